@@ -95,7 +95,7 @@ func TestFlagDefaults(t *testing.T) {
 
 // A field that does not apply to the call (Open, OpenNetwork or New) is an error that names the
 // field, and nothing is opened.
-func TestConfigApplies(t *testing.T) {
+func TestConfigFieldsThatDoNotApply(t *testing.T) {
 	ctx := t.Context()
 	ways := map[string]func(Config) error{
 		"Open": func(c Config) error { _, err := Open(ctx, c); return err },

@@ -205,7 +205,7 @@ func TestTCPDialsShareAPort(t *testing.T) {
 
 // A pair of ends that becomes free while the host asks unetd for more ports is used, and the dial
 // succeeds although unetd refuses.
-func TestTCPDialLooksAgain(t *testing.T) {
+func TestTCPDialUsesPortThatBecomesFree(t *testing.T) {
 	l := openLab(t)
 	l.lease.boundBlocks(1)
 	to := netip.MustParseAddrPort("10.0.0.2:80")
@@ -234,7 +234,7 @@ func TestTCPDialLooksAgain(t *testing.T) {
 // From an owned address a host has more connections to one destination than the kernel's port range
 // has ports, and the next destination has all ports again. The peer's kernel holds all connections;
 // one that is not accepted needs no descriptor.
-func TestTCPOwnedAddress(t *testing.T) {
+func TestManyTCPConnectionsFromOwnedAddress(t *testing.T) {
 	l := openLab(t)
 	host := newHost(t, l.mux, new(countedLease), unet.Config{Addr: netip.MustParseAddr("10.0.0.77")})
 	must(t, l.B.Do(func() error {

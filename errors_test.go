@@ -249,7 +249,7 @@ func TestErrorsAreThoseOfPackageNet(t *testing.T) {
 
 // After the end of the lease all calls return the same error, with its reason: those that
 // were blocked and later ones.
-func TestLeaseThatEndedIsOneError(t *testing.T) {
+func TestCallsReturnWhyTheLeaseEnded(t *testing.T) {
 	l := openLab(t)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -303,7 +303,7 @@ func TestLeaseThatEndedIsOneError(t *testing.T) {
 
 // An endpoint of messages whose uplink is deleted returns the reason from a Wait that blocks, and
 // from what is sent later.
-func TestMessagesWhenTheLeaseEnds(t *testing.T) {
+func TestMessageEndpointReturnsWhyTheLeaseEnded(t *testing.T) {
 	l := openLab(t)
 	grant, lease, err := l.mux.OpenEndpoint(t.Context(), endpoint.Request{Tags: []endpoint.Tag{endpoint.MessageTag(7)}})
 	must(t, err)

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-func TestInterleave(t *testing.T) {
+func TestInterleaveAddressFamilies(t *testing.T) {
 	for _, c := range []struct{ list, want []string }{
 		{[]string{"fd00::1", "fd00::2", "10.0.0.1", "10.0.0.2", "10.0.0.3"}, []string{"fd00::1", "10.0.0.1", "fd00::2", "10.0.0.2", "10.0.0.3"}},
 		{[]string{"10.0.0.1", "fd00::1", "fd00::2"}, []string{"10.0.0.1", "fd00::1", "fd00::2"}},
@@ -35,7 +35,7 @@ func TestInterleave(t *testing.T) {
 
 // Attempts of which each takes some time and fails or succeeds: which one wins, when each
 // begins, and which connections are dropped.
-func TestRace(t *testing.T) {
+func TestDialRace(t *testing.T) {
 	type plan struct {
 		after time.Duration
 		fails bool

@@ -18,9 +18,9 @@ import (
 	"testing"
 )
 
-// TestDocFAQ: each message that docs/faq.md quotes is made of string literals of the sources
+// TestFAQDocument: each message that docs/faq.md quotes is made of string literals of the sources
 // and of texts of errnos, and each warning and error that unetd logs is quoted there.
-func TestDocFAQ(t *testing.T) {
+func TestFAQDocument(t *testing.T) {
 	quoted := quotedMessages(t, "docs/faq.md")
 	if len(quoted) < 100 {
 		t.Errorf("docs/faq.md quotes only %d messages", len(quoted))

@@ -76,7 +76,7 @@ func (h *Host) at(port uint16) netip.AddrPort { return netip.AddrPortFrom(h.Addr
 
 // While unetd does not answer, giving ports back does not block and needs one goroutine
 // for all of them. A claim of a port that has not been given back yet sends no request.
-func TestGivingBackDoesNotBlock(t *testing.T) {
+func TestUnclaimDoesNotBlock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, l := newSlowHost()
 		ctx := t.Context()
@@ -155,7 +155,7 @@ func TestGivingBackDoesNotBlock(t *testing.T) {
 }
 
 // With as many tags as it may have, a host gets another when one has been given back.
-func TestClaimWaitsForRoom(t *testing.T) {
+func TestBusyClaimWaitsForAnUnclaim(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, l := newSlowHost()
 		h.lease.Unclaim(t.Context(), endpoint.UDPTag(h.at(1)))
@@ -187,7 +187,7 @@ func TestClaimWaitsForRoom(t *testing.T) {
 
 // A listen whose claim gets no answer delays only listens on the same port, and ends with
 // its context.
-func TestListenWaitsForItsOwnPortOnly(t *testing.T) {
+func TestListenWaitsOnlyForClaimsOfItsPort(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, l := newSlowHost()
 		type result struct {
@@ -241,7 +241,7 @@ func TestListenWaitsForItsOwnPortOnly(t *testing.T) {
 
 // A tag that unetd cannot take back because it is busy is given back later. The end of the lease
 // ends the attempts.
-func TestGivingBackIsRepeated(t *testing.T) {
+func TestBusyUnclaimIsRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, l := newSlowHost()
 		tag := endpoint.UDPTag(h.at(7000))
@@ -289,7 +289,7 @@ func (l *notingLease) Unclaim(ctx context.Context, t endpoint.Tag) error {
 }
 
 // If New fails after it has claimed the address, it gives the address back.
-func TestFailedNewGivesTheAddressBack(t *testing.T) {
+func TestFailedNewUnclaimsTheAddress(t *testing.T) {
 	null, err := os.Open(os.DevNull)
 	if err != nil {
 		t.Fatal(err)

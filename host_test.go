@@ -21,7 +21,7 @@ import (
 
 // A peer, or the gateway to it, gets another MAC address and sends no ARP. The host reaches it
 // again although it only sends.
-func TestPeerChangesItsLinkAddress(t *testing.T) {
+func TestPeerChangesMACAddress(t *testing.T) {
 	for _, c := range []struct {
 		name, to string
 		settled  bool // the kernel's entry for it is not new
@@ -79,7 +79,7 @@ func (l *lab) routeVia(t *testing.T, gateway string) {
 }
 
 // The administrator changes routes, addresses and neighbours under traffic.
-func TestAdministratorChangesThings(t *testing.T) {
+func TestRouteAddressAndNeighbourChanges(t *testing.T) {
 	l := openLab(t)
 	l.openFar(t)
 	nowhere := wire.LinkAddr{2, 0, 0, 0, 0, 0x99}
@@ -178,7 +178,7 @@ func TestUnresolvableHost(t *testing.T) {
 
 // The uplink goes down and up again, or the host's address is deleted and added again. In between
 // sends fail and reads wait; afterwards both work.
-func TestNetworkIsGoneForATime(t *testing.T) {
+func TestLinkDownOrAddressRemovedForATime(t *testing.T) {
 	addr := &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(10, 0, 0, 1), Mask: net.CIDRMask(24, 32)}}
 	for _, c := range []struct {
 		name       string
@@ -236,7 +236,7 @@ func TestNetworkIsGoneForATime(t *testing.T) {
 }
 
 // The uplink is deleted: all calls return, with that reason.
-func TestUplinkGoesAway(t *testing.T) {
+func TestUplinkIsDeleted(t *testing.T) {
 	l := openLab(t)
 	c := l.dial(t, "10.0.0.2:7000")
 	c.untilAnswered("at first")
@@ -261,7 +261,7 @@ func TestUplinkGoesAway(t *testing.T) {
 }
 
 // Outgoing sockets share a block of ports, of which one can also be listened on.
-func TestDialsShareABlock(t *testing.T) {
+func TestUDPDialsShareABlock(t *testing.T) {
 	l := openLab(t)
 	var ports []uint16
 	for range 2 * endpoint.BlockPorts {

@@ -21,7 +21,7 @@ func (e ended) Failed(err error)               { e <- err }
 
 // When the lease has ended, every call returns the reason: calls that are blocked, and later ones.
 // This is so also if the first goroutine that gets the error closes the host at once.
-func TestEndOfLeaseIsTheReasonAlsoAfterClose(t *testing.T) {
+func TestCallsReturnWhyTheLeaseEndedAfterClose(t *testing.T) {
 	a, b, lease := memHosts(t)
 	there := netip.MustParseAddrPort("10.0.0.2:7")
 	sink, err := b.ListenTCP(t.Context(), there)

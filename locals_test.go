@@ -105,7 +105,7 @@ func TestAddressesOfDials(t *testing.T) {
 }
 
 // A zone is the host's if it is the name or the number of its interface.
-func TestZones(t *testing.T) {
+func TestZonesOfTheInterface(t *testing.T) {
 	h := &Host{lease: newGivingLease(&memLease{done: make(chan struct{})}), zones: [2]string{"eth0", "7"}}
 	h.locals = newLocals(h.lease, false, addrsOf("10.0.0.1 fd00::1 fe80::1")...)
 	for zone, ok := range map[string]bool{"": true, "eth0": true, "7": true, "eth1": false, "70": false} {

@@ -167,7 +167,7 @@ func TestConnConformsToNetConn(t *testing.T) {
 
 // A port that is listened on is the host's until the listener is closed and the last
 // connection accepted there is over. A listener at that port meanwhile claims nothing.
-func TestListenPortOutlivesItsListener(t *testing.T) {
+func TestListenPortIsHeldUntilItsConnectionsEnd(t *testing.T) {
 	a, b, lease := memHosts(t)
 	at := netip.MustParseAddrPort("10.0.0.1:7000")
 	listen := func() *TCPListener {
@@ -262,7 +262,7 @@ func TestErrorTexts(t *testing.T) {
 }
 
 // Watch passes on what is about the host, after the host has acted on it.
-func TestWatch(t *testing.T) {
+func TestHostWatch(t *testing.T) {
 	a, _, lease := memHosts(t)
 	c, err := a.Dial("udp", "10.0.0.2:9")
 	if err != nil {

@@ -82,7 +82,7 @@ func TestNoFallback(t *testing.T) {
 	}
 }
 
-func TestAbsent(t *testing.T) {
+func TestErrorsThatAllowTheFallback(t *testing.T) {
 	for err, want := range map[error]bool{
 		syscall.ENOENT:           true,
 		syscall.ECONNREFUSED:     true,

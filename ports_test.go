@@ -76,7 +76,7 @@ func (l *portsLease) count() (claims, held int) {
 
 func anyPort() endpoint.Tag { return endpoint.UDPTag(netip.MustParseAddrPort("10.0.0.1:0")) }
 
-func TestPortsOfBlocks(t *testing.T) {
+func TestPortsAreTakenFromBlocks(t *testing.T) {
 	ctx := t.Context()
 	l := &portsLease{}
 	p := newPorts(l, anyPort(), false)
@@ -227,7 +227,7 @@ func TestPortsWithoutBlocks(t *testing.T) {
 
 // While unetd does not answer, a dial that needs a new port waits until a socket is closed
 // or its context ends; a dial that finds a port does not wait.
-func TestPortsWithoutAnAnswer(t *testing.T) {
+func TestPortsWhileUnetdDoesNotAnswer(t *testing.T) {
 	l := &portsLease{}
 	p := newPorts(l, anyPort(), false)
 	var ports []uint16
@@ -296,7 +296,7 @@ func (c onDone) Done() <-chan struct{} {
 
 // A port is given back and then a claim is refused, before the caller that waits for
 // either runs: it gets the port, whichever event it sees first.
-func TestPortsGivenBackBeforeARefusal(t *testing.T) {
+func TestPortReleasedBeforeAClaimIsRefused(t *testing.T) {
 	for range 32 { // select chooses at random if both events are there
 		l := &portsLease{}
 		p := newPorts(l, anyPort(), false)
@@ -338,7 +338,7 @@ func (l *blockMeanwhile) Claim(ctx context.Context, t endpoint.Tag) (endpoint.Ta
 }
 
 // A port is asked for by number while unetd grants the host a block with that port.
-func TestPortOfABlockThatIsGrantedMeanwhile(t *testing.T) {
+func TestPortOfABlockGrantedDuringItsClaim(t *testing.T) {
 	l := &blockMeanwhile{granted: make(chan struct{})}
 	p := newPorts(l, anyPort(), false)
 	var wg sync.WaitGroup
@@ -355,7 +355,7 @@ func TestPortOfABlockThatIsGrantedMeanwhile(t *testing.T) {
 	wg.Wait()
 }
 
-func TestPortsAtOnce(t *testing.T) {
+func TestConcurrentPortRequests(t *testing.T) {
 	l := &portsLease{}
 	p := newPorts(l, anyPort(), false)
 	const takers = 10 * endpoint.BlockPorts
@@ -502,7 +502,7 @@ func TestPortsAgainstModel(t *testing.T) {
 
 // Whether a block is given back depends on the number of ports without users, not on how
 // many connections share the others.
-func TestBlocksBesideASharedOne(t *testing.T) {
+func TestEmptyBlockIsUnclaimedBesideASharedOne(t *testing.T) {
 	l := &portsLease{}
 	p := newPorts(l, anyPort(), false)
 	choose := func(block, port int) {

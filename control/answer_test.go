@@ -65,7 +65,7 @@ func TestUnusableGrants(t *testing.T) {
 
 // Unknown fields, and unknown events before and after the grant, are ignored: later versions
 // may add them.
-func TestTolerance(t *testing.T) {
+func TestUnknownFieldsAndEventsAreIgnored(t *testing.T) {
 	DescriptorLeaks(t)
 	app, unetd := SocketPair(t)
 	r, w := Pipe(t)

@@ -123,7 +123,7 @@ func TestDialBacklogFull(t *testing.T) {
 
 // If unetd takes no descriptors for too long, the error is that unetd is busy, and not the
 // kernel's EPERM, which would mean that the application lacks permission.
-func TestDescriptorsAreNotTaken(t *testing.T) {
+func TestOpenWhileUnetdTakesNoDescriptors(t *testing.T) {
 	socket, ln := Listen(t)
 	raw, err := ln.SyscallConn()
 	if err != nil {
@@ -146,7 +146,7 @@ func TestDescriptorsAreNotTaken(t *testing.T) {
 
 // A relative path is made absolute, so that it stays valid after a change of the working
 // directory, unless the absolute one is too long for a socket's address.
-func TestLasting(t *testing.T) {
+func TestLastingSocketPath(t *testing.T) {
 	t.Chdir("/")
 	for socket, want := range map[string]string{
 		"":                       "",

@@ -16,7 +16,7 @@ import (
 // unetd answers a request with the error that the lease is closed. If an event with the
 // reason follows, the caller gets the reason. If the connection ends without it, only unetd
 // has ended, and the request is made again to the next one.
-func TestRequestMeetsEndOfLease(t *testing.T) {
+func TestRequestWhileTheLeaseEnds(t *testing.T) {
 	const over = `{"v":1,"id":2,"error":{"code":"closed","message":"lease closed"}}`
 	requests := map[string]func(ctx context.Context, l *Lease) error{
 		"claim":   func(ctx context.Context, l *Lease) error { _, err := l.Claim(ctx, endpoint.MessageTag(9)); return err },

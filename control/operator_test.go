@@ -14,7 +14,7 @@ import (
 )
 
 // Answers that are errors.
-func TestUnusableLists(t *testing.T) {
+func TestUnusableAnswersToList(t *testing.T) {
 	for _, c := range []struct {
 		record string
 		is     error

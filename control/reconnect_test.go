@@ -55,7 +55,7 @@ func TestUnetdHangs(t *testing.T) {
 }
 
 // A claim whose caller has gone is undone, also if unetd has no time for it at first.
-func TestUndoIsRepeated(t *testing.T) {
+func TestAbandonedClaimIsUndone(t *testing.T) {
 	app, unetd := SocketPair(t)
 	_, w := Pipe(t)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -17,7 +17,7 @@ import (
 
 // An error about the whole connection, or an event that the lease is closed, ends the lease;
 // nothing is presented after that.
-func TestLastWords(t *testing.T) {
+func TestErrorOfTheConnectionEndsTheLease(t *testing.T) {
 	for _, c := range []struct {
 		record string
 		is     error

@@ -75,10 +75,10 @@ func (l *loop) kernel() {
 	}
 }
 
-// TestRefillWhenAllIsSent: while all free frames are being sent and the fill ring is empty,
+// TestCompletedFramesRefillTheFillRing: while all free frames are being sent and the fill ring is empty,
 // the frames whose sends complete go to the fill ring. Otherwise nothing could be received
 // any more.
-func TestRefillWhenAllIsSent(t *testing.T) {
+func TestCompletedFramesRefillTheFillRing(t *testing.T) {
 	l := newLoop(t, endpoint.Geometry{FrameCount: 16, FillSize: 2, RxSize: 4, TxSize: 16, CompletionSize: 16})
 	ch := l.NewChannel(wire.LinkAddr{2, 0, 0, 0, 0, 2}, 2, 1, 1500)
 	var held []Message
@@ -108,9 +108,9 @@ func TestRefillWhenAllIsSent(t *testing.T) {
 	l.FreeBatch(held)
 }
 
-// TestGeometries passes messages through endpoints of every small shape that is
+// TestMessagesInAllSmallGeometries passes messages through endpoints of every small shape that is
 // valid, at random, and checks order, content and that no frame is lost.
-func TestGeometries(t *testing.T) {
+func TestMessagesInAllSmallGeometries(t *testing.T) {
 	sizes := []uint32{1, 2, 4, 16}
 	for _, frames := range []uint32{16, 17, 64} {
 		for _, fill := range sizes {
@@ -195,8 +195,8 @@ func TestMisusePanics(t *testing.T) {
 	mustPanic("freed twice", func() { l.Free(&m[0]) })
 }
 
-// TestReceivedGarbage: each kind of malformed frame is counted and its frame is freed.
-func TestReceivedGarbage(t *testing.T) {
+// TestMalformedFramesAreCounted: each kind of malformed frame is counted and its frame is freed.
+func TestMalformedFramesAreCounted(t *testing.T) {
 	good := make([]byte, 60)
 	wire.PutEthernet(good, wire.LinkAddr{2}, wire.LinkAddr{4}, wire.EtherTypeUNet)
 	wire.PutMessage(good[wire.EthernetHeaderLen:], 1, 2, 8)
@@ -257,8 +257,8 @@ func BenchmarkMessage(b *testing.B) {
 	}
 }
 
-// BenchmarkPretendedKernel is the part of the test's kernel in BenchmarkMessage.
-func BenchmarkPretendedKernel(b *testing.B) {
+// BenchmarkTestKernel is the part of the test's kernel in BenchmarkMessage.
+func BenchmarkTestKernel(b *testing.B) {
 	l := newLoop(b, endpoint.Geometry{})
 	for b.Loop() {
 		l.sock.TX.Push(Desc{Len: 90})

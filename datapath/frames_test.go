@@ -124,9 +124,9 @@ func TestLongPacketsAreSentWholeOrNotAtAll(t *testing.T) {
 	}
 }
 
-// TestNothingIsLongWhereAllFits: an endpoint with an MTU of one frame sets
+// TestNoMemoryIsSetAsideIfPacketsFitAFrame: an endpoint with an MTU of one frame sets
 // nothing aside, nor does one whose segment is too small.
-func TestNothingIsLongWhereAllFits(t *testing.T) {
+func TestNoMemoryIsSetAsideIfPacketsFitAFrame(t *testing.T) {
 	for _, c := range []struct {
 		mtu uint32
 		geo endpoint.Geometry

@@ -18,7 +18,7 @@ import (
 
 // On a queue by which the device does not send, kicks succeed and move nothing. They are counted,
 // and a goroutine that waits repeats them with pauses.
-func TestKicksThatDoNothing(t *testing.T) {
+func TestKicksThatMoveNothingAreCountedAndPaused(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{Queues: 2})
 	geo := endpoint.Geometry{FrameCount: 64, FillSize: 16, CompletionSize: 16, RxSize: 16, TxSize: 16}.WithDefaults()
 	memory, err := xsk.NewSegment(geo.SegmentSize(), false)

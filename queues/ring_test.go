@@ -18,8 +18,8 @@ func ring[T Entry](size int, start uint32) (Shared[T], *uint32) {
 // starts are initial indices around which wrapping arithmetic can fail.
 var starts = []uint32{0, 1, 7, math.MaxInt32 - 1, math.MaxUint32 - 2, math.MaxUint32}
 
-// TestModel runs random operations on both ends against a slice.
-func TestModel(t *testing.T) {
+// TestRingAgainstModel runs random operations on both ends against a slice.
+func TestRingAgainstModel(t *testing.T) {
 	for _, start := range starts {
 		for _, size := range []int{1, 2, 8, 64} {
 			rng := rand.New(rand.NewPCG(uint64(start), uint64(size)))
@@ -132,8 +132,8 @@ func TestTwoGoroutines(t *testing.T) {
 	}
 }
 
-// TestFoundEntries: the entries that a ring holds when it is attached are read.
-func TestFoundEntries(t *testing.T) {
+// TestAttachToARingWithEntries: the entries that a ring holds when it is attached are read.
+func TestAttachToARingWithEntries(t *testing.T) {
 	s, _ := ring[uint64](8, math.MaxUint32-2)
 	first := NewProducer(s)
 	for i := range uint64(5) {
@@ -189,7 +189,7 @@ func TestMisusePanics(t *testing.T) {
 	}
 }
 
-func TestAllocs(t *testing.T) {
+func TestNoAllocations(t *testing.T) {
 	s, _ := ring[Desc](64, 0)
 	p, c := NewProducer(s), NewConsumer(s)
 	if n := testing.AllocsPerRun(1000, func() {

@@ -15,7 +15,7 @@ import (
 )
 
 // What quic-go does with a connection when it opens it, and then to receive and send.
-func TestAsQUICUsesIt(t *testing.T) {
+func TestCallsOfQUICGo(t *testing.T) {
 	a, b := unettest.Pair(t)
 	server, err := a.ListenUDP(t.Context(), netip.AddrPortFrom(a.Addr(), 443))
 	if err != nil {

@@ -29,7 +29,7 @@ func mustPanic(t *testing.T, want string, f func()) {
 	f()
 }
 
-func TestNewRefuses(t *testing.T) {
+func TestNewRefusesInvalidSizes(t *testing.T) {
 	for _, c := range []struct {
 		size  int
 		frame uint32
@@ -56,9 +56,9 @@ func TestReceivedFrames(t *testing.T) {
 	}
 }
 
-// TestSides: frames that were sent are used to send again, and those that were received to
+// TestFreedFramesAreReusedInTheirDirection: frames that were sent are used to send again, and those that were received to
 // receive again; a side that is empty takes frames of the other.
-func TestSides(t *testing.T) {
+func TestFreedFramesAreReusedInTheirDirection(t *testing.T) {
 	s := newSegment(t, 4)
 	var frames [4]uint64
 	for i := range frames {
@@ -80,8 +80,8 @@ func TestSides(t *testing.T) {
 	}
 }
 
-// TestOwnership moves frames at random and compares the segment with a model.
-func TestOwnership(t *testing.T) {
+// TestOwnershipAgainstModel moves frames at random and compares the segment with a model.
+func TestOwnershipAgainstModel(t *testing.T) {
 	const frames = 64
 	s := newSegment(t, frames)
 	model := make([]Owner, frames)
@@ -165,7 +165,7 @@ func TestBytes(t *testing.T) {
 	}
 }
 
-func TestAllocs(t *testing.T) {
+func TestNoAllocations(t *testing.T) {
 	s := newSegment(t, 4)
 	if n := testing.AllocsPerRun(1000, func() {
 		addr, _ := s.Alloc(Stack)
@@ -176,7 +176,7 @@ func TestAllocs(t *testing.T) {
 	}
 }
 
-func TestRunsAreAdjacentFramesAndAllocatedWhole(t *testing.T) {
+func TestRunsAreAdjacentFramesAllocatedWhole(t *testing.T) {
 	const frames, size, received = 64, 64, 16
 	s, err := New(make([]byte, frames*size), size, received)
 	if err != nil {
@@ -232,7 +232,7 @@ func TestRunsAreAdjacentFramesAndAllocatedWhole(t *testing.T) {
 	}
 }
 
-func TestRunsAgainstAModel(t *testing.T) {
+func TestRunsAgainstModel(t *testing.T) {
 	const frames, size, received, length = 48, 64, 8, 3
 	r := rand.New(rand.NewPCG(5, 6))
 	s, err := New(make([]byte, frames*size), size, received)

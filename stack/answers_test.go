@@ -119,7 +119,7 @@ func TestDatagramsAreAnsweredWithoutRouteService(t *testing.T) {
 }
 
 // The number of peers whose MAC addresses are kept is bounded.
-func TestAnswersAreBounded(t *testing.T) {
+func TestPeersAnsweredWithoutRouteServiceAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _ := memlink.Pair(memlink.Config{})
 		g := openService()

@@ -192,7 +192,7 @@ func BenchmarkTCPRoundTrip(b *testing.B) {
 }
 
 // Sending or receiving a datagram allocates nothing, by any call.
-func TestNoAllocations(t *testing.T) {
+func TestUDPNoAllocations(t *testing.T) {
 	sa, sb, _, _ := newPair(t, stack.Config{NoCaretaker: true, Wait: stack.WaitSpin})
 	u := must(sa.DialUDP(ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.UDPOptions{}))
 	v := must(sb.ListenUDP(ap("10.0.0.2:9"), stack.UDPOptions{}))

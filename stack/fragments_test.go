@@ -127,9 +127,9 @@ func TestFragmentsToASharedAddressAreDropped(t *testing.T) {
 	}
 }
 
-// TestFragmentedOptions: destination options may stand after the fragment header, which is where
+// TestDestinationOptionsInFragments: destination options may stand after the fragment header, which is where
 // their reader looks for them. They are checked as in a whole packet, and only UDP may follow.
-func TestFragmentedOptions(t *testing.T) {
+func TestDestinationOptionsInFragments(t *testing.T) {
 	options := func(next, kind uint8, rest []byte) []byte {
 		return append([]byte{next, 0, kind, 4, 0, 0, 0, 0}, rest...)
 	}

@@ -55,7 +55,7 @@ func TestARPAnswers(t *testing.T) {
 }
 
 // A stack with a port of a shared address leaves ARP to the kernel.
-func TestARPIsNotOursWithoutOwnedAddress(t *testing.T) {
+func TestARPIsIgnoredWithoutOwnedAddress(t *testing.T) {
 	s, l, c := newScripted(t, func(cfg *stack.Config) { cfg.OwnedAddress = false })
 	runScript(t, s, l, c, []step{{In: [][]byte{arpFrame(wire.ARPRequest, linkB, wire.Broadcast, addrB, addrA)}}})
 	if n := counters(s)["arp_not_ours"]; n != 1 {
@@ -65,7 +65,7 @@ func TestARPIsNotOursWithoutOwnedAddress(t *testing.T) {
 
 // A frame that waits when a timer expires is received before the timer runs: its MAC
 // address is not silent.
-func TestInputBeforeTimers(t *testing.T) {
+func TestFramesAreReceivedBeforeTimersRun(t *testing.T) {
 	r := &routes{answer: answerWith(stack.Route{LinkAddr: linkB})}
 	s, l, c := newScripted(t, func(cfg *stack.Config) { cfg.Resolver = r })
 	u := must(s.DialUDP(ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.UDPOptions{}))
@@ -268,7 +268,7 @@ func TestPathMTU(t *testing.T) {
 }
 
 // Every malformed frame adds one to its counter and has no other effect.
-func TestMalformed(t *testing.T) {
+func TestMalformedIPv4Frames(t *testing.T) {
 	good := datagramFrame(9, 7, []byte("0123456789"))
 	edit := func(f func(b []byte) []byte) []byte { return f(append([]byte(nil), good...)) }
 	set := func(at int, v ...byte) []byte {
@@ -393,7 +393,7 @@ func tagged(frame []byte, id uint8) []byte {
 
 // The protocol of a packet of several parts is found behind the tag: otherwise a datagram
 // would be taken for TCP, and its memory for that of a frame.
-func TestTaggedParts(t *testing.T) {
+func TestVLANTaggedDatagramsInParts(t *testing.T) {
 	payload := bytes.Repeat([]byte("unet"), 2000)
 	for _, id := range []uint8{0, wire.ProtocolTCP, wire.ProtocolUDP} {
 		s, l, c := newScripted(t, nil)
@@ -416,7 +416,7 @@ func TestTaggedParts(t *testing.T) {
 }
 
 // A connection to a TCP peer whose frames are all tagged.
-func TestTaggedTCP(t *testing.T) {
+func TestVLANTaggedTCP(t *testing.T) {
 	a, b, la, lb := newPair(t, stack.Config{})
 	frames := make(chan []byte, 10000)
 	done := make(chan struct{})

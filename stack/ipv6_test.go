@@ -451,7 +451,7 @@ func TestICMPv6Errors(t *testing.T) {
 }
 
 // What is answered, and how: gopacket reads the answers.
-func TestIPv6Answers(t *testing.T) {
+func TestIPv6PacketsThatAreAnswered(t *testing.T) {
 	s, l, c := newScripted(t, both)
 	must(s.ListenUDP(ap("[::]:7"), stack.UDPOptions{}))
 	group := wire.SolicitedNode(globalA)
@@ -488,7 +488,7 @@ func TestIPv6Answers(t *testing.T) {
 }
 
 // Duplicate address detection by another host is answered to all.
-func TestDuplicateAddressDetection(t *testing.T) {
+func TestDuplicateAddressDetectionIsAnswered(t *testing.T) {
 	s, l, c := newScripted(t, both)
 	group := wire.SolicitedNode(globalA)
 	b := make([]byte, wire.MaxNeighborLen)
@@ -500,7 +500,7 @@ func TestDuplicateAddressDetection(t *testing.T) {
 }
 
 // Packets that are dropped are counted by one reason, and nothing answers them.
-func TestIPv6Malformed(t *testing.T) {
+func TestMalformedIPv6Packets(t *testing.T) {
 	group := wire.SolicitedNode(globalA)
 	ask := wire.Neighbor{Target: globalA, Link: linkB}
 	icmp := func(kind uint8, hop uint8, rest ...byte) []byte {
@@ -583,7 +583,7 @@ func TestIPv6Malformed(t *testing.T) {
 }
 
 // With a shared address the kernel answers.
-func TestIPv6SharedAddress(t *testing.T) {
+func TestIPv6SharedAddressAnswersNothing(t *testing.T) {
 	s, l, c := newScripted(t, func(cfg *stack.Config) { both(cfg); cfg.OwnedAddress = false })
 	runScript(t, s, l, c, []step{
 		{At: 1, In: [][]byte{neighbor(globalB, wire.SolicitedNode(globalA), wire.Neighbor{Target: globalA, Link: linkB})}},
@@ -593,7 +593,7 @@ func TestIPv6SharedAddress(t *testing.T) {
 }
 
 // A flood gets no more errors than the rate limit allows.
-func TestIPv6ErrorRate(t *testing.T) {
+func TestICMPv6ErrorRateLimit(t *testing.T) {
 	s, l, c := newScripted(t, both)
 	w := tap(t, l)
 	for range 200 {
@@ -681,7 +681,7 @@ func TestIPv6ControlMessages(t *testing.T) {
 	}
 }
 
-func TestNettestIPv6(t *testing.T) {
+func TestIPv6ConnConformsToNetConn(t *testing.T) {
 	a, b, _, _ := newPair6(t, stack.Config{})
 	nettest.TestConn(t, func() (c1, c2 net.Conn, stop func(), err error) {
 		client, server := connectAt(t, a, b, "[fd00::1]:0", stack.TCPOptions{})

@@ -18,7 +18,7 @@ import (
 
 // While packets are sent and none is received from the MAC address, the route service is
 // asked again every half second, once for all destinations behind that MAC address.
-func TestSilentLinkAddressIsDoubted(t *testing.T) {
+func TestRouteOfSilentMACAddressIsResolvedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &routes{answer: answerWith(stack.Route{LinkAddr: linkB})}
 		s, l, w := newRouted(t, false, r)
@@ -85,7 +85,7 @@ func TestSilentLinkAddressIsDoubted(t *testing.T) {
 }
 
 // What has been invalidated is asked for again, while the old answer is used.
-func TestInvalidate(t *testing.T) {
+func TestInvalidatedRouteIsResolvedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &routes{delay: 100 * time.Millisecond, answer: answerWith(stack.Route{LinkAddr: linkB})}
 		s, l, w := newRouted(t, false, r)
@@ -176,7 +176,7 @@ func TestInvalidate(t *testing.T) {
 
 // If the route service answers that there is no route any more, sends return the error,
 // also on a socket that has sent there before.
-func TestRouteThatEnds(t *testing.T) {
+func TestSendAfterRouteIsWithdrawn(t *testing.T) {
 	for _, errno := range []syscall.Errno{syscall.EHOSTUNREACH, syscall.ENETUNREACH} {
 		synctest.Test(t, func(t *testing.T) {
 			r := &routes{answer: answerWith(stack.Route{LinkAddr: linkB})}
@@ -211,7 +211,7 @@ func TestRouteThatEnds(t *testing.T) {
 }
 
 // While the link is down no send blocks, and reads go on waiting.
-func TestLinkDown(t *testing.T) {
+func TestUDPWhileTheLinkIsDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &routes{answer: answerWith(stack.Route{LinkAddr: linkB})}
 		s, l, w := newRouted(t, false, r)
@@ -323,7 +323,7 @@ func TestLinkDown(t *testing.T) {
 
 // While the host does not have our address nothing is sent, not even to another endpoint
 // behind our own MAC address, whether the link is up or down.
-func TestAddressIsGone(t *testing.T) {
+func TestSendsFailWhileTheAddressIsRemoved(t *testing.T) {
 	l, _ := memlink.Pair(memlink.Config{})
 	w := tap(t, l)
 	s := newStack(t, l, stack.Config{LinkAddr: linkA, Addr: prefixA, Resolver: &routes{answer: answerWith(stack.Route{LinkAddr: linkA})}})
@@ -358,9 +358,9 @@ func TestAddressIsGone(t *testing.T) {
 	}
 }
 
-// TestOneAddressIsGone: only what is sent from that address fails, also of sockets of all
+// TestSendsFailFromTheRemovedAddressOnly: only what is sent from that address fails, also of sockets of all
 // addresses and what waits for a route; connections from it wait.
-func TestOneAddressIsGone(t *testing.T) {
+func TestSendsFailFromTheRemovedAddressOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _ := memlink.Pair(memlink.Config{})
 		w := tap(t, l)
@@ -417,7 +417,7 @@ func TestOneAddressIsGone(t *testing.T) {
 
 // After changes, answers and sends in any order, from many goroutines, every frame has been
 // released.
-func TestChangesWhileSending(t *testing.T) {
+func TestRouteAndLinkChangesWhileSending(t *testing.T) {
 	forEachMode(t, func(t *testing.T, cfg stack.Config) {
 		l, _ := memlink.Pair(memlink.Config{})
 		r := &routes{answer: answerWith(stack.Route{LinkAddr: linkB})}

@@ -14,7 +14,7 @@ import (
 
 // The records have the values of the sockets, also after the last change, and are empty when a
 // socket has ended. When nothing happens nothing is published.
-func TestPublish(t *testing.T) {
+func TestPublishedConnectionRecords(t *testing.T) {
 	var calls int // under A's lock
 	records := make([]wire.Connection, 8)
 	cfg := stack.Config{Connections: records, Published: func() { calls++ }}

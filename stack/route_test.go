@@ -193,7 +193,7 @@ func speak(l *memlink.Link, from wire.LinkAddr) {
 }
 
 // Many routes are refreshed, but not all at once.
-func TestRefreshesTakeTurns(t *testing.T) {
+func TestConcurrentRouteRefreshesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &routes{answer: answerWith(stack.Route{LinkAddr: linkB})}
 		s, _, _ := newRouted(t, false, r)
@@ -309,7 +309,7 @@ func manyHosts(i int) netip.AddrPort {
 }
 
 // The cache is bounded, and what is in use stays when new peers come.
-func TestRouteCacheGivesSecondChances(t *testing.T) {
+func TestRouteCacheKeepsRoutesInUse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &routes{answer: answerWith(stack.Route{LinkAddr: linkB})}
 		l, _ := memlink.Pair(memlink.Config{})
@@ -400,7 +400,7 @@ func TestSendsNeverWaitForRoutes(t *testing.T) {
 }
 
 // The packets held are bounded for each destination and for all; the oldest is dropped.
-func TestHeldForARouteIsBounded(t *testing.T) {
+func TestPacketsHeldForARouteAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &routes{delay: time.Second, answer: answerWith(stack.Route{LinkAddr: linkB})}
 		l, _ := memlink.Pair(memlink.Config{})
@@ -442,7 +442,7 @@ func TestHeldForARouteIsBounded(t *testing.T) {
 
 // On a link with fewer frames than may be held, held packets are dropped when a send needs
 // a frame.
-func TestHeldLeavesFramesToSend(t *testing.T) {
+func TestHeldPacketsAreDroppedWhenASendNeedsAFrame(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _ := memlink.Pair(memlink.Config{FrameCount: 32})
 		s := newStack(t, l, stack.Config{LinkAddr: linkA, Addr: prefixA, Resolver: &routes{delay: time.Hour}, Wait: stack.WaitBlock})
@@ -464,7 +464,7 @@ func TestHeldLeavesFramesToSend(t *testing.T) {
 }
 
 // The answer applies to held packets: the MTU of the route, or the error if there is no route.
-func TestHeldMeetsTheAnswer(t *testing.T) {
+func TestRouteAppliesToHeldPackets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &routes{delay: time.Second, answer: answerWith(stack.Route{LinkAddr: linkB, MTU: 1000})}
 		s, _, w := newRouted(t, true, r)

@@ -164,7 +164,7 @@ func (sc *scene) room(c *TCPConn) int { return (c.conn.Room() + c.conn.Unacknowl
 
 // In no schedule does a goroutine sleep for ever although what it waits for is there, or
 // although no other goroutine polls.
-func TestAllSchedules(t *testing.T) {
+func TestNoWakeupIsLostInAnySchedule(t *testing.T) {
 	for name, build := range map[string]func(*scene){
 		// The poller leaves and offers its role to a reader whose memory is posted; another
 		// goroutine takes the role first, and the reader is parked again as the last one.

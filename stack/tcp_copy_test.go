@@ -22,7 +22,7 @@ type piecewise struct {
 func (r piecewise) Read(p []byte) (int, error) { return r.Reader.Read(p[:min(len(p), r.size)]) }
 
 // What is copied arrives whole, in pieces of any size, and no memory stays in use.
-func TestTCPCopies(t *testing.T) {
+func TestTCPCopyDeliversAllBytes(t *testing.T) {
 	a, b, _, _ := newPair(t, stack.Config{FrameQuota: 100})
 	text := make([]byte, 3_000_001)
 	rand.NewChaCha8([32]byte{3}).Read(text)
@@ -73,7 +73,7 @@ func kernelPair(t *testing.T) (near, far *net.TCPConn) {
 }
 
 // What a reader returns in large pieces becomes the send queue itself.
-func TestTCPReadFromTakesMemoryOver(t *testing.T) {
+func TestTCPReadFromQueuesLargeReadsWithoutCopy(t *testing.T) {
 	a, b, _, _ := newPair(t, stack.Config{})
 	client, server := connect(t, a, b, stack.TCPOptions{ReceiveBuffer: 4096})
 	const size = 40_000

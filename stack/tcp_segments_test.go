@@ -32,7 +32,7 @@ func segmentFrame(src [4]byte, f wire.TCPFields) []byte {
 }
 
 // A dial waits for its route without a frame, and fails if there is none.
-func TestTCPWaitsForRoute(t *testing.T) {
+func TestTCPDialWaitsForRoute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &routes{delay: time.Second, answer: answerWith(stack.Route{LinkAddr: linkB})}
 		s, _, w := newRouted(t, false, r)
@@ -71,7 +71,7 @@ func TestTCPWaitsForRoute(t *testing.T) {
 // SYNs of unknown hosts are answered at the MAC address that they came from. The route service is
 // not asked for the hosts, not even when they do not answer. The SYN,ACK, or the ACK of it, may have
 // been lost, so the SYN,ACK is sent again.
-func TestTCPSYNsAskForNoRoute(t *testing.T) {
+func TestSYNsAreAnsweredWithoutRouteRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &routes{answer: answerWith(stack.Route{LinkAddr: linkC})}
 		s, l, w := newRouted(t, false, r)
@@ -352,7 +352,7 @@ func TestTCPECN(t *testing.T) {
 
 // Strangers flood a stack with SYNs, RSTs and ACKs, on real frames, while a connection
 // of it receives: every byte arrives, and what the flood takes is bounded.
-func TestTCPUnderAttack(t *testing.T) {
+func TestTCPReceivesDuringFloodOfForgedSegments(t *testing.T) {
 	const limit = 1 << 20
 	a, b, la, _ := newPair(t, stack.Config{TCP: stack.TCPConfig{Memory: limit}})
 	client, server := connect(t, a, b, stack.TCPOptions{})
@@ -416,7 +416,7 @@ func TestTCPUnderAttack(t *testing.T) {
 
 // A write processes the frames that wait to be received before it sends anything: they may have
 // closed the window or reset the connection. Nobody else polls here.
-func TestWriteTakesInWhatWaits(t *testing.T) {
+func TestTCPWriteProcessesReceivedSegmentsFirst(t *testing.T) {
 	for _, lend := range []bool{false, true} {
 		s, link, c := newScripted(t, nil)
 		l := must(s.ListenTCP(ap("10.0.0.1:80"), stack.TCPListenOptions{}))
@@ -543,7 +543,7 @@ func TestTCPReclaim(t *testing.T) {
 }
 
 // The congestion control is chosen by its name. An unknown name is an error.
-func TestTCPCongestion(t *testing.T) {
+func TestTCPCongestionControlByName(t *testing.T) {
 	for name, want := range map[string]string{"": "", "cubic": "", "reno": "", "bbr": `stack: no congestion control is called "bbr"; there are cubic and reno`} {
 		l, _ := memlink.Pair(memlink.Config{})
 		s, err := stack.New(stack.Config{Link: l, LinkAddr: linkA, Addr: prefixA, Resolver: neighbours{}, NoCaretaker: true, TCP: stack.TCPConfig{Congestion: name}})

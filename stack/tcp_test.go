@@ -452,7 +452,7 @@ func TestTCPManyConnections(t *testing.T) {
 }
 
 // Each write to a shared connection arrives in one piece.
-func TestTCPWritersTakeTurns(t *testing.T) {
+func TestTCPConcurrentWritesAreNotMixed(t *testing.T) {
 	a, b, _, _ := newPair(t, stack.Config{})
 	client, server := connect(t, a, b, stack.TCPOptions{SendBuffer: 4096, ReceiveBuffer: 4096})
 	var wg sync.WaitGroup
@@ -475,7 +475,7 @@ func TestTCPWritersTakeTurns(t *testing.T) {
 }
 
 // A connection within one stack.
-func TestTCPLoopBack(t *testing.T) {
+func TestTCPLoopback(t *testing.T) {
 	a, _, _, _ := newPair(t, stack.Config{})
 	client, server := connect(t, a, a, stack.TCPOptions{})
 	data := make([]byte, 300_000)
@@ -494,7 +494,7 @@ func TestTCPLoopBack(t *testing.T) {
 
 // Close of the stack: what was written arrives, also on connections that are not closed,
 // and calls that block return.
-func TestTCPStackClose(t *testing.T) {
+func TestStackCloseSendsWrittenData(t *testing.T) {
 	a, b, _, _ := newPair(t, stack.Config{})
 	done, doneServer := connect(t, a, b, stack.TCPOptions{})
 	open, openServer := connect(t, a, b, stack.TCPOptions{})
@@ -530,7 +530,7 @@ func TestTCPStackClose(t *testing.T) {
 }
 
 // The link goes down and up again: connections continue.
-func TestTCPLinkDown(t *testing.T) {
+func TestTCPAfterLinkDownAndAfterFail(t *testing.T) {
 	a, b, _, _ := newPair(t, stack.Config{})
 	client, server := connect(t, a, b, stack.TCPOptions{})
 	b.SetLink(false)
@@ -602,7 +602,7 @@ func TestTCPLinger(t *testing.T) {
 
 // While data is in flight small writes are gathered. They are sent soon, though nobody polls.
 // The first one does not wait.
-func TestTCPCork(t *testing.T) {
+func TestTCPSmallWritesAreGathered(t *testing.T) {
 	a, b, _, _ := newPair(t, stack.Config{Wait: stack.WaitBlock})
 	client, server := connect(t, a, b, stack.TCPOptions{})
 	writeAll(t, client, make([]byte, 64))
@@ -625,7 +625,7 @@ func TestTCPCork(t *testing.T) {
 
 // An acknowledgment waits for the answer of a reader that it has woken, and does
 // not wait if there is none.
-func TestTCPAcksRideOnAnswers(t *testing.T) {
+func TestTCPAnswersCarryTheAcknowledgment(t *testing.T) {
 	a, b, _, _ := newPair(t, stack.Config{NoCaretaker: true, Wait: stack.WaitSpin})
 	client, server := connect(t, a, b, stack.TCPOptions{})
 	go func() {
@@ -664,7 +664,7 @@ func (onePort) Release(netip.Addr, uint16) {}
 
 // The pair of ends of a connection can be used again once its last acknowledgment has come,
 // also if nobody has polled since.
-func TestTCPDialTakesInWhatWaits(t *testing.T) {
+func TestTCPDialProcessesReceivedSegmentsFirst(t *testing.T) {
 	for _, from := range []string{"10.0.0.2:0", "10.0.0.2:5000"} {
 		a, b, _, _ := newPair(t, stack.Config{NoCaretaker: true, TCPPorts: onePort{}})
 		ctx, cancel := context.WithTimeout(t.Context(), testTimeout)

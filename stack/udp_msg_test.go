@@ -73,7 +73,7 @@ func TestECNOfDatagrams(t *testing.T) {
 }
 
 // With a control message that is invalid the send fails with EINVAL, and nothing is sent.
-func TestControlMessagesThatAreRefused(t *testing.T) {
+func TestInvalidControlMessages(t *testing.T) {
 	a, _, _, _ := newPair(t, stack.Config{})
 	c := must(a.DialUDP(ap("0.0.0.0:0"), ap("10.0.0.2:7"), stack.UDPOptions{}))
 	tooLong := message(solIP, ipTOS, 1)

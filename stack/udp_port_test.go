@@ -229,7 +229,7 @@ func TestUDPPortWaitsForTheLink(t *testing.T) {
 }
 
 // What cannot be sent is lost and counted; the port goes on.
-func TestUDPPortLoses(t *testing.T) {
+func TestUDPPortCountsLostPackets(t *testing.T) {
 	h, s, l, c := newPortScript(t)
 	w := tap(t, l)
 	h.send(ipDatagram(addrA, addrB, 4791, 9, make([]byte, 1473)))
@@ -270,7 +270,7 @@ func TestUDPPortLoses(t *testing.T) {
 }
 
 // A packet to the stack's own address reaches the handler before Send returns.
-func TestUDPPortReachesItself(t *testing.T) {
+func TestUDPPortSendsToItself(t *testing.T) {
 	h, s, l, _ := newPortScript(t)
 	w := tap(t, l)
 	h.send(ipDatagram(addrA, addrA, 4791, 4791, []byte("self")))
@@ -310,7 +310,7 @@ func TestUDPPortDeadline(t *testing.T) {
 }
 
 // The handler is notified of the end of the port or of the stack once, and calls that wait return.
-func TestUDPPortEnds(t *testing.T) {
+func TestUDPPortCloseAndFail(t *testing.T) {
 	s, _, _ := newScripted(t, nil)
 	broken := errors.New("broken")
 	for _, end := range []struct {
@@ -419,7 +419,7 @@ func newCounter(b testing.TB) (*feed, *stack.Stack, *counter) {
 	return l, s, h
 }
 
-func TestUDPPortDoesNotAllocate(t *testing.T) {
+func TestUDPPortNoAllocations(t *testing.T) {
 	l, s, _ := newCounter(t)
 	now := time.Now()
 	if n := testing.AllocsPerRun(100, func() {
@@ -453,7 +453,7 @@ func TestUDPPortMTU(t *testing.T) {
 
 // A datagram to a group that comes in parts, to the port number of a UDPPort, is a socket's that is a
 // member: the next one does not change it.
-func TestGroupDatagramsInPartsBesideAPort(t *testing.T) {
+func TestGroupDatagramsInPartsGoToTheMemberSocket(t *testing.T) {
 	h, s, l, c := newPortScript(t)
 	group := netip.MustParseAddr("239.1.2.3")
 	u := must(s.ListenGroup(nil, netip.AddrPortFrom(group, 4791), stack.UDPOptions{}))

@@ -120,7 +120,7 @@ func TestUDPAddressErrors(t *testing.T) {
 }
 
 // Sockets of one stack reach each other, at its own address and at 127.0.0.1.
-func TestUDPLoopsBack(t *testing.T) {
+func TestUDPLoopback(t *testing.T) {
 	s, l, c := newScripted(t, nil)
 	w := tap(t, l)
 	server := must(s.ListenUDP(ap("0.0.0.0:9"), stack.UDPOptions{}))
@@ -226,7 +226,7 @@ func TestUDPBatches(t *testing.T) {
 	}
 }
 
-func TestUDPInPlace(t *testing.T) {
+func TestUDPReserveAndBorrow(t *testing.T) {
 	sa, sb, la, _ := newPair(t, stack.Config{})
 	tap(t, la)
 	u := must(sa.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
@@ -390,7 +390,7 @@ func TestSuperFrames(t *testing.T) {
 }
 
 // A batch that ends within a packet, which is a bug of the link, does no harm.
-func TestPartsWithoutEnd(t *testing.T) {
+func TestBatchThatEndsWithinAPacket(t *testing.T) {
 	s, l, c := newScripted(t, nil)
 	l.Inject(stack.Frame{Data: datagramFrame(9, 7, nil), More: true})
 	s.Poll(c.now())
@@ -399,7 +399,7 @@ func TestPartsWithoutEnd(t *testing.T) {
 	}
 }
 
-func TestClosed(t *testing.T) {
+func TestUDPCallsAfterClose(t *testing.T) {
 	sa, sb, _, _ := newPair(t, stack.Config{})
 	u := must(sa.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 	v := must(sb.DialUDP(ap("10.0.0.2:9"), ap("10.0.0.1:7"), stack.UDPOptions{}))
@@ -426,7 +426,7 @@ func TestClosed(t *testing.T) {
 
 // While the link takes no more, a send blocks until the deadline or Close, and for one
 // second at most.
-func TestSendWaits(t *testing.T) {
+func TestUDPSendBlocksWhileTheLinkIsFull(t *testing.T) {
 	sa, sb, la, _ := newPair(t, stack.Config{})
 	u := must(sa.DialUDP(ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.UDPOptions{}))
 	v := must(sb.ListenUDP(ap("10.0.0.2:9"), stack.UDPOptions{QueueDatagrams: 4096}))
@@ -489,7 +489,7 @@ func TestSendWaits(t *testing.T) {
 
 // As with package net: Read without room takes nothing, ReadFrom takes a
 // datagram and drops it.
-func TestReadWithoutRoom(t *testing.T) {
+func TestUDPReadIntoEmptyBuffer(t *testing.T) {
 	s, l, c := newScripted(t, nil)
 	u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 	if n, err := udpRecv(u, nil); n != 0 || err != nil { // does not even wait
@@ -514,7 +514,7 @@ func TestReadWithoutRoom(t *testing.T) {
 }
 
 // Sent counts what the link has taken.
-func TestSentCountsWhatWasHandedOver(t *testing.T) {
+func TestSentCountsWhatTheLinkHasTaken(t *testing.T) {
 	answer := make(chan struct{})
 	s, l, c := newScripted(t, func(cfg *stack.Config) {
 		cfg.Resolver = &routes{answer: func(netip.Addr) (stack.Route, error) {
@@ -552,7 +552,7 @@ func TestSentCountsWhatWasHandedOver(t *testing.T) {
 
 // After Fail, what is queued can be read. All other calls return the error at once: those
 // that block already, later ones, and those after Close.
-func TestFail(t *testing.T) {
+func TestCallsAfterFail(t *testing.T) {
 	forEachMode(t, func(t *testing.T, cfg stack.Config) {
 		sa, sb, la, _ := newPair(t, cfg)
 		dead := errors.New("the lease is gone")
@@ -647,7 +647,7 @@ func TestFail(t *testing.T) {
 }
 
 // Do runs while nothing else uses the link: it may read the link's counters.
-func TestDo(t *testing.T) {
+func TestDoExcludesUseOfTheLink(t *testing.T) {
 	l := &feed{frame: datagramFrame(9, 7, nil)}
 	s := must(stack.New(stack.Config{Link: l, LinkAddr: linkA, Addr: prefixA, OwnedAddress: true, Resolver: neighbours{}, NoCaretaker: true}))
 	defer s.Close()
@@ -676,7 +676,7 @@ func TestDo(t *testing.T) {
 }
 
 // When the link fails for good, calls that wait return its error.
-func TestBrokenLink(t *testing.T) {
+func TestReadsReturnTheErrorOfTheLink(t *testing.T) {
 	sa, _, la, _ := newPair(t, stack.Config{Wait: stack.WaitBlock})
 	u := must(sa.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 	dead := errors.New("the interface is gone")

@@ -30,7 +30,7 @@ func forEachMode(t *testing.T, f func(t *testing.T, cfg stack.Config)) {
 
 // Many goroutines block, each on a socket of its own. The one with the poll role serves all of them,
 // and passes the role on.
-func TestManyReaders(t *testing.T) {
+func TestReadersOfManySockets(t *testing.T) {
 	forEachMode(t, func(t *testing.T, cfg stack.Config) {
 		sa, sb, _, _ := newPair(t, cfg)
 		const readers, each = 16, 50
@@ -127,7 +127,7 @@ func TestManyReadersOfOneSocket(t *testing.T) {
 	})
 }
 
-func TestDeadlines(t *testing.T) {
+func TestUDPReadDeadlines(t *testing.T) {
 	forEachMode(t, func(t *testing.T, cfg stack.Config) {
 		sa, sb, _, _ := newPair(t, cfg)
 		u := must(sa.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
@@ -202,7 +202,7 @@ func TestDeadlines(t *testing.T) {
 
 // While no goroutine of the application waits, the caretaker answers pings. When one waits,
 // the caretaker gives up the role, and does not take it again between the waits.
-func TestCaretaker(t *testing.T) {
+func TestCaretakerAnswersPings(t *testing.T) {
 	forEachMode(t, func(t *testing.T, cfg stack.Config) {
 		sa, sb, la, lb := newPair(t, cfg)
 		w := tap(t, lb)
@@ -245,7 +245,7 @@ func TestCaretaker(t *testing.T) {
 }
 
 // While the application waits and computes in turn the caretaker never polls.
-func TestCaretakerDoesNotDisturb(t *testing.T) {
+func TestCaretakerDoesNotPollBetweenWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sa, sb, _, _ := newPair(t, stack.Config{Wait: stack.WaitBlock})
 		u := must(sa.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
@@ -283,7 +283,7 @@ func TestCaretakerDoesNotDisturb(t *testing.T) {
 
 // A goroutine that delivers to a socket stops the polling of the goroutine that waits for that
 // socket, in each mode of waiting.
-func TestPollerIsCalledBack(t *testing.T) {
+func TestDeliveryEndsPollingOfTheReader(t *testing.T) {
 	forEachMode(t, func(t *testing.T, cfg stack.Config) {
 		sa, _, _, _ := newPair(t, cfg)
 		u := must(sa.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
@@ -367,7 +367,7 @@ func TestConcurrentUse(t *testing.T) {
 
 // An endless flood of frames for no socket delays neither a reader's deadline nor a writer
 // that wants the lock.
-func TestFlood(t *testing.T) {
+func TestFloodDelaysNoDeadline(t *testing.T) {
 	forEachMode(t, func(t *testing.T, cfg stack.Config) {
 		l := &feed{frame: datagramFrame(9, 99, nil), waits: 1 << 62}
 		cfg.Link, cfg.LinkAddr, cfg.Addr, cfg.Resolver = l, linkA, prefixA, neighbours{}
@@ -404,7 +404,7 @@ func (l *heldLink) Sleep(until time.Time) error {
 
 // The link may be closed when Close of the stack has returned, also if another
 // goroutine has called Close too: the second Close returns with the first.
-func TestCloseTwiceAtOnce(t *testing.T) {
+func TestConcurrentStackCloses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		la, _ := memlink.Pair(memlink.Config{})
 		l := &heldLink{la, make(chan struct{})}
@@ -435,7 +435,7 @@ func TestCloseTwiceAtOnce(t *testing.T) {
 
 // While Close waits until what was written is acknowledged, nothing is opened, and a second
 // Close drops nothing that the first waits for.
-func TestCloseWhileClosing(t *testing.T) {
+func TestOpenAndCloseWhileTheStackCloses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sa, sb, la, _ := newPair(t, stack.Config{Wait: stack.WaitBlock})
 		l := must(sb.ListenTCP(ap("10.0.0.2:80"), stack.TCPListenOptions{}))
@@ -470,7 +470,7 @@ func TestCloseWhileClosing(t *testing.T) {
 }
 
 // A dial that a Close ends does not release its port: the port is still the caller's.
-func TestCloseWhileDialling(t *testing.T) {
+func TestDialEndedByStackCloseKeepsItsPort(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sa, _, la, _ := newPair(t, stack.Config{Wait: stack.WaitBlock})
 		la.Filter(func([]byte) bool { return false })

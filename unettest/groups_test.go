@@ -48,7 +48,7 @@ func packetConn(t *testing.T, h *unet.Host, network, at string) *unet.UDPConn {
 
 // A datagram to a group reaches every member on every host once, and no other socket. The sender gets it too if it is
 // a member, unless its loopback is off.
-func TestGroups(t *testing.T) {
+func TestMulticastGroups(t *testing.T) {
 	for _, f := range []struct{ network, group, other string }{
 		{"udp4", "239.1.2.3:5000", "239.1.2.4:5000"},
 		{"udp6", "[ff02::51]:5000", "[ff02::52]:5000"},

@@ -113,7 +113,7 @@ func TestHTTP2(t *testing.T) {
 	}
 }
 
-func TestNames(t *testing.T) {
+func TestNameLookup(t *testing.T) {
 	a, b := unettest.Pair(t)
 	for name, want := range map[string]string{"a": a.Addr().String(), "B": b.Addr().String()} {
 		if got, err := b.Resolver().LookupHost(t.Context(), name); err != nil || len(got) != 1 || got[0] != want {
@@ -247,7 +247,7 @@ func TestPartition(t *testing.T) {
 }
 
 // Two networks with one seed lose the same datagrams.
-func TestSeed(t *testing.T) {
+func TestSeedSelectsTheLostDatagrams(t *testing.T) {
 	lost := func(seed uint64) (got string) {
 		synctest.Test(t, func(t *testing.T) {
 			lan := unettest.New(t, unettest.Options{Seed: seed, Path: unettest.Path{Loss: 0.5}})
@@ -281,7 +281,7 @@ func TestSeed(t *testing.T) {
 	}
 }
 
-func TestOptions(t *testing.T) {
+func TestInvalidOptions(t *testing.T) {
 	for want, o := range map[string]unettest.Options{
 		"Options.MTU is 100: want 576 to 9000":                      {MTU: 100},
 		`Options.Hosts has "a": want names that differ`:             {Hosts: []string{"a", "a"}},

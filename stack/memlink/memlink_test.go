@@ -22,7 +22,7 @@ func panics(f func()) (message string) {
 	return ""
 }
 
-func TestOwnership(t *testing.T) {
+func TestFrameOwnership(t *testing.T) {
 	a, b := memlink.Pair(memlink.Config{FrameCount: 8, TxSize: 2})
 	f, ok := a.Alloc(0)
 	if !ok {
@@ -102,7 +102,7 @@ func TestQueuesAreBounded(t *testing.T) {
 	}
 }
 
-func TestPacketsAreNotSplit(t *testing.T) {
+func TestRecvDoesNotSplitPackets(t *testing.T) {
 	a, _ := memlink.Pair(memlink.Config{})
 	part := func(s string, more bool) stack.Frame {
 		return stack.Frame{Data: []byte(s), More: more, GSOSize: 9}
