@@ -52,7 +52,7 @@ func (s *Stack) inputIPv6(p *packet, group bool) (kept bool) {
 	case p.reassembled && ip.Protocol != wire.ProtocolUDP: // behind destination options
 		s.count[ipv6Fragment]++
 	case ip.Protocol == wire.ProtocolUDP:
-		return s.inputUDP(p)
+		return s.inputUDP(p, nil, 0)
 	case ip.Protocol == wire.ProtocolTCP:
 		return s.inputTCP(p)
 	case ip.Protocol == wire.ProtocolICMPv6:

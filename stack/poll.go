@@ -259,7 +259,7 @@ func (s *Stack) inputPacket(p *packet) (kept bool) {
 	case ip.Fragment != 0:
 		s.inputFragment(p)
 	case ip.Protocol == wire.ProtocolUDP:
-		return s.inputUDP(p)
+		return s.inputUDP(p, nil, 0)
 	case ip.Protocol == wire.ProtocolTCP:
 		return s.inputTCP(p)
 	case ip.Protocol == wire.ProtocolICMP:

@@ -46,7 +46,7 @@ func membership(a wire.Addr) wire.Addr {
 // get copies. There are no ICMP errors (RFC 1122, section 3.2.2).
 func (s *Stack) inputGroup(p *packet) (kept bool) {
 	if len(p.payload) < wire.UDPHeaderLen {
-		return s.inputUDP(p) // counts the wrong length
+		return s.inputUDP(p, nil, 0) // counts the wrong length
 	}
 	src := udp.AddrPort{Addr: p.src, Port: binary.BigEndian.Uint16(p.payload)}
 	dst := udp.AddrPort{Addr: membership(p.dst), Port: binary.BigEndian.Uint16(p.payload[2:])}
@@ -59,7 +59,7 @@ func (s *Stack) inputGroup(p *packet) (kept bool) {
 		in := udp.Inbound{Src: p.src, Dst: p.dst, Data: slices.Clone(p.payload), Heap: true, GSOSize: p.gso, ECN: p.ecn, To: sock, Group: sock.Group(dst.Addr)}
 		s.pushToMember(&in)
 	}
-	return s.inputUDPTo(p, first, first.Group(dst.Addr))
+	return s.inputUDP(p, first, first.Group(dst.Addr))
 }
 
 // pushToMember hands memory of its own to a member.

@@ -24,12 +24,9 @@ type UDPDatagram struct {
 const readsPerClock = 64
 
 // inputUDP takes a packet that is a datagram or a super-frame, and reports whether its
-// frame is kept.
-func (s *Stack) inputUDP(p *packet) (kept bool) { return s.inputUDPTo(p, nil, 0) }
-
-// inputUDPTo is inputUDP for a packet to a group: to is a member of that group. nil: the engine looks the socket
-// up.
-func (s *Stack) inputUDPTo(p *packet, to *udp.Socket, group uint8) (kept bool) {
+// frame is kept. to: the socket that is a member of the group the packet is for; nil: the engine looks the
+// socket up.
+func (s *Stack) inputUDP(p *packet, to *udp.Socket, group uint8) (kept bool) {
 	in := udp.Inbound{To: to, Group: group, Src: p.src, Dst: p.dst, Data: p.payload, Frame: p.frame, GSOSize: p.gso, ECN: p.ecn, Reassembled: p.reassembled}
 	switch {
 	case p.memory != tcp.MemoryFrame:

@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/unet-go/unet/wire"
@@ -131,27 +132,19 @@ type Config struct {
 	noPacing, noPrediction bool // for tests
 }
 
-func or[T comparable](v, otherwise T) T {
-	var zero T
-	if v == zero {
-		return otherwise
-	}
-	return v
-}
-
 func (c Config) withDefaults() Config {
-	c.Memory = or(c.Memory, DefaultMemory)
-	c.MaxSendBuffer = min(max(or(c.MaxSendBuffer, DefaultMaxSendBuffer), minBuffer), maxBuffer)
-	c.MaxReceiveBuffer = min(max(or(c.MaxReceiveBuffer, DefaultMaxReceiveBuffer), minBuffer), maxBuffer)
-	c.MaxTimeWaits = max(or(c.MaxTimeWaits, maxTimeWaits), 1)
+	c.Memory = cmp.Or(c.Memory, DefaultMemory)
+	c.MaxSendBuffer = min(max(cmp.Or(c.MaxSendBuffer, DefaultMaxSendBuffer), minBuffer), maxBuffer)
+	c.MaxReceiveBuffer = min(max(cmp.Or(c.MaxReceiveBuffer, DefaultMaxReceiveBuffer), minBuffer), maxBuffer)
+	c.MaxTimeWaits = max(cmp.Or(c.MaxTimeWaits, maxTimeWaits), 1)
 	if len(c.Ports) == 0 {
 		c.Ports = []PortRange{{firstEphemeral, lastEphemeral}, {firstUser, firstEphemeral - 1}, {lastEphemeral + 1, 1<<16 - 1}}
 	}
-	c.InPlace = or(c.InPlace, DefaultInPlace)
-	c.MaxRTO = max(or(c.MaxRTO, DefaultMaxRTO), c.MinRTO)
-	c.InitialRTO = min(max(or(c.InitialRTO, DefaultInitialRTO), c.MinRTO), c.MaxRTO)
-	c.FinWait = or(c.FinWait, DefaultFinWait)
-	c.ConnectTimeout = or(c.ConnectTimeout, DefaultConnectTimeout)
+	c.InPlace = cmp.Or(c.InPlace, DefaultInPlace)
+	c.MaxRTO = max(cmp.Or(c.MaxRTO, DefaultMaxRTO), c.MinRTO)
+	c.InitialRTO = min(max(cmp.Or(c.InitialRTO, DefaultInitialRTO), c.MinRTO), c.MaxRTO)
+	c.FinWait = cmp.Or(c.FinWait, DefaultFinWait)
+	c.ConnectTimeout = cmp.Or(c.ConnectTimeout, DefaultConnectTimeout)
 	return c
 }
 
@@ -165,9 +158,9 @@ type KeepAlive struct {
 }
 
 func (k KeepAlive) withDefaults() KeepAlive {
-	k.Idle = or(k.Idle, DefaultKeepAliveIdle)
-	k.Interval = or(k.Interval, DefaultKeepAliveInterval)
-	k.Count = or(k.Count, DefaultKeepAliveCount)
+	k.Idle = cmp.Or(k.Idle, DefaultKeepAliveIdle)
+	k.Interval = cmp.Or(k.Interval, DefaultKeepAliveInterval)
+	k.Count = cmp.Or(k.Count, DefaultKeepAliveCount)
 	return k
 }
 
@@ -191,13 +184,13 @@ type Options struct {
 }
 
 func (o Options) withDefaults(cfg *Config) Options {
-	o.MTU = min(max(or(o.MTU, DefaultMTU), 68), 0xffff)
+	o.MTU = min(max(cmp.Or(o.MTU, DefaultMTU), 68), 0xffff)
 	o.growSend, o.growReceive = o.SendBuffer == 0, o.ReceiveBuffer == 0
-	o.SendBuffer = min(max(or(o.SendBuffer, min(initialSendBuffer, cfg.MaxSendBuffer)), minBuffer), maxBuffer)
-	o.ReceiveBuffer = min(max(or(o.ReceiveBuffer, min(initialReceiveBuffer, cfg.MaxReceiveBuffer)), minBuffer), maxBuffer)
-	o.Cork = or(o.Cork, DefaultCork)
-	o.AckDelay = or(o.AckDelay, DefaultAckDelay)
-	o.UserTimeout = or(o.UserTimeout, DefaultUserTimeout)
+	o.SendBuffer = min(max(cmp.Or(o.SendBuffer, min(initialSendBuffer, cfg.MaxSendBuffer)), minBuffer), maxBuffer)
+	o.ReceiveBuffer = min(max(cmp.Or(o.ReceiveBuffer, min(initialReceiveBuffer, cfg.MaxReceiveBuffer)), minBuffer), maxBuffer)
+	o.Cork = cmp.Or(o.Cork, DefaultCork)
+	o.AckDelay = cmp.Or(o.AckDelay, DefaultAckDelay)
+	o.UserTimeout = cmp.Or(o.UserTimeout, DefaultUserTimeout)
 	o.KeepAlive = o.KeepAlive.withDefaults()
 	return o
 }

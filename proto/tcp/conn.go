@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"cmp"
 	"syscall"
 	"time"
 
@@ -277,7 +278,7 @@ func (c *Conn) agree(now Time, s *segment) {
 	c.sndWL1, c.sndWL2 = s.seq, s.ack
 	cfg := &c.table.cfg
 	o := &s.options
-	c.peerMSS = or(o.MSS, defaultMSS)
+	c.peerMSS = cmp.Or(o.MSS, defaultMSS)
 	c.scaling = o.HasWindowScale && !cfg.NoWindowScale
 	c.timestamps = o.HasTimestamps && !cfg.NoTimestamps
 	c.sack = o.SACKPermitted && !cfg.NoSACK

@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"cmp"
 	"syscall"
 	"time"
 
@@ -60,8 +61,8 @@ func (t *Table) Listen(local AddrPort, o ListenOptions) (*Listener, error) {
 		}
 	}
 	o.Options = o.Options.withDefaults(&t.cfg)
-	o.SynQueue = or(o.SynQueue, DefaultSynQueue)
-	o.AcceptQueue = or(o.AcceptQueue, DefaultAcceptQueue)
+	o.SynQueue = cmp.Or(o.SynQueue, DefaultSynQueue)
+	o.AcceptQueue = cmp.Or(o.AcceptQueue, DefaultAcceptQueue)
 	l := &Listener{Owner: o.Owner, table: t, local: local, opts: o, next: t.listeners[local.Port]}
 	l.syns.links = func(c *Conn) *links[Conn] { return &c.waiting }
 	l.accepts.links = l.syns.links
@@ -268,7 +269,7 @@ func (l *Listener) sendCookie(now Time, s *segment) {
 	t := l.table
 	t.counts[CookiesSent]++
 	l.cookies, l.cookiesAt = true, now
-	mss, offered := uint32(0), or(s.options.MSS, defaultMSS)
+	mss, offered := uint32(0), cmp.Or(s.options.MSS, defaultMSS)
 	for i, m := range cookieMSS {
 		if m <= offered {
 			mss = uint32(i)

@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"cmp"
 	"fmt"
 	"testing"
 	"time"
@@ -408,7 +409,7 @@ func newNarrowPath(t *testing.T, seed uint64, cfg Config, o Options, link linkMo
 	w := newWorld(t, seed, [2]Config{cfg, cfg})
 	w.link = linkModel{delay: link.delay}
 	n := &narrowPath{w: w, rule: link.rule(), told: func(mtu int) int { return mtu }}
-	o.SendBuffer, o.ReceiveBuffer = or(o.SendBuffer, 1<<20), or(o.ReceiveBuffer, 1<<20)
+	o.SendBuffer, o.ReceiveBuffer = cmp.Or(o.SendBuffer, 1<<20), cmp.Or(o.ReceiveBuffer, 1<<20)
 	l, err := w.hosts[1].tab.Listen(AddrPort{Port: 80}, ListenOptions{Options: o})
 	if err != nil {
 		t.Fatal(err)

@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"cmp"
 	"io"
 	"time"
 
@@ -265,11 +266,11 @@ func (c *Conn) measureRound(now Time, s *segment) {
 // round is the time of a round trip for growth, at least growRound.
 func (c *Conn) round() Time {
 	g := &c.growth
-	rtt := or(g.rtt, g.lastRTT)
+	rtt := cmp.Or(g.rtt, g.lastRTT)
 	if g.lastRTT != 0 && g.lastRTT < rtt {
 		rtt = g.lastRTT
 	}
-	return max(or(rtt, Time(c.minRTT)), growRound)
+	return max(cmp.Or(rtt, Time(c.minRTT)), growRound)
 }
 
 // growReceive enlarges the receive buffer if more was read in this round trip than in any

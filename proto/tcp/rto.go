@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/unet-go/unet/proto/tcp/seq"
@@ -264,7 +265,7 @@ func (c *Conn) keepAliveExpired(now Time) {
 // lossProbeTimeout is RFC 8985's PTO for a flight of two full segments or more. It is at
 // least MinRTO: on a busy machine a peer may take that long.
 func (c *Conn) lossProbeTimeout() time.Duration {
-	return max(2*c.srtt, or(c.table.cfg.MinRTO, DefaultMinRTO))
+	return max(2*c.srtt, cmp.Or(c.table.cfg.MinRTO, DefaultMinRTO))
 }
 
 // lossProbeSooner arms the timer for a loss probe, if that is sooner. Two full segments

@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -111,7 +112,7 @@ func runScript(t *testing.T, s script, text string) {
 	r := &runner{t: t, now: Time(time.Second), lopt: s.lopt, opts: s.opts, frames: map[uint64]bool{}}
 	s.cfg.Secret = testSecret
 	s.cfg.ReleaseFrame = func(id uint64) { delete(r.frames, id) }
-	s.cfg.MinRTO = or(s.cfg.MinRTO, DefaultMinRTO) // scripts have the timeouts of a LAN
+	s.cfg.MinRTO = cmp.Or(s.cfg.MinRTO, DefaultMinRTO) // scripts have the timeouts of a LAN
 	r.tab = NewTable(s.cfg)
 	r.id = makeTuple(AddrPort{Addr: hostA, Port: localPort}, AddrPort{Addr: hostB, Port: peerPort})
 	for i, l := range strings.Split(text, "\n") {

@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"cmp"
 	"syscall"
 	"time"
 
@@ -227,13 +228,13 @@ func (c *Conn) SetAdaptiveAck(on bool) { c.opts.AdaptiveAck = on }
 // SetCork changes how long small writes are collected while data is in flight. Negative:
 // not at all; 0: DefaultCork.
 func (c *Conn) SetCork(now Time, d time.Duration) {
-	c.opts.Cork = or(d, DefaultCork)
+	c.opts.Cork = cmp.Or(d, DefaultCork)
 	c.update(now)
 }
 
 // SetUserTimeout changes how long data may stay unacknowledged. Negative: without limit; 0:
 // DefaultUserTimeout. A timer that is armed is not changed.
-func (c *Conn) SetUserTimeout(d time.Duration) { c.opts.UserTimeout = or(d, DefaultUserTimeout) }
+func (c *Conn) SetUserTimeout(d time.Duration) { c.opts.UserTimeout = cmp.Or(d, DefaultUserTimeout) }
 
 // SetKeepAlive changes the keepalive.
 func (c *Conn) SetKeepAlive(now Time, k KeepAlive) {

@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"cmp"
 	"syscall"
 
 	"github.com/unet-go/unet/wire"
@@ -21,7 +22,7 @@ func (c *Conn) synSent(now Time, s *segment) {
 		if c.synRetries == 0 && !s.has(wire.TCPRst) {
 			// The peer has an old connection, which our RST ends (RFC 9293, figure 9).
 			// The SYN is sent again sooner than its timer, as in Linux; but only once.
-			c.rtxAt = min(c.rtxAt, now.add(or(t.cfg.MinRTO, DefaultMinRTO)))
+			c.rtxAt = min(c.rtxAt, now.add(cmp.Or(t.cfg.MinRTO, DefaultMinRTO)))
 		}
 		return
 	}

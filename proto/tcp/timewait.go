@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/unet-go/unet/proto/tcp/seq"
@@ -41,8 +42,8 @@ func newTimeWaits(cfg *Config) timeWaits {
 	l := list[timeWait]{links: func(w *timeWait) *links[timeWait] { return &w.waiting }}
 	return timeWaits{
 		records: make(map[tuple]*timeWait),
-		near:    waitQueue{l, or(cfg.TimeWait, DefaultTimeWait)},
-		far:     waitQueue{l, or(cfg.TimeWait, DefaultTimeWaitFar)},
+		near:    waitQueue{l, cmp.Or(cfg.TimeWait, DefaultTimeWait)},
+		far:     waitQueue{l, cmp.Or(cfg.TimeWait, DefaultTimeWaitFar)},
 	}
 }
 
