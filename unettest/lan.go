@@ -12,7 +12,7 @@ import (
 
 	"github.com/unet-go/unet"
 	"github.com/unet-go/unet/endpoint"
-	"github.com/unet-go/unet/internal/fate"
+	"github.com/unet-go/unet/internal/linksim"
 	"github.com/unet-go/unet/stack"
 	"github.com/unet-go/unet/stack/memlink"
 	"github.com/unet-go/unet/wire"
@@ -48,10 +48,10 @@ type Path struct {
 	Down bool // everything is lost
 }
 
-func (p Path) rule() fate.Rule {
-	r := fate.Rule{Loss: p.Loss, Duplicate: p.Duplicate, Delay: p.Delay, Jitter: p.Jitter, Reorder: p.Reorder, HoldBack: p.HoldBack, Rate: p.Rate, Queue: p.Queue}
+func (p Path) rule() linksim.Rule {
+	r := linksim.Rule{Loss: p.Loss, Duplicate: p.Duplicate, Delay: p.Delay, Jitter: p.Jitter, Reorder: p.Reorder, HoldBack: p.HoldBack, Rate: p.Rate, Queue: p.Queue}
 	if p.Down {
-		r.Blackout = fate.Down
+		r.Blackout = linksim.Down
 	}
 	return r
 }
@@ -68,8 +68,8 @@ type LAN struct {
 	close func() error
 
 	mu    sync.Mutex
-	lines [][]*fate.Line[[]byte] // from each host, to each host
-	cut   []string               // the side of each partition that each host is on
+	links [][]*linksim.Link[[]byte] // from each host, to each host
+	cut   []string                  // the side of each partition that each host is on
 }
 
 // host is a host and its port of the switch.
@@ -136,13 +136,13 @@ func Open(o Options) (*LAN, error) {
 		wake:  make(chan struct{}, 1),
 		stop:  make(chan struct{}),
 		ended: make(chan struct{}),
-		lines: make([][]*fate.Line[[]byte], len(o.Hosts)),
+		links: make([][]*linksim.Link[[]byte], len(o.Hosts)),
 		cut:   make([]string, len(o.Hosts)),
 	}
 	l.close = sync.OnceValue(l.shut)
 	for i, name := range o.Hosts {
 		for j := range o.Hosts {
-			l.lines[i] = append(l.lines[i], fate.NewLine[[]byte](o.Seed+uint64(i)<<32+uint64(j), o.Path.rule()))
+			l.links[i] = append(l.links[i], linksim.NewLink[[]byte](o.Seed+uint64(i)<<32+uint64(j), o.Path.rule()))
 		}
 		n := byte(i + 1)
 		h := &host{name: name, addr: netip.AddrFrom4([4]byte{10, 0, 0, n}), mac: wire.LinkAddr{2, 0, 0, 0, 0, n}}
@@ -208,7 +208,7 @@ func (l *LAN) set(from, to int, p Path) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.lines[from][to].Set(time.Since(l.begun), p.rule())
+	l.links[from][to].Set(time.Since(l.begun), p.rule())
 }
 
 // Partition parts the named hosts from all others: frames between the two sides are lost,
@@ -250,7 +250,7 @@ func (l *LAN) shut() error {
 	return errors.Join(errs...)
 }
 
-// send puts a frame of a host on the lines that lead to its destination. It is called under
+// send puts a frame of a host on the links that lead to its destination. It is called under
 // the lock of the host's link.
 func (l *LAN) send(from int, frame []byte) {
 	if len(frame) < wire.EthernetHeaderLen {
@@ -263,7 +263,7 @@ func (l *LAN) send(from int, frame []byte) {
 	for to, h := range l.hosts {
 		group := frame[0]&1 != 0 && to != from
 		if (group || wire.LinkAddr(frame[:6]) == h.mac) && l.cut[to] == l.cut[from] {
-			l.lines[from][to].Send(now, fate.Frame{Size: len(frame)}, frame)
+			l.links[from][to].Send(now, linksim.Frame{Size: len(frame)}, frame)
 		}
 	}
 	select {
@@ -310,12 +310,12 @@ func (l *LAN) deliver() (next time.Duration) {
 	next = -1
 	l.mu.Lock()
 	now := time.Since(l.begun)
-	for from := range l.lines {
-		for to, line := range l.lines[from] {
-			for a, ok := line.Receive(now); ok; a, ok = line.Receive(now) {
+	for from := range l.links {
+		for to, link := range l.links[from] {
+			for a, ok := link.Receive(now); ok; a, ok = link.Receive(now) {
 				arrived = append(arrived, arrival{a.At, l.hosts[to].link, a.Item})
 			}
-			if at, ok := line.Next(); ok && (next < 0 || at < next) {
+			if at, ok := link.Next(); ok && (next < 0 || at < next) {
 				next = at
 			}
 		}

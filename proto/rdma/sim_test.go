@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/unet-go/unet/internal/fate"
+	"github.com/unet-go/unet/internal/linksim"
 	"github.com/unet-go/unet/internal/soak"
 )
 
@@ -20,17 +20,17 @@ import (
 const us = time.Microsecond
 
 // simLinks are the links: delay, loss and other faults.
-var simLinks = []fate.Rule{
+var simLinks = []linksim.Rule{
 	{Delay: 20 * us},
 	{Delay: 20 * us},
 	{Loss: 0.01, Delay: 50 * us},
 	{Loss: 0.05, Duplicate: 0.02, Delay: 100 * us, Reorder: 0.1, HoldBack: 300 * us},
 	{Loss: 0.1, Duplicate: 0.1, Delay: 300 * us, Reorder: 0.5, HoldBack: 2000 * us},
 	{Duplicate: 0.3, Delay: 10 * us, Reorder: 0.5, HoldBack: 50 * us},
-	{Burst: fate.Burst{Enter: 0.01, Leave: 0.3, Keep: 0.5}, Delay: 200 * us, Jitter: 500 * us},
+	{Burst: linksim.Burst{Enter: 0.01, Leave: 0.3, Keep: 0.5}, Delay: 200 * us, Jitter: 500 * us},
 	{Corrupt: 0.05, Duplicate: 0.05, Delay: 100 * us, Reorder: 0.05, HoldBack: 1000 * us},
 	{Rate: 100e6, Queue: 60_000, MarkAbove: 10_000, Delay: 100 * us},
-	{Blackout: fate.Blackout{After: 5 * time.Millisecond, Length: 20 * time.Millisecond, Every: 330 * time.Millisecond}, Delay: 100 * us},
+	{Blackout: linksim.Blackout{After: 5 * time.Millisecond, Length: 20 * time.Millisecond, Every: 330 * time.Millisecond}, Delay: 100 * us},
 }
 
 // connect makes two ends of a random type.
@@ -109,7 +109,7 @@ func TestSimulation(t *testing.T) {
 	}
 	soak.EachSeed(t, n, func(t *testing.T, seed uint64) {
 		r := rand.New(rand.NewPCG(seed, 77))
-		var rules [2]fate.Rule
+		var rules [2]linksim.Rule
 		var mtu [2]int
 		for i := range rules {
 			rules[i] = simLinks[r.IntN(len(simLinks))]
@@ -117,7 +117,7 @@ func TestSimulation(t *testing.T) {
 		}
 		mtu[1] = mtu[0]
 		if r.IntN(6) == 0 {
-			rules = [2]fate.Rule{simLinks[0], simLinks[0]}
+			rules = [2]linksim.Rule{simLinks[0], simLinks[0]}
 		}
 		w := newWorld(t, seed, rules, mtu)
 		for _, h := range w.hosts {

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/unet-go/unet/internal/fate"
+	"github.com/unet-go/unet/internal/linksim"
 	"github.com/unet-go/unet/wire"
 )
 
@@ -18,7 +18,7 @@ type world struct {
 	rand   *rand.Rand
 	now    Time
 	hosts  [2]*simHost
-	lines  [2]*fate.Line[[]byte] // by who sends
+	lines  [2]*linksim.Link[[]byte] // by who sends
 	trace  []string
 	steps  int
 	lossy  bool // a packet was lost, damaged or doubled, or may have overtaken another
@@ -61,7 +61,7 @@ type simCQ struct {
 	awake   bool
 }
 
-func newWorld(t testing.TB, seed uint64, rules [2]fate.Rule, mtu [2]int) *world {
+func newWorld(t testing.TB, seed uint64, rules [2]linksim.Rule, mtu [2]int) *world {
 	w := &world{t: t, seed: seed, rand: rand.New(rand.NewPCG(seed, 1)), now: Time(time.Second)}
 	for i := range w.hosts {
 		d := newDevice(byte(i+1), Config{LinkMTU: mtu[i], Rand: nil, Window: []int{0, 8, 64}[w.rand.IntN(3)]})
@@ -73,7 +73,7 @@ func newWorld(t testing.TB, seed uint64, rules [2]fate.Rule, mtu [2]int) *world 
 			h.cqs = append(h.cqs, &simCQ{cq: c, byEvent: w.chance(2), awake: true})
 		}
 		w.hosts[i] = h
-		w.lines[i] = fate.NewLine[[]byte](seed+uint64(i)<<32, rules[i])
+		w.lines[i] = linksim.NewLink[[]byte](seed+uint64(i)<<32, rules[i])
 		w.lossy = w.lossy || rules[i].Reorder > 0
 		w.slow = w.slow || rules[i].Rate > 0 || rules[i].Jitter > 0
 	}
@@ -190,8 +190,8 @@ func (h *simHost) send(b []byte, dst [4]byte) {
 		w.fatalf("host %d: emits a wrong ICRC: %x", h.index, b)
 	}
 	w.note("%d > %s", h.index, describe(&r))
-	f := w.lines[h.index].Send(time.Duration(w.now), fate.Frame{Size: len(b), ECT: p.TOS&wire.ECNMask != 0}, b)
-	if f.Lost != fate.Arrives {
+	f := w.lines[h.index].Send(time.Duration(w.now), linksim.Frame{Size: len(b), ECT: p.TOS&wire.ECNMask != 0}, b)
+	if f.Lost != linksim.Arrives {
 		w.note("%d > lost", h.index)
 		h.lost(r.DstQP)
 	}

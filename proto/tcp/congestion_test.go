@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/unet-go/unet/internal/fate"
+	"github.com/unet-go/unet/internal/linksim"
 )
 
 // Slow start, congestion avoidance and the fall after a timeout (RFC 5681, section
@@ -123,7 +123,7 @@ func TestWindowNotUsed(t *testing.T) {
 func TestInitialWindowAfterLostSYNs(t *testing.T) {
 	for lost, want := range []int{14480, 14480, 1448, 1448} {
 		w := newWorld(t, 1, [2]Config{})
-		w.impair(0, fate.Rule{Blackout: fate.Blackout{Length: max(0, time.Duration(1<<lost-1)*time.Second-1)}}) // the SYN goes out after 0, 1, 3, 7 seconds
+		w.impair(0, linksim.Rule{Blackout: linksim.Blackout{Length: max(0, time.Duration(1<<lost-1)*time.Second-1)}}) // the SYN goes out after 0, 1, 3, 7 seconds
 		l, err := w.hosts[1].tab.Listen(AddrPort{Port: 80}, ListenOptions{})
 		if err != nil {
 			t.Fatal(err)

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/unet-go/unet/internal/fate"
+	"github.com/unet-go/unet/internal/linksim"
 )
 
 func TestECN(t *testing.T) {
@@ -246,7 +246,7 @@ func TestECNAndLoss(t *testing.T) {
 
 // Over a line whose queue marks, a stream fills the line and nothing of it is lost.
 func TestECNKeepsAQueueShort(t *testing.T) {
-	link := fate.Rule{Delay: 5 * time.Millisecond, Rate: 50e6, Queue: 120_000, MarkAbove: 30_000}
+	link := linksim.Rule{Delay: 5 * time.Millisecond, Rate: 50e6, Queue: 120_000, MarkAbove: 30_000}
 	for _, asked := range []bool{true, false} {
 		var cfg [2]Config
 		if asked {

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/unet-go/unet/internal/fate"
+	"github.com/unet-go/unet/internal/linksim"
 	"github.com/unet-go/unet/proto/tcp/seq"
 	"github.com/unet-go/unet/wire"
 )
@@ -116,7 +116,7 @@ func TestNeighbours(t *testing.T) {
 	for _, attacked := range []bool{false, true} {
 		w := newWorld(t, 3, [2]Config{{}, {Memory: limit}})
 		for i := range w.hosts {
-			w.impair(i, fate.Rule{Delay: 100 * time.Microsecond, Rate: 1e9, Queue: 4 << 20})
+			w.impair(i, linksim.Rule{Delay: 100 * time.Microsecond, Rate: 1e9, Queue: 4 << 20})
 		}
 		tab := w.hosts[1].tab
 		l, err := tab.Listen(AddrPort{Port: 80}, ListenOptions{})

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/unet-go/unet/internal/fate"
+	"github.com/unet-go/unet/internal/linksim"
 	"github.com/unet-go/unet/wire"
 )
 
@@ -211,7 +211,7 @@ func TestMemoryModel(t *testing.T) {
 		w := newWorld(t, seed, [2]Config{{Memory: limit, InPlace: 200}, {Memory: limit, InPlace: 200}})
 		w.hosts[0].memory, w.hosts[1].memory = Memory(seed%3), Memory(2-seed%3)
 		for i := range w.hosts {
-			w.impair(i, fate.Rule{Loss: 0.05, Duplicate: 0.02, Delay: 100 * time.Microsecond, Reorder: 0.2, HoldBack: time.Millisecond})
+			w.impair(i, linksim.Rule{Loss: 0.05, Duplicate: 0.02, Delay: 100 * time.Microsecond, Reorder: 0.2, HoldBack: time.Millisecond})
 		}
 		l, err := w.hosts[1].tab.Listen(AddrPort{Port: 80}, ListenOptions{})
 		if err != nil {

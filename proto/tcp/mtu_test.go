@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/unet-go/unet/internal/fate"
+	"github.com/unet-go/unet/internal/linksim"
 	"github.com/unet-go/unet/wire"
 )
 
@@ -397,7 +397,7 @@ func TestTinyMSS(t *testing.T) {
 type narrowPath struct {
 	w    *world
 	a, b *Conn
-	rule fate.Rule
+	rule linksim.Rule
 	icmp bool // the router sends ICMP reports
 	told func(mtu int) int
 	mtu  int // of the path

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/unet-go/unet/internal/fate"
+	"github.com/unet-go/unet/internal/linksim"
 )
 
 // transfer is a bulk transfer one way over a lossy link, and its result.
@@ -126,8 +126,8 @@ func TestReorderingIsNotLoss(t *testing.T) {
 // one before has sent again is on its way.
 func TestNothingIsUndoneInVain(t *testing.T) {
 	for seed := range uint64(20) {
-		rule := fate.Rule{Delay: 20 * time.Millisecond, Rate: 300e6, Loss: 0.01}
-		b := newBulk(t, seed, rule, fate.Rule{Delay: rule.Delay}, 1, NewCubic)
+		rule := linksim.Rule{Delay: 20 * time.Millisecond, Rate: 300e6, Loss: 0.01}
+		b := newBulk(t, seed, rule, linksim.Rule{Delay: rule.Delay}, 1, NewCubic)
 		b.run(5*time.Second, 1)
 		tab := b.w.hosts[0].tab
 		if tab.Count(FastRecoveries) == 0 || tab.Count(RecoveriesUndone) != 0 {
@@ -143,17 +143,17 @@ func TestPacing(t *testing.T) {
 	const ms = time.Millisecond
 	for _, c := range []struct {
 		name string
-		rule fate.Rule
+		rule linksim.Rule
 	}{
-		{"20 Mb/s, 20 ms, queue of 15 kB", fate.Rule{Delay: 10 * ms, Rate: 20e6, Queue: 15_000}},
-		{"20 Mb/s, 20 ms, queue of 150 kB", fate.Rule{Delay: 10 * ms, Rate: 20e6}},
-		{"100 Mb/s, 10 ms, queue of 30 kB", fate.Rule{Delay: 5 * ms, Rate: 100e6, Queue: 30_000}},
-		{"100 Mb/s, 2 ms, queue of 15 kB", fate.Rule{Delay: ms, Rate: 100e6, Queue: 15_000}},
+		{"20 Mb/s, 20 ms, queue of 15 kB", linksim.Rule{Delay: 10 * ms, Rate: 20e6, Queue: 15_000}},
+		{"20 Mb/s, 20 ms, queue of 150 kB", linksim.Rule{Delay: 10 * ms, Rate: 20e6}},
+		{"100 Mb/s, 10 ms, queue of 30 kB", linksim.Rule{Delay: 5 * ms, Rate: 100e6, Queue: 30_000}},
+		{"100 Mb/s, 2 ms, queue of 15 kB", linksim.Rule{Delay: ms, Rate: 100e6, Queue: 15_000}},
 	} {
 		var lost [2]uint64
 		var took [2]time.Duration
 		for i, off := range []bool{true, false} {
-			b := newBulkWith(t, Config{noPacing: off}, 1, c.rule, fate.Rule{Delay: c.rule.Delay}, 1)
+			b := newBulkWith(t, Config{noPacing: off}, 1, c.rule, linksim.Rule{Delay: c.rule.Delay}, 1)
 			f := b.flows[0]
 			for range 20 {
 				f.quota += 200_000
@@ -175,7 +175,7 @@ func TestPacing(t *testing.T) {
 
 // In a LAN nothing is paced.
 func TestNoPacingInLAN(t *testing.T) {
-	b := newBulkWith(t, Config{}, 1, fate.Rule{Delay: 300 * time.Microsecond}, fate.Rule{Delay: 300 * time.Microsecond}, 1)
+	b := newBulkWith(t, Config{}, 1, linksim.Rule{Delay: 300 * time.Microsecond}, linksim.Rule{Delay: 300 * time.Microsecond}, 1)
 	b.run(5*time.Millisecond, 1)
 	if c := b.flows[0].from; c.paceNext != 0 || c.paced || b.flows[0].acked() < 1e5 {
 		t.Errorf("paced until %v, %d bytes acknowledged", c.paceNext, b.flows[0].acked())
@@ -189,19 +189,19 @@ func TestFairness(t *testing.T) {
 	oneGoroutine(t)
 	for _, c := range []struct {
 		name     string
-		rule     fate.Rule
+		rule     linksim.Rule
 		controls []func(int) Congestion
 		from, to float64 // of the bottleneck, the second flow's share after it has had time to converge
 	}{
-		{"two CUBIC, 20 ms", fate.Rule{Delay: 10 * time.Millisecond, Rate: 20e6, Queue: 50_000}, []func(int) Congestion{NewCubic}, 0.4, 0.6},
-		{"two CUBIC, 20 ms, deep", fate.Rule{Delay: 10 * time.Millisecond, Rate: 20e6, Queue: 200_000}, []func(int) Congestion{NewCubic}, 0.4, 0.6},
-		{"two CUBIC, 2 ms", fate.Rule{Delay: time.Millisecond, Rate: 100e6, Queue: 50_000}, []func(int) Congestion{NewCubic}, 0.4, 0.6},
-		{"two Reno, 20 ms", fate.Rule{Delay: 10 * time.Millisecond, Rate: 20e6, Queue: 50_000}, []func(int) Congestion{NewReno}, 0.4, 0.6},
-		{"CUBIC beside Reno, 20 ms", fate.Rule{Delay: 10 * time.Millisecond, Rate: 20e6, Queue: 50_000}, []func(int) Congestion{NewReno, NewCubic}, 0.35, 0.65},
-		{"CUBIC beside Reno, 2 ms", fate.Rule{Delay: time.Millisecond, Rate: 100e6, Queue: 50_000}, []func(int) Congestion{NewReno, NewCubic}, 0.35, 0.65},
+		{"two CUBIC, 20 ms", linksim.Rule{Delay: 10 * time.Millisecond, Rate: 20e6, Queue: 50_000}, []func(int) Congestion{NewCubic}, 0.4, 0.6},
+		{"two CUBIC, 20 ms, deep", linksim.Rule{Delay: 10 * time.Millisecond, Rate: 20e6, Queue: 200_000}, []func(int) Congestion{NewCubic}, 0.4, 0.6},
+		{"two CUBIC, 2 ms", linksim.Rule{Delay: time.Millisecond, Rate: 100e6, Queue: 50_000}, []func(int) Congestion{NewCubic}, 0.4, 0.6},
+		{"two Reno, 20 ms", linksim.Rule{Delay: 10 * time.Millisecond, Rate: 20e6, Queue: 50_000}, []func(int) Congestion{NewReno}, 0.4, 0.6},
+		{"CUBIC beside Reno, 20 ms", linksim.Rule{Delay: 10 * time.Millisecond, Rate: 20e6, Queue: 50_000}, []func(int) Congestion{NewReno, NewCubic}, 0.35, 0.65},
+		{"CUBIC beside Reno, 2 ms", linksim.Rule{Delay: time.Millisecond, Rate: 100e6, Queue: 50_000}, []func(int) Congestion{NewReno, NewCubic}, 0.35, 0.65},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			b := newBulk(t, 1, c.rule, fate.Rule{Delay: c.rule.Delay}, 2, c.controls...)
+			b := newBulk(t, 1, c.rule, linksim.Rule{Delay: c.rule.Delay}, 2, c.controls...)
 			const interval = 250 * time.Millisecond
 			b.run(8*interval, 1)
 			last := [2]int{b.flows[0].acked(), b.flows[1].acked()}
@@ -251,7 +251,7 @@ type flowUnderTest struct {
 
 // newBulk makes a world with n flows between two hosts. congestion is their control, in
 // turn. The handshakes find a link that only delays.
-func newBulk(t testing.TB, seed uint64, rule, back fate.Rule, n int, congestion ...func(int) Congestion) *bulk {
+func newBulk(t testing.TB, seed uint64, rule, back linksim.Rule, n int, congestion ...func(int) Congestion) *bulk {
 	made := 0
 	return newBulkWith(t, Config{NewCongestion: func(mss int) Congestion {
 		c := congestion[made%len(congestion)]
@@ -260,7 +260,7 @@ func newBulk(t testing.TB, seed uint64, rule, back fate.Rule, n int, congestion 
 	}}, seed, rule, back, n)
 }
 
-func newBulkWith(t testing.TB, cfg Config, seed uint64, rule, back fate.Rule, n int) *bulk {
+func newBulkWith(t testing.TB, cfg Config, seed uint64, rule, back linksim.Rule, n int) *bulk {
 	b := &bulk{w: newWorld(t, seed, [2]Config{cfg, {}}), buf: make([]byte, 256<<10)}
 	w := b.w
 	w.quiet = true
@@ -331,34 +331,34 @@ func (f *flowUnderTest) acked() int { return int(f.from.Info().BytesAcked) }
 func TestThroughput(t *testing.T) {
 	oneGoroutine(t)
 	const ms, mss = time.Millisecond, 1448
-	lan := fate.Rule{Delay: 500 * time.Microsecond, Rate: 200e6}
-	path := fate.Rule{Delay: 10 * ms, Rate: 20e6}
-	with := func(r fate.Rule, f func(r *fate.Rule)) fate.Rule { f(&r); return r }
+	lan := linksim.Rule{Delay: 500 * time.Microsecond, Rate: 200e6}
+	path := linksim.Rule{Delay: 10 * ms, Rate: 20e6}
+	with := func(r linksim.Rule, f func(r *linksim.Rule)) linksim.Rule { f(&r); return r }
 	const full = 0.94 // of the link's rate: slow start takes the rest
 	for _, c := range []struct {
 		name      string
-		rule      fate.Rule
+		rule      linksim.Rule
 		time      time.Duration
 		low, high float64 // share of the link's rate; 0: by the response function
 		timeouts  int     // at most
 	}{
 		{"1 ms", lan, 500 * ms, full, 1, 0},
-		{"1 ms, 0.1 % loss", with(lan, func(r *fate.Rule) { r.Loss = 0.001 }), 500 * ms, 0, 0, 2},
-		{"1 ms, 1 % loss", with(lan, func(r *fate.Rule) { r.Loss = 0.01 }), 500 * ms, 0, 0, 2},
-		{"1 ms, 5 % loss", with(lan, func(r *fate.Rule) { r.Loss = 0.05 }), 500 * ms, 0, 0, 4},
+		{"1 ms, 0.1 % loss", with(lan, func(r *linksim.Rule) { r.Loss = 0.001 }), 500 * ms, 0, 0, 2},
+		{"1 ms, 1 % loss", with(lan, func(r *linksim.Rule) { r.Loss = 0.01 }), 500 * ms, 0, 0, 2},
+		{"1 ms, 5 % loss", with(lan, func(r *linksim.Rule) { r.Loss = 0.05 }), 500 * ms, 0, 0, 4},
 		{"20 ms", path, 5 * time.Second, full, 1, 0},
-		{"20 ms, 0.1 % loss", with(path, func(r *fate.Rule) { r.Loss = 0.001 }), 5 * time.Second, 0, 0, 2},
-		{"20 ms, 1 % loss", with(path, func(r *fate.Rule) { r.Loss = 0.01 }), 5 * time.Second, 0, 0, 2},
-		{"20 ms, 5 % loss", with(path, func(r *fate.Rule) { r.Loss = 0.05 }), 5 * time.Second, 0, 0, 4},
+		{"20 ms, 0.1 % loss", with(path, func(r *linksim.Rule) { r.Loss = 0.001 }), 5 * time.Second, 0, 0, 2},
+		{"20 ms, 1 % loss", with(path, func(r *linksim.Rule) { r.Loss = 0.01 }), 5 * time.Second, 0, 0, 2},
+		{"20 ms, 5 % loss", with(path, func(r *linksim.Rule) { r.Loss = 0.05 }), 5 * time.Second, 0, 0, 4},
 		// The queue holds a third of what the path does (50 kB): the link is idle after each loss.
-		{"20 ms, queue of 15 kB", with(path, func(r *fate.Rule) { r.Queue = 15_000 }), 5 * time.Second, 0.8, 1, 0},
-		{"20 ms, queue of 1 MB", with(path, func(r *fate.Rule) { r.Queue = 1_000_000 }), 5 * time.Second, 0.9, 1, 0},
-		{"20 ms, 5 % are up to 2 ms late", with(path, func(r *fate.Rule) { r.Reorder, r.HoldBack = 0.05, 2*ms }), 5 * time.Second, full, 1, 0},
+		{"20 ms, queue of 15 kB", with(path, func(r *linksim.Rule) { r.Queue = 15_000 }), 5 * time.Second, 0.8, 1, 0},
+		{"20 ms, queue of 1 MB", with(path, func(r *linksim.Rule) { r.Queue = 1_000_000 }), 5 * time.Second, 0.9, 1, 0},
+		{"20 ms, 5 % are up to 2 ms late", with(path, func(r *linksim.Rule) { r.Reorder, r.HoldBack = 0.05, 2*ms }), 5 * time.Second, full, 1, 0},
 		// Later than RACK's reordering window: recoveries that are undone.
-		{"20 ms, 5 % are up to 30 ms late", with(path, func(r *fate.Rule) { r.Reorder, r.HoldBack = 0.05, 30*ms }), 5 * time.Second, 0.85, 1, 1},
-		{"20 ms, bursts of 10, 1 % loss", with(path, func(r *fate.Rule) { r.Burst = fate.Burst{Enter: 0.001, Leave: 0.1} }), 5 * time.Second, 0.9, 1, 2},
+		{"20 ms, 5 % are up to 30 ms late", with(path, func(r *linksim.Rule) { r.Reorder, r.HoldBack = 0.05, 30*ms }), 5 * time.Second, 0.85, 1, 1},
+		{"20 ms, bursts of 10, 1 % loss", with(path, func(r *linksim.Rule) { r.Burst = linksim.Burst{Enter: 0.001, Leave: 0.1} }), 5 * time.Second, 0.9, 1, 2},
 		// Up for 4 s of 5; the timeout has doubled to 1 s at most when the link is back.
-		{"20 ms, down for 1 s after 1 s", with(path, func(r *fate.Rule) { r.Blackout = fate.Blackout{After: time.Second, Length: time.Second} }), 5 * time.Second, 0.55, 0.8, 6},
+		{"20 ms, down for 1 s after 1 s", with(path, func(r *linksim.Rule) { r.Blackout = linksim.Blackout{After: time.Second, Length: time.Second} }), 5 * time.Second, 0.55, 0.8, 6},
 	} {
 		capacity := float64(c.rule.Rate) / 8 * c.time.Seconds() // bytes
 		if c.high == 0 {
@@ -369,7 +369,7 @@ func TestThroughput(t *testing.T) {
 			name string
 			make func(int) Congestion
 		}{{"CUBIC", NewCubic}, {"Reno", NewReno}} {
-			b := newBulk(t, 1, c.rule, fate.Rule{Delay: c.rule.Delay}, 1, control.make)
+			b := newBulk(t, 1, c.rule, linksim.Rule{Delay: c.rule.Delay}, 1, control.make)
 			b.run(c.time, 1)
 			f := b.flows[0]
 			info, share := f.from.Info(), float64(f.acked())/capacity
@@ -392,10 +392,10 @@ func TestThroughput(t *testing.T) {
 // pick chooses one of several values.
 func pick[T any](r *rand.Rand, of ...T) T { return of[r.IntN(len(of))] }
 
-// anyRule is a direction of a link, out of all that fate can do to it. rtt is about how
+// anyRule is a direction of a link, out of all that a linksim.Rule can do to it. rtt is about how
 // long the round trip is.
-func anyRule(r *rand.Rand) fate.Rule {
-	rule := fate.Rule{
+func anyRule(r *rand.Rand) linksim.Rule {
+	rule := linksim.Rule{
 		Loss:  pick(r, 0, 0, 0.001, 0.01, 0.05, 0.2),
 		Delay: pick(r, 0, 20*time.Microsecond, time.Millisecond, 10*time.Millisecond, 50*time.Millisecond),
 	}
@@ -412,7 +412,7 @@ func anyRule(r *rand.Rand) fate.Rule {
 		rule.Corrupt = pick(r, 0.001, 0.05)
 	}
 	if r.IntN(5) == 0 {
-		rule.Burst = fate.Burst{Enter: 0.01, Leave: 0.5, Keep: pick(r, 0, 0.3)}
+		rule.Burst = linksim.Burst{Enter: 0.01, Leave: 0.5, Keep: pick(r, 0, 0.3)}
 	}
 	if r.IntN(3) == 0 {
 		rule.Rate, rule.Queue = pick[int64](r, 1e6, 20e6, 500e6), pick(r, 3000, 20_000, 0)
@@ -421,7 +421,7 @@ func anyRule(r *rand.Rand) fate.Rule {
 		}
 	}
 	if r.IntN(8) == 0 {
-		rule.Blackout = fate.Blackout{After: time.Duration(r.IntN(int(200 * time.Millisecond))), Length: pick(r, 20*time.Millisecond, time.Second, 5*time.Second)}
+		rule.Blackout = linksim.Blackout{After: time.Duration(r.IntN(int(200 * time.Millisecond))), Length: pick(r, 20*time.Millisecond, time.Second, 5*time.Second)}
 		if rule.Blackout.Length < 5*time.Second && r.IntN(2) == 0 {
 			rule.Blackout.Every = 7 * time.Second // of which no multiple is a minute, the longest timeout
 		}

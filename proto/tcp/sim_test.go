@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/unet-go/unet/internal/fate"
+	"github.com/unet-go/unet/internal/linksim"
 	"github.com/unet-go/unet/internal/soak"
 )
 
@@ -249,15 +249,15 @@ func (w *world) quiesce(l *Listener) {
 }
 
 // simLinks are what may happen to one direction.
-var simLinks = []fate.Rule{
+var simLinks = []linksim.Rule{
 	{Delay: 20 * time.Microsecond},
 	{Loss: 0.05, Duplicate: 0.02, Delay: 100 * time.Microsecond, Reorder: 1, HoldBack: 300 * time.Microsecond},
 	{Loss: 0.2, Duplicate: 0.1, Delay: time.Millisecond, Reorder: 1, HoldBack: 5 * time.Millisecond},
 	{Duplicate: 0.3, Delay: 10 * time.Microsecond, Reorder: 1, HoldBack: 50 * time.Microsecond},
-	{Burst: fate.Burst{Enter: 0.02, Leave: 0.5, Keep: 0.5}, Delay: time.Millisecond, Jitter: 3 * time.Millisecond},
+	{Burst: linksim.Burst{Enter: 0.02, Leave: 0.5, Keep: 0.5}, Delay: time.Millisecond, Jitter: 3 * time.Millisecond},
 	{Corrupt: 0.1, Duplicate: 0.05, Delay: 100 * time.Microsecond, Reorder: 0.05, HoldBack: time.Millisecond},
 	{Rate: 10e6, Queue: 20_000, Delay: 5 * time.Millisecond},
-	{Blackout: fate.Blackout{After: 5 * time.Millisecond, Length: time.Second, Every: 3300 * time.Millisecond}, Delay: time.Millisecond}, // no multiple of which is a minute, the longest timeout
+	{Blackout: linksim.Blackout{After: 5 * time.Millisecond, Length: time.Second, Every: 3300 * time.Millisecond}, Delay: time.Millisecond}, // no multiple of which is a minute, the longest timeout
 }
 
 func TestSimulation(t *testing.T) {

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/unet-go/unet/internal/fate"
+	"github.com/unet-go/unet/internal/linksim"
 	"github.com/unet-go/unet/proto/tcp/seq"
 	"github.com/unet-go/unet/wire"
 )
@@ -28,10 +28,10 @@ type world struct {
 	rand  *rand.Rand
 	now   Time
 	hosts [2]*simHost
-	lines [2]*fate.Line[[]byte] // by who sends
-	link  linkModel             // what both lines are made with, unless impair has been called
-	edges edges                 // of the windows
-	lost  uint64                // segments with data that the link has lost
+	lines [2]*linksim.Link[[]byte] // by who sends
+	link  linkModel                // what both lines are made with, unless impair has been called
+	edges edges                    // of the windows
+	lost  uint64                   // segments with data that the link has lost
 	trace []string
 	heard [2]bool // a host has received an ACK, undamaged and without a RST
 
@@ -50,8 +50,8 @@ type linkModel struct {
 	delay, jitter time.Duration
 }
 
-func (l linkModel) rule() fate.Rule {
-	r := fate.Rule{Loss: l.loss, Duplicate: l.dup, Delay: l.delay}
+func (l linkModel) rule() linksim.Rule {
+	r := linksim.Rule{Loss: l.loss, Duplicate: l.dup, Delay: l.delay}
 	if l.jitter > 0 {
 		r.Reorder, r.HoldBack = 1, l.jitter
 	}
@@ -59,18 +59,18 @@ func (l linkModel) rule() fate.Rule {
 }
 
 // impair sets the rule for what a host sends from now on.
-func (w *world) impair(from int, r fate.Rule) { w.line(from).Set(time.Duration(w.now), r) }
+func (w *world) impair(from int, r linksim.Rule) { w.line(from).Set(time.Duration(w.now), r) }
 
 // line is where a host's segments go.
-func (w *world) line(from int) *fate.Line[[]byte] {
+func (w *world) line(from int) *linksim.Link[[]byte] {
 	if w.lines[from] == nil {
-		w.lines[from] = fate.NewLine[[]byte](w.seed+uint64(from)<<32, w.link.rule())
+		w.lines[from] = linksim.NewLink[[]byte](w.seed+uint64(from)<<32, w.link.rule())
 	}
 	return w.lines[from]
 }
 
 // underWay is how many segments are.
-func (w *world) underWay() int { return w.line(0).UnderWay() + w.line(1).UnderWay() }
+func (w *world) underWay() int { return w.line(0).InFlight() + w.line(1).InFlight() }
 
 // simHost is one table and the frames that it holds.
 type simHost struct {
@@ -136,12 +136,12 @@ func (w *world) send(from int, b []byte, ect bool) {
 	if w.edges.note(w.hosts[from].addr, w.hosts[1-from].addr, b) {
 		w.fatalf("host %d: the window has shrunk", from)
 	}
-	if f := w.line(from).Send(time.Duration(w.now), fate.Frame{Size: len(b), ECT: ect}, bytes.Clone(b)); f.Lost != fate.Arrives {
+	if f := w.line(from).Send(time.Duration(w.now), linksim.Frame{Size: len(b), ECT: ect}, bytes.Clone(b)); f.Lost != linksim.Arrives {
 		w.note("%d > lost", from)
 		if len(s.Payload) > 0 {
 			w.lost++
 		}
-		if f.Lost == fate.BySize && w.tooLarge != nil {
+		if f.Lost == linksim.BySize && w.tooLarge != nil {
 			w.tooLarge(from, b)
 		}
 	}

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/unet-go/unet/internal/fate"
+	"github.com/unet-go/unet/internal/linksim"
 )
 
 // The heap is compared with a search through all connections. Timers move both ways and
@@ -111,7 +111,7 @@ func TestTimeoutAfterLossyHandshake(t *testing.T) {
 		for seed := range seeds {
 			w := newWorld(t, seed, [2]Config{cfg, cfg})
 			for i := range w.hosts {
-				w.impair(i, fate.Rule{Loss: 0.4, Delay: delay})
+				w.impair(i, linksim.Rule{Loss: 0.4, Delay: delay})
 			}
 			l, err := w.hosts[1].tab.Listen(AddrPort{Port: 80}, ListenOptions{})
 			if err != nil {
@@ -129,7 +129,7 @@ func TestTimeoutAfterLossyHandshake(t *testing.T) {
 				continue // one of them has given up
 			}
 			for i := range w.hosts {
-				w.impair(i, fate.Rule{Delay: delay})
+				w.impair(i, linksim.Rule{Delay: delay})
 			}
 			b := make([]byte, 100)
 			for k := range 4 {
@@ -235,7 +235,7 @@ func TestHandshakeTimes(t *testing.T) {
 
 // talk has two hosts exchange messages of n bytes, one at a time, over a link that loses
 // nothing. It returns the sums of both tables' counters.
-func talk(t *testing.T, cfg Config, o Options, link fate.Rule, rounds, n int) func(Counter) uint64 {
+func talk(t *testing.T, cfg Config, o Options, link linksim.Rule, rounds, n int) func(Counter) uint64 {
 	w := newWorld(t, 1, [2]Config{cfg, cfg})
 	for i := range w.hosts {
 		w.impair(i, link)
@@ -280,7 +280,7 @@ func talk(t *testing.T, cfg Config, o Options, link fate.Rule, rounds, n int) fu
 // where a queue grows.
 func TestNoSpuriousTimeouts(t *testing.T) {
 	oneGoroutine(t)
-	links := []fate.Rule{
+	links := []linksim.Rule{
 		{Delay: 10 * time.Microsecond},
 		{Delay: 100 * time.Microsecond, Jitter: 3 * time.Millisecond},
 		{Delay: 2 * time.Millisecond, Jitter: 500 * time.Microsecond},
@@ -320,7 +320,7 @@ func TestDelayedAcksAreLearnt(t *testing.T) {
 	for _, cfg := range []Config{{}, {NoTimestamps: true}, {NoSACK: true}, noOptions} {
 		for _, delay := range []time.Duration{40 * time.Millisecond, 200 * time.Millisecond} {
 			o := Options{AdaptiveAck: true, AckDelay: delay}
-			count := talk(t, cfg, o, fate.Rule{Delay: 20 * time.Microsecond}, 100, 2900)
+			count := talk(t, cfg, o, linksim.Rule{Delay: 20 * time.Microsecond}, 100, 2900)
 			if again := count(Timeouts) + count(LossProbes); again > 14 {
 				t.Errorf("timestamps %t, SACK %t, %v: %d timeouts, %d probes", !cfg.NoTimestamps, !cfg.NoSACK, delay, count(Timeouts), count(LossProbes))
 			}
@@ -339,7 +339,7 @@ func TestLongPaths(t *testing.T) {
 			for seed := range uint64(5) {
 				w := newWorld(t, seed, [2]Config{cfg, {}})
 				for i := range w.hosts {
-					w.impair(i, fate.Rule{Delay: 50 * ms, Jitter: 30 * ms})
+					w.impair(i, linksim.Rule{Delay: 50 * ms, Jitter: 30 * ms})
 				}
 				l, err := w.hosts[1].tab.Listen(AddrPort{Port: 80}, ListenOptions{Options: Options{AdaptiveAck: true, AckDelay: delay}})
 				if err != nil {

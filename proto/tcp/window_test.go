@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/unet-go/unet/internal/fate"
+	"github.com/unet-go/unet/internal/linksim"
 	"github.com/unet-go/unet/proto/tcp/seq"
 	"github.com/unet-go/unet/wire"
 )
@@ -76,7 +76,7 @@ type longPath struct {
 func (l *longPath) run(t *testing.T) (w *world, conns [2]*Conn, got int) {
 	w = newWorld(t, 7, [2]Config{l.cfg, l.cfg})
 	for i := range w.hosts {
-		w.impair(i, fate.Rule{Delay: l.delay, Rate: l.rate, Queue: 4 << 20})
+		w.impair(i, linksim.Rule{Delay: l.delay, Rate: l.rate, Queue: 4 << 20})
 	}
 	listener, err := w.hosts[1].tab.Listen(AddrPort{Port: 80}, ListenOptions{Options: l.opts[1]})
 	if err != nil {

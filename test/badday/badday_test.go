@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/unet-go/unet"
-	"github.com/unet-go/unet/internal/fate"
+	"github.com/unet-go/unet/internal/linksim"
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/internal/netlab/impair"
 	"github.com/unet-go/unet/proto/tcp"
@@ -34,7 +34,7 @@ var days = []struct {
 	{"loss 1 %", impair.Rule{Loss: 0.01}, mb, false},
 	{"loss 5 %", impair.Rule{Loss: 0.05}, mb / 2, true},
 	{"loss 30 %", impair.Rule{Loss: 0.3}, 64 << 10, false},
-	{"bursts", impair.Rule{Burst: fate.Burst{Enter: 0.005, Leave: 0.25}}, mb, true},
+	{"bursts", impair.Rule{Burst: linksim.Burst{Enter: 0.005, Leave: 0.25}}, mb, true},
 	{"doubled", impair.Rule{Duplicate: 0.2}, mb, true},
 	{"reordered", impair.Rule{Reorder: 0.1, HoldBack: 2 * ms}, mb, true},
 	{"damaged", impair.Rule{Corrupt: 0.03}, mb, true},
@@ -44,8 +44,8 @@ var days = []struct {
 	{"delay 50 ms and loss", impair.Rule{Delay: 50 * ms, Loss: 0.005}, mb / 2, true},
 	{"bottleneck", impair.Rule{Rate: 50e6, Queue: 30_000, Delay: 2 * ms}, mb, true},
 	{"all at once", impair.Rule{Loss: 0.02, Duplicate: 0.02, Corrupt: 0.01, Reorder: 0.05, HoldBack: ms, Delay: 2 * ms, Jitter: ms}, mb / 2, true},
-	{"blackout", impair.Rule{Rate: 20e6, Blackout: fate.Blackout{After: 100 * ms, Length: 2 * time.Second}}, mb / 2, true},
-	{"blackouts", impair.Rule{Rate: 20e6, Blackout: fate.Blackout{After: 50 * ms, Length: 100 * ms, Every: 300 * ms}}, mb / 2, false},
+	{"blackout", impair.Rule{Rate: 20e6, Blackout: linksim.Blackout{After: 100 * ms, Length: 2 * time.Second}}, mb / 2, true},
+	{"blackouts", impair.Rule{Rate: 20e6, Blackout: linksim.Blackout{After: 50 * ms, Length: 100 * ms, Every: 300 * ms}}, mb / 2, false},
 }
 
 // TestExchange sends data each way over each impairment, on two connections of which

@@ -97,7 +97,7 @@ func datagrams(t *testing.T, s *scene, rule impair.Rule, longest int) {
 		var c impair.Counters
 		if !unetd.Eventually(func() bool {
 			c = s.link.Counters(impair.Direction(d))
-			return c.UnderWay == 0 && b.count() >= datagramsEachWay-int(c.Lost()+c.Corrupted)
+			return c.InFlight == 0 && b.count() >= datagramsEachWay-int(c.Lost()+c.Corrupted)
 		}) {
 			t.Errorf("direction %d: %d datagrams of %d arrived: %+v", d, b.count(), datagramsEachWay, c)
 		}

@@ -15,7 +15,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/unet-go/unet/internal/fate"
+	"github.com/unet-go/unet/internal/linksim"
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/internal/netlab/impair"
 	"github.com/unet-go/unet/test/internal/unetd"
@@ -279,7 +279,7 @@ func TestSlowReader(t *testing.T) {
 // answers at most two probes a second (tcp_invalid_ratelimit).
 var keepAlive = []string{"--keepalive", "600ms"}
 
-var down = impair.Rule{Blackout: fate.Down}
+var down = impair.Rule{Blackout: linksim.Down}
 
 // TestClientKilled: clients that are killed in the middle of a pipeline do not disturb the server.
 func TestClientKilled(t *testing.T) {

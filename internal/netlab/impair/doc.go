@@ -17,10 +17,10 @@
 //		BtoA: impair.Rule{Delay: 5 * time.Millisecond},
 //	})
 //	...
-//	link.Set(impair.AtoB, impair.Rule{Blackout: fate.Down})
+//	link.Set(impair.AtoB, impair.Rule{Blackout: linksim.Down})
 //	n := link.Counters(impair.AtoB).LostInBlackouts
 //
-// Package fate defines a [Rule] and decides: the same seed decides the same for the same
+// Package linksim defines a [Rule] and decides: the same seed decides the same for the same
 // frames. The seed of direction B to A is that of A to B plus one. The rule applies to every
 // frame, also ARP and VLAN frames; only ECN reads a protocol header, because the mark is in IP.
 // A mux may be attached to either host.

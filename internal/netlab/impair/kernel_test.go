@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/unet-go/unet/internal/fate"
+	"github.com/unet-go/unet/internal/linksim"
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/internal/netlab/impair"
 )
@@ -231,7 +231,7 @@ func (l lab) transfer(t *testing.T, size int) {
 // TestSuperFrames: with the kernel's offloads TCP delivers all data too. Super-frames are
 // lost, doubled and overtaken as a whole.
 func TestSuperFrames(t *testing.T) {
-	r := impair.Rule{Loss: 0.01, Duplicate: 0.02, Corrupt: 0.02, Reorder: 0.05, HoldBack: 200 * time.Microsecond, Burst: fate.Burst{Enter: 0.001, Leave: 0.5}}
+	r := impair.Rule{Loss: 0.01, Duplicate: 0.02, Corrupt: 0.02, Reorder: 0.05, HoldBack: 200 * time.Microsecond, Burst: linksim.Burst{Enter: 0.001, Leave: 0.5}}
 	for _, offloads := range []bool{true, false} {
 		l := open(t, netlab.Config{}, impair.Config{Offloads: offloads, AtoB: r, BtoA: r, Spare: impair.Resolution})
 		const size = 4 << 20

@@ -10,12 +10,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/unet-go/unet/internal/fate"
+	"github.com/unet-go/unet/internal/linksim"
 	"github.com/unet-go/unet/internal/netlab"
 )
 
 // Rule is what happens to the frames of one direction.
-type Rule = fate.Rule
+type Rule = linksim.Rule
 
 // Direction is a direction of a link.
 type Direction int
@@ -61,26 +61,26 @@ type Link struct {
 
 // direction is the state of one direction.
 type direction struct {
-	line     *fate.Line[*packet]
+	model    *linksim.Link[*packet]
 	in, out  *port
 	last     time.Duration // arrival of the last frame
-	counters Counters      // without those of the line
+	counters Counters      // without those of the model
 }
 
 // Counters is what has happened to one direction so far.
 type Counters struct {
-	fate.Counters
+	linksim.Counters
 	Spared   uint64 // frames that Config.Spare has let pass
 	Missed   uint64 // frames that were dropped before the model, because the relay was too slow
 	Refused  uint64 // frames that the receiver's interface refused
-	UnderWay int    // copies that have not arrived yet
+	InFlight int    // copies that have not arrived yet
 
 	Passed           uint64        // copies that were passed on
 	Late, LatestLate time.Duration // how much later than the model's time they were passed on: sum and maximum
 }
 
-// maxUnderWay bounds the memory of a direction, in frames.
-const maxUnderWay = 1 << 16
+// maxInFlight bounds the memory of a direction, in frames.
+const maxInFlight = 1 << 16
 
 // spin is how long the relay spins before a frame is due: about what it takes to wake a
 // thread.
@@ -107,7 +107,7 @@ func NewLink(p *netlab.Pair, cfg Config) (*Link, error) {
 		return nil, errors.Join(fmt.Errorf("impair: eventfd: %w", err), ports[0].close(), ports[1].close())
 	}
 	for i, r := range []Rule{cfg.AtoB, cfg.BtoA} {
-		l.directions[i] = direction{line: fate.NewLine[*packet](cfg.Seed+uint64(i), r), in: ports[i], out: ports[1-i]}
+		l.directions[i] = direction{model: linksim.NewLink[*packet](cfg.Seed+uint64(i), r), in: ports[i], out: ports[1-i]}
 	}
 	go l.relay()
 	return l, nil
@@ -166,7 +166,7 @@ func (l *Link) Set(d Direction, r Rule) {
 	defer l.mu.Unlock()
 	for !l.closing && l.takeIn() {
 	}
-	l.directions[d].line.Set(l.now(), r)
+	l.directions[d].model.Set(l.now(), r)
 }
 
 // Restart sets both rules and a seed, as for a new link. Counters are not reset.
@@ -176,7 +176,7 @@ func (l *Link) Restart(seed uint64, aToB, bToA Rule) {
 	for !l.closing && l.takeIn() {
 	}
 	for i, r := range []Rule{aToB, bToA} {
-		l.directions[i].line.Restart(l.now(), seed+uint64(i), r)
+		l.directions[i].model.Restart(l.now(), seed+uint64(i), r)
 	}
 }
 
@@ -184,7 +184,7 @@ func (l *Link) Restart(seed uint64, aToB, bToA Rule) {
 func (l *Link) Rule(d Direction) Rule {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.directions[d].line.Rule()
+	return l.directions[d].model.Rule()
 }
 
 // Counters is what has happened in a direction so far.
@@ -196,7 +196,7 @@ func (l *Link) Counters(d Direction) Counters {
 		x.counters.Missed += x.in.missed()
 	}
 	c := x.counters
-	c.Counters, c.UnderWay = x.line.Counters(), x.line.UnderWay()
+	c.Counters, c.InFlight = x.model.Counters(), x.model.InFlight()
 	return c
 }
 

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/unet-go/unet/internal/fate"
+	"github.com/unet-go/unet/internal/linksim"
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/internal/netlab/impair"
 )
@@ -20,9 +20,9 @@ import (
 const ms = time.Millisecond
 
 // expected are the frames that the model lets through, in order.
-func expected(m *fate.Model, frames [][]byte) (out [][]byte) {
+func expected(m *linksim.Model, frames [][]byte) (out [][]byte) {
 	for _, f := range frames {
-		x := m.Next(0, fate.Frame{Size: len(f)})
+		x := m.Next(0, linksim.Frame{Size: len(f)})
 		for _, c := range x.Copy[:x.Copies] {
 			g := bytes.Clone(f)
 			if c.Flip >= 0 {
@@ -51,10 +51,10 @@ func TestFramesHaveTheirFate(t *testing.T) {
 		{"whole", impair.Rule{}},
 		{"loss 1 %", impair.Rule{Loss: 0.01}},
 		{"loss 30 %", impair.Rule{Loss: 0.3}},
-		{"bursts", impair.Rule{Burst: fate.Burst{Enter: 0.02, Leave: 0.2, Keep: 0.1}}},
+		{"bursts", impair.Rule{Burst: linksim.Burst{Enter: 0.02, Leave: 0.2, Keep: 0.1}}},
 		{"doubled", impair.Rule{Duplicate: 0.1}},
 		{"damaged", impair.Rule{Corrupt: 0.2}},
-		{"all, later", impair.Rule{Loss: 0.05, Burst: fate.Burst{Enter: 0.01, Leave: 0.3}, Duplicate: 0.1, Corrupt: 0.1, Delay: 2 * ms, Jitter: 3 * ms}},
+		{"all, later", impair.Rule{Loss: 0.05, Burst: linksim.Burst{Enter: 0.01, Leave: 0.3}, Duplicate: 0.1, Corrupt: 0.1, Delay: 2 * ms, Jitter: 3 * ms}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			l := open(t, netlab.Config{}, impair.Config{AtoB: c.rule, BtoA: c.rule})
@@ -64,7 +64,7 @@ func TestFramesHaveTheirFate(t *testing.T) {
 				for i := range frames {
 					frames[i] = numbered(from, to, i, 18+i*37%1497)
 				}
-				want := expected(fate.New(seed+uint64(d), c.rule), frames)
+				want := expected(linksim.New(seed+uint64(d), c.rule), frames)
 				out, in := l.packetSocket(t, from), l.packetSocket(t, to)
 				t.Run([]string{"A to B", "B to A"}[d], func(t *testing.T) {
 					t.Parallel()
@@ -83,7 +83,7 @@ func TestFramesHaveTheirFate(t *testing.T) {
 					if !in.empty() || x.Passed != uint64(len(want)) {
 						t.Errorf("more than %d frames have arrived: %+v", len(want), x)
 					}
-					if b := c.rule.Burst; b == (fate.Burst{}) {
+					if b := c.rule.Burst; b == (linksim.Burst{}) {
 						plausible(t, "lost", x.LostByChance, x.Frames, c.rule.Loss)
 					}
 					plausible(t, "doubled", x.Duplicated, x.Frames-x.Lost(), c.rule.Duplicate)
@@ -96,7 +96,7 @@ func TestFramesHaveTheirFate(t *testing.T) {
 
 func plausible(t *testing.T, what string, k, n uint64, p float64) {
 	t.Helper()
-	if !fate.Plausible(k, n, p) {
+	if !linksim.Plausible(k, n, p) {
 		t.Errorf("%s: %d of %d, with probability %v", what, k, n, p)
 	}
 }
@@ -106,9 +106,9 @@ func plausible(t *testing.T, what string, k, n uint64, p float64) {
 func TestChangesWhileRunning(t *testing.T) {
 	l := open(t, netlab.Config{}, impair.Config{})
 	out, in, back, here := l.packetSocket(t, l.A), l.packetSocket(t, l.B), l.packetSocket(t, l.B), l.packetSocket(t, l.A)
-	m := fate.New(seed, fate.Rule{})
+	m := linksim.New(seed, linksim.Rule{})
 	sent := 0
-	for _, r := range []impair.Rule{{Loss: 0.5}, {Blackout: fate.Down}, {Duplicate: 0.5}, {Corrupt: 1}, {}, {Loss: 1}, {Delay: 20 * ms}, {Loss: 0.1}} {
+	for _, r := range []impair.Rule{{Loss: 0.5}, {Blackout: linksim.Down}, {Duplicate: 0.5}, {Corrupt: 1}, {}, {Loss: 1}, {Delay: 20 * ms}, {Loss: 0.1}} {
 		l.Set(impair.AtoB, r)
 		m.Set(0, r)
 		if got := l.Rule(impair.AtoB); got.Loss != r.Loss || got.Delay != r.Delay {
@@ -149,7 +149,7 @@ func TestSetIsAtOnce(t *testing.T) {
 	for i := range 200 {
 		l.Set(impair.AtoB, impair.Rule{Delay: 5 * ms})
 		out.send(numbered(l.A, l.B, i, 60))
-		l.Set(impair.AtoB, impair.Rule{Blackout: fate.Down})
+		l.Set(impair.AtoB, impair.Rule{Blackout: linksim.Down})
 		out.send(numbered(l.A, l.B, i, 60))
 	}
 	if c := l.settle(t, impair.AtoB, 400); c.LostInBlackouts != 200 {
@@ -162,11 +162,11 @@ func TestOvertaking(t *testing.T) {
 	r := impair.Rule{Delay: ms, Reorder: 0.2, HoldBack: 30 * ms}
 	l := open(t, netlab.Config{}, impair.Config{AtoB: r})
 	out, in := l.packetSocket(t, l.A), l.packetSocket(t, l.B)
-	m := fate.New(seed, r)
+	m := linksim.New(seed, r)
 	const n = 400
 	held := make([]bool, n)
 	for i := range n {
-		held[i] = m.Next(0, fate.Frame{Size: 60}).Copy[0].At != ms
+		held[i] = m.Next(0, linksim.Frame{Size: 60}).Copy[0].At != ms
 		out.send(numbered(l.A, l.B, i, 60))
 	}
 	last, overtaken := -1, uint64(0)
@@ -252,7 +252,7 @@ func TestBlackout(t *testing.T) {
 	l := open(t, netlab.Config{}, impair.Config{})
 	out, in := l.packetSocket(t, l.A), l.packetSocket(t, l.B)
 	before := time.Now()
-	l.Set(impair.AtoB, impair.Rule{Blackout: fate.Blackout{Length: length}})
+	l.Set(impair.AtoB, impair.Rule{Blackout: linksim.Blackout{Length: length}})
 	set := time.Now()
 	n := 0
 	for time.Since(set) < length {
@@ -325,7 +325,7 @@ func TestNothingIsLeftBehind(t *testing.T) {
 		must(t, err)
 		out := lab{p, l}.packetSocket(t, p.B)
 		out.send(numbered(p.B, p.A, 1, 60))
-		eventually(t, "a frame is under way", func() bool { return l.Counters(impair.BtoA).UnderWay == 1 })
+		eventually(t, "a frame is in flight", func() bool { return l.Counters(impair.BtoA).InFlight == 1 })
 		runtime.GC() // stops the relay's thread, too
 		for range 2 {
 			if err := l.Close(); err != nil {

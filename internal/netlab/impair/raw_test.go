@@ -65,7 +65,7 @@ func (l lab) settle(t *testing.T, d impair.Direction, frames int) impair.Counter
 	var c impair.Counters
 	eventually(t, "all frames are over", func() bool {
 		c = l.Counters(d)
-		return c.Frames+c.Missed >= uint64(frames) && c.UnderWay == 0
+		return c.Frames+c.Missed >= uint64(frames) && c.InFlight == 0
 	})
 	if c.Frames != uint64(frames) || c.Missed != 0 || c.Refused != 0 || c.Passed != c.Copies() {
 		t.Fatalf("%d frames were sent: %+v", frames, c)

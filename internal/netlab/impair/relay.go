@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/unet-go/unet/internal/fate"
+	"github.com/unet-go/unet/internal/linksim"
 )
 
 // relay carries frames over until the link is closed. It is a thread of its own.
@@ -66,9 +66,9 @@ func (l *Link) takeIn() (some bool) {
 	return some
 }
 
-// take puts a frame on the line of its direction.
+// take gives a frame to the model of its direction.
 func (l *Link) take(d *direction, r received) {
-	if r.cut || d.line.UnderWay() >= maxUnderWay {
+	if r.cut || d.model.InFlight() >= maxInFlight {
 		d.counters.Missed++
 		return
 	}
@@ -81,7 +81,7 @@ func (l *Link) take(d *direction, r received) {
 		l.release(p)
 		return
 	}
-	p.refs = d.line.Send(d.last, fate.Frame{Size: len(frame), ECT: ect(frame)}, p).Copies
+	p.refs = d.model.Send(d.last, linksim.Frame{Size: len(frame), ECT: ect(frame)}, p).Copies
 	if p.refs == 0 {
 		l.release(p)
 	}
@@ -93,7 +93,7 @@ func (l *Link) passOn() (some bool) {
 		d := &l.directions[i]
 		now := l.now()
 		for range takeInBatch {
-			a, ok := d.line.Receive(now)
+			a, ok := d.model.Receive(now)
 			if !ok {
 				break
 			}
@@ -130,7 +130,7 @@ func (d *direction) send(p *packet) {
 // next is when the next copy is due, in either direction; not ok if none is in flight.
 func (l *Link) next() (at time.Duration, ok bool) {
 	for i := range l.directions {
-		if t, underWay := l.directions[i].line.Next(); underWay && (!ok || t < at) {
+		if t, underWay := l.directions[i].model.Next(); underWay && (!ok || t < at) {
 			at, ok = t, true
 		}
 	}

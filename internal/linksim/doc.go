@@ -1,13 +1,13 @@
-// Package fate decides what an impaired link does to frames: which it loses, duplicates,
+// Package linksim simulates an impaired link: it decides which frames the link loses, duplicates,
 // corrupts, delays or reorders. It is a model in virtual time, without a clock and without
 // the frames themselves. The impaired link between two namespaces (internal/netlab/impair)
 // and the simulation of TCP (proto/tcp) use it, so a [Rule] means the same in both.
 //
-// # What happens to a frame
+// # What the link does to a frame
 //
 // A [Model] is one direction. A frame goes through its parts in this order:
 //
-//	down? ── too large? ── loss, bursts ── queue ── line at Rate ── doubled ── damaged ── Delay, Jitter, HoldBack
+//	down? ── too large? ── loss, bursts ── queue ── line at Rate ── duplicated ── corrupted ── Delay, Jitter, HoldBack
 //	  │           │             │            │                        (each copy has the rest for itself)
 //	  └───────────┴─────────────┴────────────┴── lost
 //
@@ -26,12 +26,12 @@
 //
 // # Use
 //
-// [Model.Next] returns the [Fate] of a frame. A [Line] is a model that keeps what
-// is in flight as well, in the order of arrival:
+// [Model.Next] returns the [Outcome] of a frame. A [Link] is a model that also keeps the frames
+// in flight, in the order of arrival:
 //
-//	line := fate.NewLine[[]byte](seed, fate.Rule{Loss: 0.01, Delay: time.Millisecond})
-//	line.Send(now, fate.Frame{Size: len(b)}, b)
+//	link := linksim.NewLink[[]byte](seed, linksim.Rule{Loss: 0.01, Delay: time.Millisecond})
+//	link.Send(now, linksim.Frame{Size: len(b)}, b)
 //	...
-//	at, ok := line.Next()              // when does something arrive?
-//	arrival, ok := line.Receive(now)   // what has arrived by now?
-package fate
+//	at, ok := link.Next()              // when does something arrive?
+//	arrival, ok := link.Receive(now)   // what has arrived by now?
+package linksim

@@ -1,4 +1,4 @@
-package fate
+package linksim
 
 import (
 	"errors"
@@ -45,7 +45,7 @@ type Burst struct {
 }
 
 // Blackout is a time in which the link loses everything. It is counted from the
-// moment in which the rule was set. What was under way before arrives.
+// moment in which the rule was set. Frames that are in flight when it begins arrive.
 type Blackout struct {
 	After  time.Duration // until it begins
 	Length time.Duration // 0: there is none
@@ -130,8 +130,8 @@ type Frame struct {
 	ECT  bool // ECN-capable: it may be marked
 }
 
-// Fate is what happens to a frame.
-type Fate struct {
+// Outcome is what the link does to a frame.
+type Outcome struct {
 	Lost   Cause
 	Mark   bool    // congestion was experienced
 	Copies int     // that arrive: 0, 1 or 2
@@ -227,7 +227,7 @@ func (m *Model) draw() (d draws) {
 }
 
 // Next decides about the next frame, which enters the link now.
-func (m *Model) Next(now time.Duration, f Frame) (fate Fate) {
+func (m *Model) Next(now time.Duration, f Frame) (out Outcome) {
 	d := m.draw()
 	r, c := &m.rule, &m.counters
 	c.Frames++
@@ -240,36 +240,36 @@ func (m *Model) Next(now time.Duration, f Frame) (fate Fate) {
 	switch {
 	case r.Blackout.at(now - m.since):
 		c.LostInBlackouts++
-		return Fate{Lost: ByBlackout}
+		return Outcome{Lost: ByBlackout}
 	case r.MaxSize > 0 && f.Size > r.MaxSize:
 		c.LostForSize++
-		return Fate{Lost: BySize}
+		return Outcome{Lost: BySize}
 	case m.bad && d.keep >= r.Burst.Keep:
 		c.LostInBursts++
-		return Fate{Lost: ByBurst}
+		return Outcome{Lost: ByBurst}
 	case d.loss < r.Loss:
 		c.LostByChance++
-		return Fate{Lost: ByChance}
+		return Outcome{Lost: ByChance}
 	}
 	left := now // the line
 	if waiting := m.queue.bytes(now); r.Rate > 0 {
 		if waiting > 0 && waiting+f.Size > r.Queue {
 			c.LostInQueue++
-			return Fate{Lost: ByQueue}
+			return Outcome{Lost: ByQueue}
 		}
 		if f.ECT && r.MarkAbove > 0 && waiting > r.MarkAbove {
-			fate.Mark = true
+			out.Mark = true
 			c.Marked++
 		}
 		left = m.queue.add(now, f.Size, r.Rate)
 	}
-	fate.Copies = 1
+	out.Copies = 1
 	if d.duplicate < r.Duplicate {
-		fate.Copies = 2
+		out.Copies = 2
 		c.Duplicated++
 	}
-	for i := range fate.Copies {
-		d, to := &d.copies[i], &fate.Copy[i]
+	for i := range out.Copies {
+		d, to := &d.copies[i], &out.Copy[i]
 		to.Flip = -1
 		if d.corrupt < r.Corrupt && f.Size > 0 {
 			to.Flip = int(d.bit * float64(8*f.Size))
@@ -283,7 +283,7 @@ func (m *Model) Next(now time.Duration, f Frame) (fate Fate) {
 			m.last = to.At
 		}
 	}
-	return fate
+	return out
 }
 
 // part is a share of a time.
@@ -328,8 +328,8 @@ func (q *queue) add(now time.Duration, size int, rate int64) time.Duration {
 	return left
 }
 
-// Line is a model and the frames in flight, of type T.
-type Line[T any] struct {
+// Link is a model and the frames in flight, of type T.
+type Link[T any] struct {
 	Model
 	flights []flight[T] // a heap, by at and n
 	n       uint64
@@ -354,24 +354,24 @@ type Arrival[T any] struct {
 	Item T
 	At   time.Duration // when it was due
 	Flip int           // as in Copy
-	Mark bool          // as in Fate
+	Mark bool          // as in Outcome
 }
 
-// NewLine makes a line.
-func NewLine[T any](seed uint64, r Rule) *Line[T] { return &Line[T]{Model: *New(seed, r)} }
+// NewLink makes a link. It panics if the rule is not valid.
+func NewLink[T any](seed uint64, r Rule) *Link[T] { return &Link[T]{Model: *New(seed, r)} }
 
-// Send puts a frame on the line.
-func (l *Line[T]) Send(now time.Duration, f Frame, item T) Fate {
-	fate := l.Model.Next(now, f)
-	for _, c := range fate.Copy[:fate.Copies] {
-		l.push(flight[T]{c.At, l.n, item, c.Flip, fate.Mark})
+// Send puts a frame on the link.
+func (l *Link[T]) Send(now time.Duration, f Frame, item T) Outcome {
+	out := l.Model.Next(now, f)
+	for _, c := range out.Copy[:out.Copies] {
+		l.push(flight[T]{c.At, l.n, item, c.Flip, out.Mark})
 		l.n++
 	}
-	return fate
+	return out
 }
 
 // Next is when the next copy arrives; not ok if none is in flight.
-func (l *Line[T]) Next() (at time.Duration, ok bool) {
+func (l *Link[T]) Next() (at time.Duration, ok bool) {
 	if len(l.flights) == 0 {
 		return 0, false
 	}
@@ -379,7 +379,7 @@ func (l *Line[T]) Next() (at time.Duration, ok bool) {
 }
 
 // Receive takes one copy that has arrived by now.
-func (l *Line[T]) Receive(now time.Duration) (a Arrival[T], ok bool) {
+func (l *Link[T]) Receive(now time.Duration) (a Arrival[T], ok bool) {
 	if len(l.flights) == 0 || l.flights[0].at > now {
 		return a, false
 	}
@@ -387,10 +387,10 @@ func (l *Line[T]) Receive(now time.Duration) (a Arrival[T], ok bool) {
 	return Arrival[T]{f.item, f.at, f.flip, f.mark}, true
 }
 
-// UnderWay is how many copies are in flight.
-func (l *Line[T]) UnderWay() int { return len(l.flights) }
+// InFlight is how many copies are in flight.
+func (l *Link[T]) InFlight() int { return len(l.flights) }
 
-func (l *Line[T]) push(f flight[T]) {
+func (l *Link[T]) push(f flight[T]) {
 	l.flights = append(l.flights, f)
 	h := l.flights
 	i := len(h) - 1
@@ -401,7 +401,7 @@ func (l *Line[T]) push(f flight[T]) {
 	h[i] = f
 }
 
-func (l *Line[T]) pop() flight[T] {
+func (l *Link[T]) pop() flight[T] {
 	h := l.flights
 	first, last := h[0], h[len(h)-1]
 	h[len(h)-1] = flight[T]{} // for the garbage collector
