@@ -14,8 +14,8 @@ import (
 	"github.com/unet-go/unet/internal/netlab"
 )
 
-// A host answers a peer that it hears of for the first time after unetd was killed, over UDP and TCP,
-// and goes on when the next unetd is there.
+// After unetd was killed a host answers a peer that it has not heard of before, over UDP and TCP, and
+// goes on when the next unetd is there.
 func TestNewPeersAreAnsweredWithoutUnetd(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
@@ -27,13 +27,13 @@ func TestNewPeersAreAnsweredWithoutUnetd(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer host.Close()
-	told := make(chan endpoint.NoticeKind, 100)
-	host.Watch(func(n endpoint.Notice) { told <- n.Kind })
-	await := func(kind endpoint.NoticeKind) {
+	notices := make(chan endpoint.NoticeKind, 100)
+	host.Watch(func(n endpoint.Notice) { notices <- n.Kind })
+	awaitNotice := func(kind endpoint.NoticeKind) {
 		t.Helper()
 		for {
 			select {
-			case got := <-told:
+			case got := <-notices:
 				if got == kind {
 					return
 				}
@@ -69,7 +69,7 @@ func TestNewPeersAreAnsweredWithoutUnetd(t *testing.T) {
 			go io.Copy(c, c)
 		}
 	}()
-	ask := func(c net.Conn) {
+	echo := func(c net.Conn) {
 		t.Helper()
 		c.SetDeadline(time.Now().Add(patience))
 		if _, err := c.Write([]byte("hello")); err != nil {
@@ -81,7 +81,7 @@ func TestNewPeersAreAnsweredWithoutUnetd(t *testing.T) {
 		}
 	}
 	d.kill()
-	await(endpoint.NoticeUnetdGone)
+	awaitNotice(endpoint.NoticeUnetdGone)
 	var peers []net.Conn
 	for _, network := range []string{"udp", "tcp"} {
 		c, err := pair.B.Dial(network, "10.0.0.1:7000")
@@ -89,12 +89,12 @@ func TestNewPeersAreAnsweredWithoutUnetd(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		ask(c)
+		echo(c)
 		peers = append(peers, c)
 	}
 	s.serve(t)
-	await(endpoint.NoticeUnetdBack)
+	awaitNotice(endpoint.NoticeUnetdBack)
 	for _, c := range peers {
-		ask(c)
+		echo(c)
 	}
 }

@@ -22,8 +22,8 @@ import (
 	"github.com/unet-go/unet/internal/netlab"
 )
 
-// application is a process that reads commands from its input, a line each, sends the
-// requests to unetd, and writes a line for each.
+// application is the state of the process that tests start as an application. It reads a command from
+// each line of its input, and writes one line as the answer.
 type application struct {
 	socket string
 	grants map[string]*endpoint.Grant
@@ -133,9 +133,10 @@ func (a *application) do(words []string) (answer string, err error) {
 		}
 		return fmt.Sprintf("uid %d %s no_new_privs %s seccomp %s", os.Getuid(), fields["CapEff"], fields["NoNewPrivs"], fields["Seccomp"]), err
 	}
-	return "", fmt.Errorf("what is %q?", words[0])
+	return "", fmt.Errorf("unknown command %q", words[0])
 }
 
+// request is the request that an open command describes.
 func request(words []string) (req endpoint.Request, err error) {
 	for _, w := range words {
 		number, isFrames := strings.CutPrefix(w, "frames=")
@@ -150,7 +151,7 @@ func request(words []string) (req endpoint.Request, err error) {
 			if err != nil {
 				return req, err
 			}
-			req.Geometry = endpoint.Geometry{FrameCount: uint32(n), FillSize: 64, CompletionSize: 64, RxSize: 64, TxSize: 64}
+			req.Geometry = smallGeometry(uint32(n))
 		default:
 			t, err := endpoint.ParseTag(w)
 			if err != nil {
@@ -162,7 +163,7 @@ func request(words []string) (req endpoint.Request, err error) {
 	return req, nil
 }
 
-// app is a running application.
+// app is the test's end of a running application.
 type app struct {
 	t     *testing.T
 	cmd   *exec.Cmd
@@ -170,7 +171,7 @@ type app struct {
 	lines *bufio.Scanner
 }
 
-// startApp starts an application of user nobody, with extra groups.
+// startApp starts an application of user nobody, with supplementary groups.
 func startApp(t *testing.T, socket string, groups ...uint32) *app {
 	t.Helper()
 	cmd := command(roleApp, socket)
@@ -195,7 +196,7 @@ func runApp(t *testing.T, cmd *exec.Cmd) *app {
 		t.Fatal(err)
 	}
 	a := &app{t, cmd, stdin, bufio.NewScanner(stdout)}
-	t.Cleanup(a.kill)
+	killAtEnd(t, cmd)
 	return a
 }
 
@@ -216,7 +217,7 @@ func (a *app) ask(line string) string {
 	return a.lines.Text()
 }
 
-// expect is ask, and checks how the answer begins.
+// expect sends a command and checks how the answer begins.
 func (a *app) expect(line, want string) (answer string) {
 	a.t.Helper()
 	answer = a.ask(line)
@@ -226,7 +227,7 @@ func (a *app) expect(line, want string) (answer string) {
 	return answer
 }
 
-// eventually tries until f is true.
+// eventually calls f until it returns true.
 func eventually(t *testing.T, what string, f func() bool) {
 	t.Helper()
 	for end := time.Now().Add(patience); !f(); time.Sleep(2 * time.Millisecond) {

@@ -28,9 +28,22 @@ func (d *process) warnings() (found []string) {
 	return nil
 }
 
+// mountBPFFS mounts a BPF file system at a folder, and unmounts it with these flags at the end of the test.
+func mountBPFFS(t *testing.T, folder string, unmountFlags int) {
+	t.Helper()
+	if err := unix.Mount("bpf", folder, "bpf", 0, "mode=0700"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(folder, unmountFlags); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // A unetd whose mount namespace ends with it warns, because the next one does not find
 // its pins. A unetd that uses the BPF file system of the system does not warn.
-func TestPrivateBPFFS(t *testing.T) {
+func TestWarningOfPrivateBPFFS(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
 	s.bpffs = filepath.Join(t.TempDir(), "bpf")
@@ -52,20 +65,13 @@ func TestPrivateBPFFS(t *testing.T) {
 	eventually(t, "the program on the uplink goes with unetd", func() bool { return !strings.Contains(attached(t, pair.A), "uplink:program") })
 	a.kill()
 
-	if err := unix.Mount("bpf", s.bpffs, "bpf", 0, "mode=0700"); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(s.bpffs, 0); err != nil {
-			t.Error(err)
-		}
-	})
-	first, err := os.ReadFile("/proc/1/mountinfo")
+	mountBPFFS(t, s.bpffs, 0)
+	mountinfo, err := os.ReadFile("/proc/1/mountinfo")
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := 0
-	if !strings.Contains(string(first), " "+s.bpffs+" ") {
+	if !strings.Contains(string(mountinfo), " "+s.bpffs+" ") {
 		want = 1 // this test is in a mount namespace of its own
 	}
 	d = serve()

@@ -44,6 +44,7 @@ func startCapture(t *testing.T, s *site, stdout *os.File, args ...string) *captu
 	return c
 }
 
+// start starts the command. Its stderr goes to c.stderr.
 func (c *capturing) start(s *site) {
 	c.t.Helper()
 	r, w, err := os.Pipe()
@@ -64,15 +65,10 @@ func (c *capturing) start(s *site) {
 			c.stderr <- lines.Text()
 		}
 	}()
-	c.t.Cleanup(func() {
-		if c.cmd.ProcessState == nil {
-			c.cmd.Process.Kill()
-			c.cmd.Wait()
-		}
-	})
+	killAtEnd(c.t, c.cmd)
 }
 
-// end waits for the end of the capture. It returns its exit code and what it has said since the beginning.
+// end waits for the end of the capture. It returns its exit code and its stderr after the first line.
 func (c *capturing) end() (code int, stderr string) {
 	c.t.Helper()
 	kill := time.AfterFunc(patience, func() { c.cmd.Process.Kill() })
@@ -97,11 +93,11 @@ func (c *capturing) stop() (stderr string) {
 	return stderr
 }
 
-// seen is a packet as tshark reads it.
-type seen struct{ iface, direction, length, src, dst, sport, dport, payload, comment string }
+// packet is a packet as tshark reads it.
+type packet struct{ iface, direction, length, src, dst, sport, dport, payload, comment string }
 
 // tshark reads a file. tshark must report no error.
-func tshark(t *testing.T, file string) (list []seen) {
+func tshark(t *testing.T, file string) (list []packet) {
 	t.Helper()
 	path, err := exec.LookPath("tshark")
 	if err != nil {
@@ -118,14 +114,14 @@ func tshark(t *testing.T, file string) (list []seen) {
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	err = cmd.Run()
-	complaints := ""
+	errorLines := ""
 	for line := range strings.Lines(stderr.String()) {
 		if !strings.Contains(line, "as user \"root\"") {
-			complaints += line
+			errorLines += line
 		}
 	}
-	if err != nil || complaints != "" {
-		t.Fatalf("tshark: %v: %s", err, complaints)
+	if err != nil || errorLines != "" {
+		t.Fatalf("tshark: %v: %s", err, errorLines)
 	}
 	for line := range strings.Lines(stdout.String()) {
 		f := strings.SplitN(strings.TrimSuffix(line, "\n"), "|", 9)
@@ -133,12 +129,12 @@ func tshark(t *testing.T, file string) (list []seen) {
 			f[i] = strings.ReplaceAll(f[i], "0x00000001", "in")
 			f[i] = strings.ReplaceAll(f[i], "0x00000002", "out")
 		}
-		list = append(list, seen{f[0], f[1], f[2], f[3], f[4], f[5], f[6], f[7], f[8]})
+		list = append(list, packet{f[0], f[1], f[2], f[3], f[4], f[5], f[6], f[7], f[8]})
 	}
 	return list
 }
 
-// open opens a host of unet on a site, with a UDP socket.
+// open opens a host of unet on a site, with a UDP socket at an address.
 func (s *site) open(t *testing.T, at string) (*unet.Host, net.PacketConn) {
 	t.Helper()
 	host, err := unet.Open(t.Context(), unet.Config{Socket: s.socket})
@@ -167,7 +163,7 @@ func TestCaptureEndpoint(t *testing.T) {
 			_, other := s.open(t, ":7001")
 			file := filepath.Join(t.TempDir(), "a.pcapng")
 			c := startCapture(t, s, nil, "1", "-w", file, "udp")
-			var want []seen
+			var want []packet
 			for i, conn := range []net.PacketConn{conn, other} {
 				client, err := pair.B.Dial("udp", fmt.Sprintf("%v:%d", pair.A.Addr.Addr(), 7000+i))
 				if err != nil {
@@ -181,13 +177,13 @@ func TestCaptureEndpoint(t *testing.T) {
 					exchange(t, client, conn, payload)
 					if i == 0 {
 						length, data := fmt.Sprint(14+20+8+size), fmt.Sprintf("%x", payload)
-						want = append(want, seen{"unet1", "in", length, "10.0.0.2", "10.0.0.1", port, "7000", data, ""},
-							seen{"unet1", "out", length, "10.0.0.1", "10.0.0.2", "7000", port, data, ""})
+						want = append(want, packet{"unet1", "in", length, "10.0.0.2", "10.0.0.1", port, "7000", data, ""},
+							packet{"unet1", "out", length, "10.0.0.1", "10.0.0.2", "7000", port, data, ""})
 					}
 				}
 			}
-			if said := c.stop(); said != "10 packets captured, 10 received by the filter, 0 lost because the buffer was full\n" {
-				t.Errorf("%s", said)
+			if stderr := c.stop(); stderr != "10 packets captured, 10 received by the filter, 0 lost because the buffer was full\n" {
+				t.Errorf("%s", stderr)
 			}
 			got := tshark(t, file)
 			if len(got) != len(want) {
@@ -202,7 +198,7 @@ func TestCaptureEndpoint(t *testing.T) {
 	}
 }
 
-// exchange sends payload and gets it back.
+// exchange sends payload to a server, which sends it back.
 func exchange(t *testing.T, client net.Conn, server net.PacketConn, payload []byte) {
 	t.Helper()
 	buf := make([]byte, 4096)

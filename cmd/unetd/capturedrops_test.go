@@ -22,16 +22,16 @@ import (
 	"github.com/unet-go/unet/internal/netlab"
 )
 
-// raw sends frames of a host's kernel.
-type raw struct {
+// packetSocket sends whole frames on a host's interface.
+type packetSocket struct {
 	t  *testing.T
 	fd int
 	to unix.SockaddrLinklayer
 }
 
-func rawSocket(t *testing.T, h *netlab.Host) *raw {
+func openPacketSocket(t *testing.T, h *netlab.Host) *packetSocket {
 	t.Helper()
-	r := &raw{t: t}
+	r := &packetSocket{t: t}
 	if err := h.Do(func() error {
 		i, err := net.InterfaceByName(h.Interface)
 		if err != nil {
@@ -47,14 +47,14 @@ func rawSocket(t *testing.T, h *netlab.Host) *raw {
 	return r
 }
 
-func (r *raw) send(frame []byte) {
+func (r *packetSocket) send(frame []byte) {
 	r.t.Helper()
 	if err := unix.Sendto(r.fd, frame, 0, &r.to); err != nil {
 		r.t.Fatal(err)
 	}
 }
 
-// udpFrame is a datagram, with what change changes.
+// udpFrame is a frame with a datagram. change, if it is not nil, changes its headers first.
 func udpFrame(t *testing.T, src, dst *netlab.Host, sport, dport int, change func(*layers.Ethernet, *layers.IPv4)) []byte {
 	t.Helper()
 	eth := &layers.Ethernet{SrcMAC: src.LinkAddr[:], DstMAC: dst.LinkAddr[:], EthernetType: layers.EthernetTypeIPv4}
@@ -71,9 +71,9 @@ func udpFrame(t *testing.T, src, dst *netlab.Host, sport, dport int, change func
 	return b.Bytes()
 }
 
-// Frames that are dropped have the reason as their comment: what the endpoint forges, what is wrong on the wire,
-// and what its socket has no room for. Others have none.
-func TestCaptureDrops(t *testing.T) {
+// A dropped frame has the reason of the drop as its comment: a forged frame of the endpoint, a fragment and a
+// frame of a wrong length from the wire, and frames for which its socket has no room. Other frames have no comment.
+func TestCaptureOfDroppedFrames(t *testing.T) {
 	const flood = 200 // more than the receive queue has room for
 	for _, mode := range captureModes {
 		t.Run(mode, func(t *testing.T) {
@@ -83,7 +83,7 @@ func TestCaptureDrops(t *testing.T) {
 			s.serve(t, "--mode", mode)
 			grant, lease, err := control.Open(t.Context(), s.socket, endpoint.Request{
 				Tags:     []endpoint.Tag{endpoint.UDPTag(netip.AddrPortFrom(pair.A.Addr.Addr(), 7000))},
-				Geometry: endpoint.Geometry{FrameCount: 128, FillSize: 64, CompletionSize: 64, RxSize: 64, TxSize: 64},
+				Geometry: smallGeometry(128),
 			})
 			if err != nil {
 				t.Fatal(err)
@@ -117,7 +117,7 @@ func TestCaptureDrops(t *testing.T) {
 			if err := ep.Flush(); err != nil {
 				t.Fatal(err)
 			}
-			b := rawSocket(t, pair.B)
+			b := openPacketSocket(t, pair.B)
 			fragment := udpFrame(t, pair.B, pair.A, 9, 7000, func(_ *layers.Ethernet, ip *layers.IPv4) { ip.Flags = layers.IPv4MoreFragments })
 			short := udpFrame(t, pair.B, pair.A, 9, 7000, nil)
 			b.send(fragment)
@@ -150,8 +150,8 @@ func TestCaptureDrops(t *testing.T) {
 	}
 }
 
-// With --interface all endpoints are captured, each at its own device, and with --kernel what no tag claims, also
-// the VLAN tag that is not in the frame. Without -w there is a line for each packet.
+// With --interface all endpoints are captured, each at its own device, and with --kernel also frames that no tag
+// claims. A VLAN tag that the kernel has taken out of the frame is shown. Without -w there is a line for each packet.
 func TestCaptureInterface(t *testing.T) {
 	for _, mode := range captureModes {
 		t.Run(mode, func(t *testing.T) {
@@ -179,7 +179,7 @@ func TestCaptureInterface(t *testing.T) {
 			}
 
 			c = startCapture(t, s, nil, "--interface", pair.A.Interface, "--kernel", "-c", "3", "port 9 or vlan 100")
-			b := rawSocket(t, pair.B)
+			b := openPacketSocket(t, pair.B)
 			b.send(udpFrame(t, pair.B, pair.A, 9, 7000, nil)) // an endpoint's
 			b.send(udpFrame(t, pair.B, pair.A, 9, 7002, nil)) // the kernel's
 			tagged := udpFrame(t, pair.B, pair.A, 9, 7003, nil)
@@ -210,8 +210,8 @@ func withoutTimes(lines string) (rest string) {
 
 // A capture of an endpoint on a queue has the frames that it receives, and those for which its socket has no room. A
 // warning says that frames which it sends are not captured.
-func TestCaptureQueue(t *testing.T) {
-	const flood = 200
+func TestCaptureOfQueueEndpoint(t *testing.T) {
+	const flood = 200 // more than the receive queue has room for
 	for _, mode := range captureModes {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
@@ -221,7 +221,7 @@ func TestCaptureQueue(t *testing.T) {
 			grant, lease, err := control.Open(t.Context(), s.socket, endpoint.Request{
 				Attach:   endpoint.AttachQueue,
 				Tags:     []endpoint.Tag{endpoint.UDPTag(netip.AddrPortFrom(pair.A.Addr.Addr(), 7000))},
-				Geometry: endpoint.Geometry{FrameCount: 128, FillSize: 64, CompletionSize: 64, RxSize: 64, TxSize: 64},
+				Geometry: smallGeometry(128),
 			})
 			if err != nil {
 				t.Fatal(err)
@@ -231,7 +231,7 @@ func TestCaptureQueue(t *testing.T) {
 			s.open(t, ":7001")
 			file := filepath.Join(t.TempDir(), "a.pcapng")
 			c := startCapture(t, s, nil, "1", "-w", file, "-c", fmt.Sprint(flood))
-			b := rawSocket(t, pair.B)
+			b := openPacketSocket(t, pair.B)
 			for range flood {
 				b.send(udpFrame(t, pair.B, pair.A, 9, 7001, nil))
 				b.send(udpFrame(t, pair.B, pair.A, 9, 7000, nil))

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -18,25 +17,25 @@ import (
 	"github.com/unet-go/unet/internal/netlab"
 )
 
-// What cannot be captured is refused in one line: exit code 1, or 2 if the command line is wrong.
+// A capture that is not possible is refused in one line: exit code 1, or 2 if the command line is wrong.
 func TestCaptureRefusals(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
-	none := func(args ...string) (code int, stdout, stderr string) {
+	capture := func(args ...string) (code int, stdout, stderr string) {
 		return finish(t, pair.A, s.command("capture", args...))
 	}
-	if code, _, stderr := none("1"); code != 1 || !strings.Contains(stderr, "no unetd of this network namespace") {
+	if code, _, stderr := capture("1"); code != 1 || !strings.Contains(stderr, "no unetd of this network namespace") {
 		t.Errorf("without unetd: exit %d, %s", code, stderr)
 	}
 	d := s.serve(t)
-	if code, _, stderr := none("1"); code != 1 || !strings.Contains(stderr, "there is no endpoint 1: there are none on uplink") {
+	if code, _, stderr := capture("1"); code != 1 || !strings.Contains(stderr, "there is no endpoint 1: there are none on uplink") {
 		t.Errorf("without endpoints: exit %d, %s", code, stderr)
 	}
 	s.open(t, ":7000")
 	for _, c := range []struct {
 		args string
 		code int
-		says string
+		want string
 	}{
 		{"", 2, "--interface is missing"},
 		{"x", 2, `"x" is not the number of an endpoint`},
@@ -48,8 +47,8 @@ func TestCaptureRefusals(t *testing.T) {
 		{"1 -w /dev/full", 1, "no space left"},
 		{"1 --bpffs /proc", 1, "not a BPF file system"},
 	} {
-		code, stdout, stderr := none(strings.Fields(c.args)...)
-		if code != c.code || stdout != "" || !strings.Contains(stderr, c.says) || strings.Count(stderr, "\n") != 1 {
+		code, stdout, stderr := capture(strings.Fields(c.args)...)
+		if code != c.code || stdout != "" || !strings.Contains(stderr, c.want) || strings.Count(stderr, "\n") != 1 {
 			t.Errorf("capture %s: exit %d, %s%s", c.args, code, stdout, stderr)
 		}
 	}
@@ -61,14 +60,14 @@ func TestCaptureRefusals(t *testing.T) {
 	d.stop(syscall.SIGTERM)
 
 	s.serve(t, "--mode", "native")
-	if code, _, stderr := none("--interface", "uplink"); code != 1 || !strings.Contains(stderr, "native mode") {
+	if code, _, stderr := capture("--interface", "uplink"); code != 1 || !strings.Contains(stderr, "native mode") {
 		t.Errorf("native mode: exit %d, %s", code, stderr)
 	}
 }
 
-// A disk that is full during a capture ends it with an error, a closed pipe without one. The daemon and the endpoint
-// are untouched by either.
-func TestCaptureOutputEnds(t *testing.T) {
+// A disk that is full during a capture ends the capture with an error, a closed pipe without one. unetd and the
+// endpoint go on.
+func TestCaptureToFullDiskOrClosedPipe(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
 	s.serve(t)
@@ -92,7 +91,7 @@ func TestCaptureOutputEnds(t *testing.T) {
 		defer close(done)
 		code, stderr = c.end()
 	}()
-	for ended := false; !ended; {
+	for ended := false; !ended; { // until the disk is full
 		exchange(t, client, conn, make([]byte, 1000))
 		select {
 		case <-done:
@@ -104,7 +103,7 @@ func TestCaptureOutputEnds(t *testing.T) {
 		t.Errorf("full disk: exit %d, %s", code, stderr)
 	}
 
-	for _, args := range [][]string{{"1"}, {"1", "-w", "-"}} { // also if there is no packet
+	for _, args := range [][]string{{"1"}, {"1", "-w", "-"}} { // a closed pipe is noticed without a packet too
 		r, w, err := os.Pipe()
 		if err != nil {
 			t.Fatal(err)
@@ -119,8 +118,8 @@ func TestCaptureOutputEnds(t *testing.T) {
 	exchange(t, client, conn, []byte("still there"))
 }
 
-// A capture ends with its endpoint or with unetd. One that is killed leaves nothing attached.
-func TestCaptureEnds(t *testing.T) {
+// A capture ends when its endpoint or unetd ends. A capture that is killed leaves no program in the kernel.
+func TestCaptureEndsWithEndpointOrUnetd(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
 	d := s.serve(t)
@@ -146,9 +145,7 @@ func TestCaptureEnds(t *testing.T) {
 	}
 	killed.cmd.Process.Kill()
 	killed.end()
-	eventually(t, "the programs of a killed capture are gone", func() bool {
-		return !slices.ContainsFunc(programs, func(id ebpf.ProgramID) bool { return nameOf(id) != "" })
-	})
+	awaitUnloaded(t, programs)
 
 	interfaces := startCapture(t, s, nil, "--interface", "uplink")
 	host.Close()
@@ -179,7 +176,7 @@ func TestCaptureEnds(t *testing.T) {
 	}
 }
 
-// tracingPrograms are the programs of a capture, which is a process.
+// tracingPrograms are the programs that the process of a capture has loaded.
 func tracingPrograms(t *testing.T, pid int) (ids []ebpf.ProgramID) {
 	t.Helper()
 	held, err := netlab.HeldBPF(pid)
@@ -194,7 +191,7 @@ func tracingPrograms(t *testing.T, pid int) (ids []ebpf.ProgramID) {
 	return ids
 }
 
-// nameOf is the name of a program; "": there is none with that number.
+// nameOf is the name of a program, or "" if there is no program with that number.
 func nameOf(id ebpf.ProgramID) string {
 	p, err := ebpf.NewProgramFromID(id)
 	if err != nil {

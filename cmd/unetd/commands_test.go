@@ -16,7 +16,7 @@ import (
 	"github.com/unet-go/unet/internal/netlab"
 )
 
-// list and counters, as text and as JSON, for users that may run them and for others.
+// The output of list and counters as text and as JSON, for operators. Other users are refused.
 func TestListAndCounters(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
@@ -90,23 +90,21 @@ ID  UID            %[2]s  ATTACH  DEVICE  MODE  ZERO-COPY                    SEG
 	}
 
 	// Another user is refused.
-	as := func(name string) (int, string, string) {
+	asNobody := func(name string) (int, string, string) {
 		cmd := s.command(name)
 		cmd.SysProcAttr = netlab.Nobody()
 		return finish(t, nil, cmd)
 	}
 	for _, name := range []string{"list", "counters"} {
-		code, stdout, stderr := as(name)
+		code, stdout, stderr := asNobody(name)
 		if code != 1 || stdout != "" || stderr != "unetd: unetd at "+s.socket+": permission denied: uid 65534 is not an operator: run it as root, or ask an operator for operator: true in a rule\n" {
 			t.Errorf("%s: exit %d, %s, %s", name, code, stdout, stderr)
 		}
 	}
 	writePolicy(t, file, strings.Replace(nobodys, "endpoints: 3", "endpoints: 3\n    operator: true", 1))
-	if err := d.cmd.Process.Signal(syscall.SIGHUP); err != nil {
-		t.Fatal(err)
-	}
+	d.signal(syscall.SIGHUP)
 	d.awaitLine("policy reloaded")
-	if code, stdout, stderr := as("list"); code != 0 || stdout != s.run(t, "list") || stderr != "" {
+	if code, stdout, stderr := asNobody("list"); code != 0 || stdout != s.run(t, "list") || stderr != "" {
 		t.Errorf("exit %d, %s, %s", code, stdout, stderr)
 	}
 	d.stop(syscall.SIGTERM)
@@ -116,7 +114,7 @@ ID  UID            %[2]s  ATTACH  DEVICE  MODE  ZERO-COPY                    SEG
 	}
 }
 
-// unetd check-config with a file in a folder of its own.
+// The output and exit code of check-config.
 func TestCheckConfig(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "policy.yaml")
@@ -125,7 +123,7 @@ func TestCheckConfig(t *testing.T) {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		code, stdout, stderr = finish(t, nil, command(roleUnetd, append([]string{"check-config", file}, args...)...))
+		code, stdout, stderr = runHere(t, nil, append([]string{"check-config", file}, args...)...)
 		return code, strings.ReplaceAll(stdout, dir+"/", ""), strings.ReplaceAll(stderr, dir+"/", "")
 	}
 	for _, c := range []struct {
@@ -268,7 +266,7 @@ unetd: policy.yaml has 2 mistakes
 	if code, stdout, stderr := check("rules: []"); code != 0 || !strings.HasPrefix(stdout, "policy.yaml: OK") || !strings.HasPrefix(stderr, "unetd: warning: everybody can write to policy.yaml") {
 		t.Errorf("exit %d, %s%s", code, stdout, stderr)
 	}
-	code, _, stderr := finish(t, nil, command(roleUnetd, "check-config", file+".none"))
+	code, _, stderr := runHere(t, nil, "check-config", file+".none")
 	if code != 1 || !strings.HasPrefix(stderr, "unetd: policy: open ") || strings.Count(stderr, "\n") != 1 {
 		t.Errorf("exit %d, %s", code, stderr)
 	}

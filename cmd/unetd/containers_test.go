@@ -16,7 +16,7 @@ import (
 	"github.com/unet-go/unet/internal/netlab"
 )
 
-// cgroups mounts the version 2 hierarchy and makes a cgroup in it, which goes with the test.
+// cgroups mounts the version 2 hierarchy and makes a cgroup in it, which is removed at the end of the test.
 func cgroups(t *testing.T) (top, name string) {
 	t.Helper()
 	mount := t.TempDir()
@@ -47,10 +47,17 @@ func removeCgroups(t *testing.T, path string) {
 	})
 }
 
-// startAppIn starts an application of user nobody in a cgroup below top, which it makes.
+// startAppIn starts an application of user nobody in a new cgroup below top.
 func startAppIn(t *testing.T, socket, top, name string) *app {
 	t.Helper()
-	path := filepath.Join(top, name)
+	cmd := command(roleApp, socket)
+	cmd.SysProcAttr = netlab.Nobody()
+	return runAppIn(t, cmd, filepath.Join(top, name))
+}
+
+// runAppIn starts an application by its command in a new cgroup at a path.
+func runAppIn(t *testing.T, cmd *exec.Cmd, path string) *app {
+	t.Helper()
 	if err := os.Mkdir(path, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -59,13 +66,11 @@ func startAppIn(t *testing.T, socket, top, name string) *app {
 		t.Fatal(err)
 	}
 	defer dir.Close()
-	cmd := command(roleApp, socket)
-	cmd.SysProcAttr = netlab.Nobody()
 	cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(dir.Fd())
 	return runApp(t, cmd)
 }
 
-// What an application gets depends on the cgroup in which it connects, also if its user is the same.
+// Applications of the same user get what the rule for the cgroup permits in which they connect.
 func TestPolicyByCgroup(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
@@ -84,15 +89,15 @@ rules:
 	if got := other.expect("open a frames=64 msg:1", "permission: "); !strings.Contains(got, fmt.Sprintf(`in cgroup "/%s/other" on`, name)) {
 		t.Error(got)
 	}
-	// A process that is moved to another cgroup keeps its lease, with the rule of the cgroup in which it
-	// connected. Its next lease is that of the new cgroup.
+	// A process that is moved to another cgroup keeps its lease under the rule of the cgroup in which it
+	// connected. Its next lease is under the rule of the new cgroup.
 	if err := os.WriteFile(filepath.Join(top, "web.service", "cgroup.procs"), fmt.Append(nil, db.cmd.Process.Pid), 0); err != nil {
 		t.Fatal(err)
 	}
 	db.expect("claim a msg:12", "msg:12")
 	db.expect("open b frames=64 msg:3", "[msg:3]")
-	// check-config knows it, too.
-	code, stdout, stderr := finish(t, nil, command(roleUnetd, "check-config", file, "--as", "65534", "--cgroup", "/"+name+"/web.service/x", "--interface", "eth0", "msg:1"))
+	// check-config --cgroup applies the rule of a cgroup too.
+	code, stdout, stderr := runHere(t, nil, "check-config", file, "--as", "65534", "--cgroup", "/"+name+"/web.service/x", "--interface", "eth0", "msg:1")
 	if code != 0 || !strings.Contains(stdout, "rule web, line 3") {
 		t.Errorf("exit %d, %s%s", code, stdout, stderr)
 	}
@@ -118,7 +123,7 @@ func requireBubblewrap(t *testing.T) {
 }
 
 // container is a command that runs in bubblewrap: a read-only root, no network, PID and IPC namespaces of its own,
-// no capability, and what binds adds.
+// no capability, and the further mounts in binds.
 func container(t *testing.T, attr *syscall.SysProcAttr, binds []string, args ...string) *exec.Cmd {
 	t.Helper()
 	inner := command(roleApp, args...)
@@ -138,7 +143,7 @@ func container(t *testing.T, attr *syscall.SysProcAttr, binds []string, args ...
 
 // An application in a container, with a user namespace or without, uses the folder of the socket
 // that is mounted there. unetd sees the user outside, and the next unetd takes the endpoint over.
-func TestContainer(t *testing.T) {
+func TestApplicationInBubblewrap(t *testing.T) {
 	requireBubblewrap(t)
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
@@ -149,9 +154,9 @@ func TestContainer(t *testing.T) {
 
 	root := runApp(t, container(t, netlab.Bound(), []string{"--ro-bind", folder, "/mnt/unet"}, inside))
 	root.expect("capabilities -", fmt.Sprintf("uid 0 %016x", 0))
-	root.expect("open a frames=64 msg:100", "[msg:100]") // by the rule of root
+	root.expect("open a frames=64 msg:100", "[msg:100]") // only the rule of root permits it
 
-	// In its user namespace it is uid 0.
+	// This application is uid 0 in its user namespace.
 	user := runApp(t, container(t, netlab.Nobody(), []string{"--unshare-user", "--uid", "0", "--gid", "0", "--ro-bind", folder, "/mnt/unet"}, inside))
 	user.expect("capabilities -", fmt.Sprintf("uid 0 %016x", 0))
 	user.expect("open a frames=64 msg:100", "tag-denied: unetd at "+inside+": tag not allowed: msg:100: rule nobodys of ")
@@ -165,8 +170,8 @@ func TestContainer(t *testing.T) {
 	root.expect("claim a msg:101", "msg:101")
 }
 
-// A socket that is mounted as a file stays that of the unetd that made it. The application learns it:
-// when the next unetd has reclaimed its endpoint, its lease ends, and says why.
+// A socket that is mounted as a file is still the socket of the unetd that made it. When the next unetd has
+// reclaimed the endpoint, the lease of the application ends with an error that says so.
 func TestSocketMountedAsFile(t *testing.T) {
 	requireBubblewrap(t)
 	pair := netlab.RequirePair(t, netlab.Config{})

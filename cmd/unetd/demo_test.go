@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -23,18 +22,18 @@ import (
 	"github.com/unet-go/unet/internal/netlab"
 )
 
-// demoRun is a running unetd demo. Its processes have a variable with its name in their environment.
+// demoRun is a running unetd demo. Its processes have the variable mark in their environment.
 type demoRun struct {
 	t        *testing.T
 	mark     string
 	cmd      *exec.Cmd
 	lines    *bufio.Scanner // of stdout
 	stdout   *os.File
-	output   strings.Builder // what was read of it
+	output   strings.Builder // what was read of stdout
 	stderr   bytes.Buffer
-	mounts   string
-	folders  string
-	programs []ebpf.ProgramID
+	mounts   string           // before the start, see surroundings
+	folders  string           // the same
+	programs []ebpf.ProgramID // that notePrograms has found
 }
 
 func startDemo(t *testing.T, stdin io.Reader, args ...string) *demoRun {
@@ -57,16 +56,13 @@ func startDemo(t *testing.T, stdin io.Reader, args ...string) *demoRun {
 	kill := time.AfterFunc(patience, func() { d.cmd.Process.Kill() })
 	t.Cleanup(func() {
 		kill.Stop()
-		if d.cmd.ProcessState == nil {
-			d.cmd.Process.Kill()
-			d.cmd.Wait()
-		}
 		r.Close()
 	})
+	killAtEnd(t, d.cmd)
 	return d
 }
 
-// surroundings are what the demonstration must not change: mounts at its places, and files of unetd.
+// surroundings are the mounts and files of this system that the demonstration must not change.
 func surroundings(t *testing.T) (mounts, folders string) {
 	t.Helper()
 	text, err := os.ReadFile("/proc/self/mountinfo")
@@ -85,16 +81,16 @@ func surroundings(t *testing.T) (mounts, folders string) {
 	return mounts, folders
 }
 
-// awaitLine reads the output until a line begins so.
-func (d *demoRun) awaitLine(begin string) {
+// awaitLine reads the output until a line has this prefix.
+func (d *demoRun) awaitLine(prefix string) {
 	d.t.Helper()
 	for d.lines.Scan() {
 		d.output.WriteString(d.lines.Text() + "\n")
-		if strings.HasPrefix(d.lines.Text(), begin) {
+		if strings.HasPrefix(d.lines.Text(), prefix) {
 			return
 		}
 	}
-	d.t.Fatalf("no line %q:\n%s%s", begin, d.output.String(), d.stderr.String())
+	d.t.Fatalf("no line %q:\n%s%s", prefix, d.output.String(), d.stderr.String())
 }
 
 // processes are those of the demonstration.
@@ -117,8 +113,8 @@ func (d *demoRun) processes() (pids []int) {
 	return pids
 }
 
-// note remembers the BPF programs that there are now.
-func (d *demoRun) note() {
+// notePrograms remembers the BPF programs of the demonstration that there are now.
+func (d *demoRun) notePrograms() {
 	d.t.Helper()
 	for _, pid := range d.processes() {
 		held, err := netlab.HeldBPF(pid)
@@ -136,7 +132,7 @@ func (d *demoRun) note() {
 	}
 }
 
-// end waits for the end, and expects that nothing is left.
+// end waits for the end, and expects that no process, program, mount or file is left.
 func (d *demoRun) end() (code int) {
 	d.t.Helper()
 	for d.lines.Scan() {
@@ -147,27 +143,19 @@ func (d *demoRun) end() (code int) {
 		d.t.Fatal(err)
 	}
 	eventually(d.t, "all processes have ended", func() bool { return len(d.processes()) == 0 })
-	for _, id := range d.programs {
-		eventually(d.t, fmt.Sprint("program ", id, " is gone"), func() bool {
-			p, err := ebpf.NewProgramFromID(id)
-			if err == nil {
-				p.Close()
-			}
-			return errors.Is(err, fs.ErrNotExist)
-		})
-	}
+	awaitUnloaded(d.t, d.programs)
 	if mounts, folders := surroundings(d.t); mounts != d.mounts || folders != d.folders {
 		d.t.Errorf("mounts and folders have changed from\n%s%s\nto\n%s%s", d.mounts, d.folders, mounts, folders)
 	}
 	return d.cmd.ProcessState.ExitCode()
 }
 
-// The demonstration runs to its end, and shows what it announces.
-func TestDemo(t *testing.T) {
+// The demonstration runs to its end and shows each of its steps.
+func TestDemoRunsToItsEnd(t *testing.T) {
 	netlab.RequireXDP(t)
 	d := startDemo(t, strings.NewReader(strings.Repeat("\n", 10)), "--pause")
 	d.awaitLine("capture | 2 packets captured")
-	d.note()
+	d.notePrograms()
 	code := d.end()
 	out := d.output.String()
 	if code != 0 || d.stderr.Len() > 0 {
@@ -199,8 +187,8 @@ func TestDemo(t *testing.T) {
 	}
 }
 
-// Wherever it is interrupted, killed or fails, nothing is left.
-func TestDemoIsInterrupted(t *testing.T) {
+// The demonstration is interrupted, killed, or fails: nothing is left.
+func TestInterruptedDemoLeavesNothing(t *testing.T) {
 	netlab.RequireXDP(t)
 	for _, c := range []struct {
 		at     string // a line
@@ -217,7 +205,7 @@ func TestDemoIsInterrupted(t *testing.T) {
 			d := startDemo(t, nil)
 			d.awaitLine(c.at)
 			if strings.HasPrefix(c.at, "capture") {
-				d.note()
+				d.notePrograms()
 			}
 			if err := d.cmd.Process.Signal(c.signal); err != nil {
 				t.Fatal(err)

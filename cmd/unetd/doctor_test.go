@@ -18,51 +18,54 @@ import (
 	"github.com/unet-go/unet/internal/netlab"
 )
 
-// examined is what unetd doctor has said.
-type examined struct {
+// doctorReport is the report of unetd doctor.
+type doctorReport struct {
 	t        *testing.T
 	code     int
 	findings []doctor.Finding
 }
 
 // doctor runs unetd doctor on the site's host, with further arguments.
-func (s *site) doctor(t *testing.T, args ...string) examined {
+func (s *site) doctor(t *testing.T, args ...string) doctorReport {
 	t.Helper()
 	return examine(t, s.host, s.doctorCommand(args...))
 }
 
+// doctorCommand is unetd doctor with this site's paths.
 func (s *site) doctorCommand(args ...string) *exec.Cmd {
 	return command(roleUnetd, append([]string{"doctor", "--json", "--interface", s.host.Interface, "--socket", s.socket, "--bpffs", s.bpffs}, args...)...)
 }
 
-func examine(t *testing.T, host *netlab.Host, cmd *exec.Cmd) examined {
+// examine runs unetd doctor --json, and checks that the exit code is that of its report.
+func examine(t *testing.T, host *netlab.Host, cmd *exec.Cmd) doctorReport {
 	t.Helper()
 	code, stdout, stderr := finish(t, host, cmd)
-	var report struct {
+	var parsed struct {
 		OK       bool
 		Problems int
 		Findings []doctor.Finding
 	}
-	if err := json.Unmarshal([]byte(stdout), &report); err != nil {
+	if err := json.Unmarshal([]byte(stdout), &parsed); err != nil {
 		t.Fatalf("exit %d, %v: %s%s", code, err, stdout, stderr)
 	}
 	problems := 0
-	for _, f := range report.Findings {
+	for _, f := range parsed.Findings {
 		if f.Verdict == doctor.Problem {
 			problems++
 		}
 	}
-	if report.OK != (code == 0) || code > 1 || report.Problems != problems || (problems > 0) != (code == 1) {
+	if parsed.OK != (code == 0) || code > 1 || parsed.Problems != problems || (problems > 0) != (code == 1) {
 		t.Errorf("exit %d with %s", code, stdout)
 	}
-	return examined{t, code, report.Findings}
+	return doctorReport{t, code, parsed.Findings}
 }
 
-// expect expects a finding with all of these texts in what was found and the remedy.
-func (x examined) expect(check string, v doctor.Verdict, texts ...string) {
-	x.t.Helper()
+// expect expects a finding of a check with a verdict, and with all of these texts in what was found and in
+// the remedy.
+func (r doctorReport) expect(check string, v doctor.Verdict, texts ...string) {
+	r.t.Helper()
 next:
-	for _, f := range x.findings {
+	for _, f := range r.findings {
 		if f.Check != check || f.Verdict != v {
 			continue
 		}
@@ -73,53 +76,53 @@ next:
 		}
 		return
 	}
-	x.t.Errorf("no %s about %s with %q, but:", v, check, texts)
-	for _, f := range x.findings {
+	r.t.Errorf("no %s about %s with %q, but:", v, check, texts)
+	for _, f := range r.findings {
 		if f.Check == check {
-			x.t.Errorf("%+v", f)
+			r.t.Errorf("%+v", f)
 		}
 	}
 }
 
-// On a host on which unetd works there is no problem, and the endpoint of the test leaves nothing.
-func TestDoctor(t *testing.T) {
+// On a host on which unetd works there is no problem. The endpoint that doctor opens for a test is removed.
+func TestDoctorOnWorkingHost(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
 	file := policyFile(t, nobodys)
 	before := attached(t, pair.A)
-	x := s.doctor(t, "--policy", file)
-	if x.code != 0 {
-		t.Errorf("%+v", x.findings)
+	report := s.doctor(t, "--policy", file)
+	if report.code != 0 {
+		t.Errorf("%+v", report.findings)
 	}
-	x.expect("endpoint", doctor.OK, "an endpoint was opened")
-	x.expect("BTF", doctor.OK)
-	x.expect("BPF", doctor.OK)
-	x.expect("pins", doctor.OK, "none")
-	x.expect("socket", doctor.OK, "no unetd is running")
-	x.expect("policy", doctor.OK, "rules: 2")
-	x.expect("interface", doctor.OK, "of kind veth, up")
-	x.expect("addresses", doctor.OK, "10.0.0.1/24")
-	x.expect("mode", doctor.OK, "tcx: a virtual link of kind veth")
-	x.expect("MTU", doctor.OK, "1500 bytes")
+	report.expect("endpoint", doctor.OK, "an endpoint was opened")
+	report.expect("BTF", doctor.OK)
+	report.expect("BPF", doctor.OK)
+	report.expect("pins", doctor.OK, "none")
+	report.expect("socket", doctor.OK, "no unetd is running")
+	report.expect("policy", doctor.OK, "rules: 2")
+	report.expect("interface", doctor.OK, "of kind veth, up")
+	report.expect("addresses", doctor.OK, "10.0.0.1/24")
+	report.expect("mode", doctor.OK, "tcx: a virtual link of kind veth")
+	report.expect("MTU", doctor.OK, "1500 bytes")
 	if now := attached(t, pair.A); now != before {
 		t.Errorf("attached: %s, before %s", now, before)
 	}
-	s.untouched(t)
+	s.expectNothingLeft(t)
 
 	d := s.serve(t, "--policy", file, "--socket-mode", "0666")
-	x = s.doctor(t, "--policy", file)
-	x.expect("mode", doctor.OK, "a running unetd serves")
-	x.expect("pins", doctor.OK, "a running unetd serves uplink")
-	x.expect("socket", doctor.OK, "a unetd answers", "mode 0666")
+	report = s.doctor(t, "--policy", file)
+	report.expect("mode", doctor.OK, "a running unetd serves")
+	report.expect("pins", doctor.OK, "a running unetd serves uplink")
+	report.expect("socket", doctor.OK, "a unetd answers", "mode 0666")
 	d.kill()
-	x = s.doctor(t, "--policy", file)
-	x.expect("pins", doctor.Note, "no unetd serves uplink", "unetd cleanup --bpffs "+s.bpffs)
-	x.expect("socket", doctor.Note, "left its socket there", "unetd cleanup --socket "+s.socket)
+	report = s.doctor(t, "--policy", file)
+	report.expect("pins", doctor.Note, "no unetd serves uplink", "unetd cleanup --bpffs "+s.bpffs)
+	report.expect("socket", doctor.Note, "left its socket there", "unetd cleanup --socket "+s.socket)
 	s.run(t, "cleanup")
 }
 
-// What is wrong is named, with the command that puts it right.
-func TestDoctorNames(t *testing.T) {
+// A finding about what is wrong has the command that corrects it.
+func TestDoctorReportsProblems(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
 	dir := t.TempDir()
@@ -140,28 +143,28 @@ func TestDoctorNames(t *testing.T) {
 		}
 		return path
 	}
-	wrong := write("policy.yaml", "rules: [{name: a, users: [root], colour: red}]\n")
-	open := write("open.yaml", "rules: []\n")
-	if err := os.Chmod(open, 0o666); err != nil {
+	invalid := write("policy.yaml", "rules: [{name: a, users: [root], colour: red}]\n")
+	writable := write("writable.yaml", "rules: []\n")
+	if err := os.Chmod(writable, 0o666); err != nil {
 		t.Fatal(err)
 	}
 	none := filepath.Join(dir, "none")
-	x := s.doctor(t, "--interface", "none", "--policy", wrong, "--bpffs", none, "--socket", wrong)
-	x.expect("interface", doctor.Problem, `no such interface: "none"`)
-	x.expect("policy", doctor.Problem, `no field "colour"`, "unetd check-config "+wrong)
-	x.expect("bpffs", doctor.Problem, "mkdir -p "+none)
-	x.expect("socket", doctor.Problem, "is not a socket")
+	report := s.doctor(t, "--interface", "none", "--policy", invalid, "--bpffs", none, "--socket", invalid)
+	report.expect("interface", doctor.Problem, `no such interface: "none"`)
+	report.expect("policy", doctor.Problem, `no field "colour"`, "unetd check-config "+invalid)
+	report.expect("bpffs", doctor.Problem, "mkdir -p "+none)
+	report.expect("socket", doctor.Problem, "is not a socket")
 	shared := folder("shared", 0o777)
-	x = s.doctor(t, "--interface", "lo", "--policy", open, "--bpffs", dir, "--socket", filepath.Join(shared, "s"))
-	x.expect("interface", doctor.Problem, "not an Ethernet interface")
-	x.expect("policy", doctor.Problem, "chmod o-w "+open)
-	x.expect("bpffs", doctor.Problem, "not a BPF file system, and not empty")
-	x.expect("socket folder", doctor.Problem, "mode 0777", "chmod 0755 "+shared)
+	report = s.doctor(t, "--interface", "lo", "--policy", writable, "--bpffs", dir, "--socket", filepath.Join(shared, "s"))
+	report.expect("interface", doctor.Problem, "not an Ethernet interface")
+	report.expect("policy", doctor.Problem, "chmod o-w "+writable)
+	report.expect("bpffs", doctor.Problem, "not a BPF file system, and not empty")
+	report.expect("socket folder", doctor.Problem, "mode 0777", "chmod 0755 "+shared)
 	closed, empty := folder("closed", 0o700), folder("empty", 0o700)
-	x = s.doctor(t, "--policy", none, "--bpffs", empty, "--socket", filepath.Join(closed, "s"))
-	x.expect("policy", doctor.Problem, "no such file")
-	x.expect("bpffs", doctor.Note, "mount -t bpf bpf "+empty)
-	x.expect("socket folder", doctor.Note, "chmod 0755 "+closed)
+	report = s.doctor(t, "--policy", none, "--bpffs", empty, "--socket", filepath.Join(closed, "s"))
+	report.expect("policy", doctor.Problem, "no such file")
+	report.expect("bpffs", doctor.Note, "mount -t bpf bpf "+empty)
+	report.expect("socket folder", doctor.Note, "chmod 0755 "+closed)
 
 	// The interface is down and without an address, and lo accepts addresses of the host.
 	err := pair.A.Do(func() error {
@@ -180,33 +183,34 @@ func TestDoctorNames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	x = s.doctor(t, "--socket", "/"+strings.Repeat("s", 107))
-	x.expect("socket", doctor.Problem, "has 108 bytes")
-	x.expect("interface", doctor.Problem, "ip link set dev uplink up")
-	x.expect("addresses", doctor.Note, "ip address add ADDRESS/LENGTH dev uplink")
-	x.expect("accept_local", doctor.Note, "sysctl -w net.ipv4.conf.lo.accept_local=0")
+	report = s.doctor(t, "--socket", "/"+strings.Repeat("s", 107))
+	report.expect("socket", doctor.Problem, "has 108 bytes")
+	report.expect("interface", doctor.Problem, "ip link set dev uplink up")
+	report.expect("addresses", doctor.Note, "ip address add ADDRESS/LENGTH dev uplink")
+	report.expect("accept_local", doctor.Note, "sysctl -w net.ipv4.conf.lo.accept_local=0")
 	examine(t, pair.A, command(roleUnetd, "doctor", "--json")).expect("interfaces", doctor.Note, "no Ethernet interface has an address")
 }
 
-// In a mount namespace whose BPF file system ends with it, and whose sysctls are read-only.
+// doctor reports a BPF file system that ends with its mount namespace, and sysctls that are read-only.
 func TestDoctorInMountNamespace(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
 	s.bpffs = t.TempDir()
 	cmd := s.doctorCommand()
-	within := exec.Command("unshare", append([]string{"--mount", "sh", "-c",
+	unshared := exec.Command("unshare", append([]string{"--mount", "sh", "-c",
 		`mount -t bpf bpf "$0" && mount --bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys && exec "$@"`, s.bpffs, thisBinary(t)}, cmd.Args[1:]...)...)
-	within.Env, within.SysProcAttr = cmd.Env, cmd.SysProcAttr
-	x := examine(t, pair.A, within)
-	x.expect("bpffs", doctor.Problem, "in a mount namespace of its own", "nsenter --net=")
-	x.expect("sysctl", doctor.Problem, "/proc/sys is read-only")
+	unshared.Env, unshared.SysProcAttr = cmd.Env, cmd.SysProcAttr
+	report := examine(t, pair.A, unshared)
+	report.expect("bpffs", doctor.Problem, "in a mount namespace of its own", "nsenter --net=")
+	report.expect("sysctl", doctor.Problem, "/proc/sys is read-only")
 
-	// Where none is mounted yet, unetd would mount one, which ends with the namespace, too.
-	within = exec.Command("unshare", append([]string{"--mount", thisBinary(t)}, cmd.Args[1:]...)...)
-	within.Env, within.SysProcAttr = cmd.Env, cmd.SysProcAttr
-	examine(t, pair.A, within).expect("bpffs", doctor.Problem, "ends with this container or mount namespace", "nsenter --net=")
+	// If no BPF file system is mounted there, unetd mounts one, which ends with the namespace too.
+	unshared = exec.Command("unshare", append([]string{"--mount", thisBinary(t)}, cmd.Args[1:]...)...)
+	unshared.Env, unshared.SysProcAttr = cmd.Env, cmd.SysProcAttr
+	examine(t, pair.A, unshared).expect("bpffs", doctor.Problem, "ends with this container or mount namespace", "nsenter --net=")
 }
 
+// thisBinary is the path of the test binary.
 func thisBinary(t *testing.T) string {
 	t.Helper()
 	path, err := os.Executable()
@@ -216,23 +220,23 @@ func thisBinary(t *testing.T) string {
 	return path
 }
 
-// A user without privileges learns what was not examined, and that is no problem.
+// For a user without privileges doctor reports what it could not examine as a note, not as a problem.
 func TestDoctorWithoutPrivileges(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
 	cmd := s.doctorCommand("--policy", "/proc/1/mem") // a file that only root can read
 	cmd.SysProcAttr.Credential = &syscall.Credential{Uid: netlab.NobodyID, Gid: netlab.NobodyID}
-	x := examine(t, pair.A, cmd)
-	if x.code != 0 {
-		t.Errorf("%+v", x.findings)
+	report := examine(t, pair.A, cmd)
+	if report.code != 0 {
+		t.Errorf("%+v", report.findings)
 	}
-	x.expect("privileges", doctor.Note, "CAP_SYS_ADMIN", "run unetd doctor as root")
-	x.expect("endpoint", doctor.Note, "run unetd doctor as root")
-	x.expect("BPF", doctor.Note, "not examined", "run unetd doctor as root")
-	x.expect("bpffs", doctor.Note, "not examined")
-	x.expect("policy", doctor.Note, "not examined")
-	x.expect("programs", doctor.Note, "not examined")
-	x.expect("interface", doctor.OK, "of kind veth, up")
+	report.expect("privileges", doctor.Note, "CAP_SYS_ADMIN", "run unetd doctor as root")
+	report.expect("endpoint", doctor.Note, "run unetd doctor as root")
+	report.expect("BPF", doctor.Note, "not examined", "run unetd doctor as root")
+	report.expect("bpffs", doctor.Note, "not examined")
+	report.expect("policy", doctor.Note, "not examined")
+	report.expect("programs", doctor.Note, "not examined")
+	report.expect("interface", doctor.OK, "of kind veth, up")
 }
 
 // The text has a line for each finding, and its remedy in the next.

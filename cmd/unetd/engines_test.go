@@ -24,10 +24,10 @@ import (
 type engine struct {
 	name    string   // also the program
 	flags   []string // of every command of podman and docker
-	tree    string   // root of a container: empty folders, on which run mounts
-	image   []string // what runs the tree
-	count   int
-	cgroups bool // unetd sees the cgroup of a container, which this engine can set
+	tree    string   // root of a container: empty folders on which directories of the host are mounted
+	image   []string // arguments that make the tree the root of a container
+	count   int      // of containers
+	cgroups bool     // unetd sees the cgroup of a container, which this engine can set
 }
 
 // isOCI reports whether the commands are those of docker; else they are those of systemd-nspawn.
@@ -36,8 +36,8 @@ func (e *engine) isOCI() bool { return e.name != "systemd-nspawn" }
 // mappedRoot is the uid outside of uid 0 in a container with a user namespace.
 const mappedRoot = 100000
 
-// containersConf makes podman independent of what else it is used for on a machine. The limits are
-// such that also a root without CAP_SYS_RESOURCE may set them.
+// containersConf keeps podman apart from other uses of podman on a machine. A root without
+// CAP_SYS_RESOURCE may set these limits too.
 const containersConf = `
 [containers]
 default_ulimits = ["nofile=4096:4096", "nproc=4096:4096"]
@@ -149,7 +149,7 @@ func (e *engine) importImage(t *testing.T, unusable func(string, ...any)) {
 	e.image = []string{name}
 }
 
-// command is a command of podman or docker. It is killed if it does not end within the patience of tests.
+// command is a command of podman or docker. It is killed if it does not end within patience.
 func (e *engine) command(t *testing.T, args ...string) *exec.Cmd {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	t.Cleanup(cancel)
@@ -190,14 +190,16 @@ func (e *engine) oci(t *testing.T, options []string, binds []bind, role string, 
 	return cmd
 }
 
-// next is a name for a container. The last one has name(e.count).
+// next is a new name for a container.
 func (e *engine) next() string {
 	e.count++
 	return e.container()
 }
 
+// container is the name of the last container.
 func (e *engine) container() string { return fmt.Sprintf("unet-test-%d-%d", os.Getpid(), e.count) }
 
+// binds are the mounts of every container, and more.
 func (e *engine) binds(more []bind) []bind {
 	return append([]bind{{filepath.Join(filepath.Dir(e.tree), "app"), "/app/app"}, {"/usr", "/usr"}}, more...)
 }
@@ -224,24 +226,24 @@ rules:
   - {name: mapped, users: [100000], tags: ["msg:11-19", "udp:*:*", "tcp:*:*"], endpoints: unlimited, memory: unlimited}
 `
 
+// policy is containerPolicy for a cgroup, without rules by cgroup if unetd does not see the cgroups.
+func (e *engine) policy(t *testing.T, group string) string {
+	t.Helper()
+	text := fmt.Sprintf(containerPolicy, group)
+	if !e.cgroups {
+		t.Log("/sys/fs/cgroup has no cgroups of version 2: without rules by cgroup")
+		text = strings.ReplaceAll(text, fmt.Sprintf(`cgroups: ["/%s/*"], `, group), "")
+	}
+	return text
+}
+
 // rootIn starts an application of uid 0 in a container below a cgroup.
 func (e *engine) rootIn(t *testing.T, top, group string, binds []bind, socket string) *app {
 	t.Helper()
 	if e.isOCI() {
 		return runApp(t, e.run(t, []string{"--cgroup-parent", "/" + group}, binds, roleApp, socket))
 	}
-	cmd := e.run(t, nil, binds, roleApp, socket)
-	path := filepath.Join(top, "box")
-	if err := os.Mkdir(path, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	dir, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer dir.Close()
-	cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(dir.Fd())
-	return runApp(t, cmd)
+	return runAppIn(t, e.run(t, nil, binds, roleApp, socket), filepath.Join(top, "box"))
 }
 
 // mapped are options for a container whose uid 0 is mappedRoot outside.
@@ -265,12 +267,7 @@ func (e *engine) testApplication(t *testing.T) {
 	}
 	defer echo.Close()
 	top, group := cgroups(t)
-	text := fmt.Sprintf(containerPolicy, group)
-	if !e.cgroups {
-		t.Log("/sys/fs/cgroup has no cgroups of version 2: without rules by cgroup")
-		text = strings.ReplaceAll(text, fmt.Sprintf(`cgroups: ["/%s/*"], `, group), "")
-	}
-	file := policyFile(t, text)
+	file := policyFile(t, e.policy(t, group))
 	d := s.serve(t, "--socket-mode", "0666", "--policy", file)
 	binds := []bind{{filepath.Dir(s.socket), "/run/unet"}}
 	inside := "/run/unet/" + filepath.Base(s.socket)
@@ -360,22 +357,10 @@ func (e *engine) testUnetd(t *testing.T) {
 	if err := os.Mkdir(bpffs, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.Mount("bpf", bpffs, "bpf", 0, "mode=0700"); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(bpffs, unix.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
+	mountBPFFS(t, bpffs, unix.MNT_DETACH)
 	top, group := cgroups(t)
-	text := fmt.Sprintf(containerPolicy, group)
-	if !e.cgroups {
-		t.Log("/sys/fs/cgroup has no cgroups of version 2: without rules by cgroup")
-		text = strings.ReplaceAll(text, fmt.Sprintf(`cgroups: ["/%s/*"], `, group), "")
-	}
 	policy := filepath.Join(filepath.Dir(s.socket), "policy.yaml")
-	writePolicy(t, policy, text)
+	writePolicy(t, policy, e.policy(t, group))
 
 	host := []string{"--pid", "host", "--cgroupns", "host"}
 	d, name := e.serve(t, s, bpffs, host, "--policy", policy)
@@ -385,7 +370,7 @@ func (e *engine) testUnetd(t *testing.T) {
 	a.expect("echo t before", "before")
 	a.expect("open a frames=64 msg:1", "[msg:1]")
 
-	// The container is killed, and another takes its place.
+	// The container ends by a command of the engine, and another one is started in its place.
 	replace := func(command ...string) {
 		t.Helper()
 		if out, err := e.command(t, append(command, name)...).CombinedOutput(); err != nil {

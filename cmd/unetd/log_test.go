@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -50,9 +51,9 @@ func fullPipe(t *testing.T) (r, w *os.File) {
 }
 
 // serveWithStderr starts unetd, which logs to stderr at level debug.
-func (s *site) serveWithStderr(t *testing.T, stderr *os.File) *exec.Cmd {
+func (s *site) serveWithStderr(t *testing.T, stderr *os.File, args ...string) *exec.Cmd {
 	t.Helper()
-	cmd := s.command("serve", "--log-level", "debug", "--ready-fd", "3")
+	cmd := s.command("serve", append([]string{"--log-level", "debug", "--ready-fd", "3"}, args...)...)
 	ready, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -62,12 +63,7 @@ func (s *site) serveWithStderr(t *testing.T, stderr *os.File) *exec.Cmd {
 	if err := s.host.Start(cmd); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if cmd.ProcessState == nil {
-			cmd.Process.Kill()
-			cmd.Wait()
-		}
-	})
+	killAtEnd(t, cmd)
 	w.Close()
 	if err := ready.SetReadDeadline(time.Now().Add(patience)); err != nil {
 		t.Fatal(err)
@@ -84,12 +80,11 @@ func (s *site) openAndClose(t *testing.T, leases int) {
 	const atOnce = 8
 	ctx, cancel := context.WithTimeout(context.Background(), 4*patience)
 	defer cancel()
-	small := endpoint.Geometry{FrameCount: 64, FillSize: 64, CompletionSize: 64, RxSize: 64, TxSize: 64}
 	var all sync.WaitGroup
 	for range atOnce {
 		all.Go(func() {
 			for range leases / atOnce {
-				g, l, err := control.Open(ctx, s.socket, endpoint.Request{Geometry: small})
+				g, l, err := control.Open(ctx, s.socket, endpoint.Request{Geometry: smallGeometry(64)})
 				if err != nil {
 					t.Error(err)
 					return
@@ -105,62 +100,49 @@ func (s *site) openAndClose(t *testing.T, leases int) {
 
 // unetd works while the pipe of its log is not read, and reports how many lines were
 // dropped when it is read again.
-func TestLogIsNotRead(t *testing.T) {
+func TestUnetdWorksWhileLogIsNotRead(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
 	r, w := fullPipe(t)
-	cmd := s.serveWithStderr(t, w)
-	s.openAndClose(t, 1000)
+	file := policyFile(t, "rules: [{name: roots, users: [root], tags: ['msg:*'], endpoints: unlimited, memory: unlimited}]")
+	cmd := s.serveWithStderr(t, w, "--policy", file)
+	// Each mistake of a policy is a line of the log. All lines together are longer than maxUnwritten.
+	const mistakes = maxUnwritten / 64
+	writePolicy(t, file, "rules: ["+strings.Repeat("{name: a, colour: red}, ", mistakes)+"]")
+	if _, err := control.Reload(t.Context(), s.socket); err == nil {
+		t.Fatal("a policy with mistakes was read")
+	}
+	s.openAndClose(t, 16)
 	if t.Failed() {
 		return
 	}
 
-	var text bytes.Buffer
-	lines := make(chan struct{}, 1)
-	var mu sync.Mutex
+	reported := make(chan bool)
 	go func() {
-		b := make([]byte, 1<<16)
-		for {
-			n, err := r.Read(b)
-			mu.Lock()
-			text.Write(b[:n])
-			mu.Unlock()
-			select {
-			case lines <- struct{}{}:
-			default:
-			}
+		defer close(reported)
+		found := false
+		for lines := bufio.NewReader(r); ; {
+			line, err := lines.ReadString('\n')
 			if err != nil {
 				return
 			}
+			if !found && strings.Contains(line, `msg="lines of this log were dropped`) {
+				found = true
+				reported <- true
+			}
 		}
 	}()
-	timeout := time.After(patience)
-	said := func() bool {
-		mu.Lock()
-		defer mu.Unlock()
-		return strings.Contains(text.String(), `msg="lines of this log were dropped`)
+	select {
+	case <-reported:
+	case <-time.After(patience):
+		t.Fatal("the log does not report dropped lines")
 	}
-	for !said() {
-		select {
-		case <-lines:
-		case <-timeout:
-			t.Fatalf("the log does not report dropped lines:\n%s", text.String())
-		}
-	}
-	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Wait(); err != nil {
-		t.Error(err)
-	}
+	terminate(t, cmd)
 }
 
-// A full pipe does not delay the end of unetd.
-func TestEndWhileLogIsNotRead(t *testing.T) {
-	pair := netlab.RequirePair(t, netlab.Config{})
-	s := newSite(t, pair.A)
-	_, w := fullPipe(t)
-	cmd := s.serveWithStderr(t, w)
+// terminate sends SIGTERM to a unetd and expects exit code 0.
+func terminate(t *testing.T, cmd *exec.Cmd) {
+	t.Helper()
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
@@ -169,13 +151,20 @@ func TestEndWhileLogIsNotRead(t *testing.T) {
 	if err := cmd.Wait(); err != nil {
 		t.Error(err)
 	}
-	if left := attached(t, pair.A); left != "" {
-		t.Errorf("left behind: %s", left)
-	}
 }
 
-// The reader of the log may end at any time.
-func TestReaderOfTheLogIsGone(t *testing.T) {
+// unetd ends after SIGTERM while the pipe of its log is full.
+func TestStopWhileLogIsNotRead(t *testing.T) {
+	pair := netlab.RequirePair(t, netlab.Config{})
+	s := newSite(t, pair.A)
+	_, w := fullPipe(t)
+	cmd := s.serveWithStderr(t, w)
+	terminate(t, cmd)
+	expectDetached(t, pair.A)
+}
+
+// unetd works and ends with exit code 0 after the reader of its log has ended.
+func TestUnetdWorksWithoutReaderOfLog(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
 	r, w, err := os.Pipe()
@@ -186,19 +175,12 @@ func TestReaderOfTheLogIsGone(t *testing.T) {
 	cmd := s.serveWithStderr(t, w)
 	r.Close()
 	s.openAndClose(t, 16)
-	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Wait(); err != nil {
-		t.Error(err)
-	}
-	if left := attached(t, pair.A); left != "" {
-		t.Errorf("left behind: %s", left)
-	}
+	terminate(t, cmd)
+	expectDetached(t, pair.A)
 }
 
-// Each lease that is granted, refused or ended is a record with its user and process, but those of one user have a
-// limit, and what is left out is counted.
+// Each lease that is granted, refused or ended is a log record with its user and process. The records of one user
+// have a limit, and those beyond it are counted.
 func TestLeasesAreLogged(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
@@ -212,7 +194,7 @@ func TestLeasesAreLogged(t *testing.T) {
 	if out := s.run(t, "counters"); !strings.Contains(out, "168  lease_granted") {
 		t.Errorf("%s", out)
 	}
-	metric := string(scraper(t, path)())
+	metrics := string(scraper(t, path)())
 	d.stop(syscall.SIGTERM)
 	records := map[string]int{}
 	for _, line := range d.last {
@@ -225,31 +207,31 @@ func TestLeasesAreLogged(t *testing.T) {
 			t.Fatalf("%v: %s", err, line)
 		}
 		records[r.Msg]++
-		of := r.UID != nil && *r.UID == 0 && r.PID == os.Getpid() && r.Level == "INFO"
+		complete := r.UID != nil && *r.UID == 0 && r.PID == os.Getpid() && r.Level == "INFO"
 		switch r.Msg {
 		case "endpoint granted":
-			of = of && r.Endpoint > 0 && r.Attach == "port" && r.Mode == "tcx" && r.Interface == pair.A.Interface
+			complete = complete && r.Endpoint > 0 && r.Attach == "port" && r.Mode == "tcx" && r.Interface == pair.A.Interface
 		case "endpoint ended":
-			of = of && r.Endpoint > 0 && (r.Reason == "its application has closed it, or has ended" || r.Reason == "unetd was stopped")
+			complete = complete && r.Endpoint > 0 && (r.Reason == "its application has closed it, or has ended" || r.Reason == "unetd was stopped")
 		case "endpoint refused":
-			of = of && r.Code == "geometry" && r.Error != ""
+			complete = complete && r.Code == "geometry" && r.Error != ""
 		default:
 			continue
 		}
-		if !of {
+		if !complete {
 			t.Errorf("%s", line)
 		}
 	}
 	all := records["endpoint granted"] + records["endpoint ended"] + records["endpoint refused"]
-	if records["endpoint granted"] < 8 || records["endpoint ended"] < 8 || records["endpoint refused"] != 1 || all < 64 { // of 337
+	if records["endpoint granted"] < 8 || records["endpoint ended"] < 8 || records["endpoint refused"] != 1 || all < 64 { // of 168+168+1
 		t.Errorf("%v", records)
 	}
-	if !strings.Contains(metric, "\nunet_log_suppressed_records_total ") || strings.Contains(metric, "\nunet_log_suppressed_records_total 0\n") {
-		t.Errorf("%s", metric)
+	if !strings.Contains(metrics, "\nunet_log_suppressed_records_total ") || strings.Contains(metrics, "\nunet_log_suppressed_records_total 0\n") {
+		t.Errorf("%s", metrics)
 	}
 }
 
-// Values of the log are strings in JSON too: the policy is a path.
+// Values of the log are strings in JSON too: the policy is its path.
 func TestJSONLog(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
@@ -257,15 +239,13 @@ func TestJSONLog(t *testing.T) {
 	d := s.serve(t, "--policy", file, "--log-format", "json")
 	d.awaitLine(`"msg":"policy","policy":"` + file + `","rules":2`)
 	d.awaitLine(`"msg":"mux attached"`, `"mode":"tcx"`)
-	if err := d.cmd.Process.Signal(syscall.SIGHUP); err != nil {
-		t.Fatal(err)
-	}
+	d.signal(syscall.SIGHUP)
 	d.awaitLine(`"msg":"policy reloaded","policy":"` + file + `","rules":2`)
 	d.stop(syscall.SIGTERM)
 }
 
 // Each line is written whole, or is counted as dropped, also if there is no room for
-// another line when the number is reported.
+// another line when the number of dropped lines is reported.
 func TestLogWriter(t *testing.T) {
 	r, w := io.Pipe() // has no buffer
 	log := newLogWriter(w)
@@ -298,7 +278,7 @@ func TestLogWriter(t *testing.T) {
 	}
 }
 
-// failingWriter fails in the calls whose number, from 0, is in fails.
+// failingWriter fails in the calls whose numbers, from 0, are in fails.
 type failingWriter struct {
 	fails []int
 	calls int
@@ -313,8 +293,8 @@ func (w *failingWriter) Write(p []byte) (int, error) {
 	return w.text.Write(p)
 }
 
-// The line that reports dropped lines cannot be written either: the next one has all.
-func TestLogReportIsDropped(t *testing.T) {
+// If the line that reports dropped lines cannot be written either, it counts as dropped in the next report.
+func TestDroppedReportIsCounted(t *testing.T) {
 	out := &failingWriter{fails: []int{0, 2}}
 	log := newLogWriter(out)
 	log.report = func(n uint64) []byte { return fmt.Appendf(nil, "dropped %d\n", n) }

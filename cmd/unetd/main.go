@@ -19,6 +19,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 
@@ -34,7 +35,7 @@ const (
 	exitUsage   = 2
 )
 
-func main() { os.Exit(run(os.Args[1:])) }
+func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
 // failure marks an error of the command's work. Errors without it are about the command line.
 type failure struct{ error }
@@ -47,11 +48,14 @@ func failed(err error) error {
 	return failure{err}
 }
 
-func run(args []string) int {
-	stderr := newLogWriter(os.Stderr)
+// run runs a command line and returns the exit status.
+func run(args []string, out, errOut io.Writer) int {
+	stderr := newLogWriter(errOut)
 	defer stderr.flush()
 	root := newRoot(stderr)
 	root.SetArgs(args)
+	root.SetOut(out)
+	root.SetErr(errOut)
 	cmd, err := root.ExecuteC()
 	if err == nil {
 		return 0

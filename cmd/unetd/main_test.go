@@ -15,9 +15,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
 )
 
+// patience is how long a test waits for what must happen.
 const patience = 2 * time.Minute
 
 // This test binary also runs as unetd and as an application, chosen by an environment
@@ -45,6 +47,38 @@ func command(role string, args ...string) *exec.Cmd {
 	cmd.Env = append(os.Environ(), roleVariable+"="+role)
 	cmd.SysProcAttr = netlab.Bound()
 	return cmd
+}
+
+// runHere runs a command line of unetd in this process, on host if that is not nil. A process of its own
+// takes much longer to start. It is for commands that end and do not handle signals.
+func runHere(t *testing.T, host *netlab.Host, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errOut bytes.Buffer
+	command := func() error {
+		code = run(args, &out, &errOut)
+		return nil
+	}
+	if host == nil {
+		_ = command()
+	} else {
+		onHost(t, host, command)
+	}
+	return code, out.String(), errOut.String()
+}
+
+// killAtEnd kills a process at the end of the test if it is still running then.
+func killAtEnd(t testing.TB, cmd *exec.Cmd) {
+	t.Cleanup(func() {
+		if cmd.ProcessState == nil {
+			cmd.Process.Kill()
+			cmd.Wait()
+		}
+	})
+}
+
+// smallGeometry is the geometry of an endpoint with few frames and short rings.
+func smallGeometry(frames uint32) endpoint.Geometry {
+	return endpoint.Geometry{FrameCount: frames, FillSize: 64, CompletionSize: 64, RxSize: 64, TxSize: 64}
 }
 
 // finish runs cmd to its end, on host if that is not nil.
@@ -115,13 +149,13 @@ func (s *site) run(t *testing.T, name string, args ...string) (stdout string) {
 	return stdout
 }
 
-// process is a running unetd that was ready.
+// process is a unetd that was started by a test.
 type process struct {
 	t      testing.TB
 	cmd    *exec.Cmd
 	socket string
 	stderr chan string // lines; closed at its end
-	last   []string    // of them, those that wait has read
+	last   []string    // the lines that wait has read
 }
 
 // serve starts unetd and waits until it is ready.
@@ -162,7 +196,7 @@ func serveCommand(t testing.TB, host *netlab.Host, socket string, cmd *exec.Cmd)
 	return d
 }
 
-// watch reads stderr of the process, and ends the process with the test.
+// watch reads stderr of the process. It kills the process at the end of the test.
 func (d *process) watch(stderr io.Reader) {
 	go func() {
 		defer close(d.stderr)
@@ -170,12 +204,7 @@ func (d *process) watch(stderr io.Reader) {
 			d.stderr <- lines.Text()
 		}
 	}()
-	d.t.Cleanup(func() {
-		if d.cmd.ProcessState == nil {
-			d.cmd.Process.Kill()
-			d.cmd.Wait()
-		}
-	})
+	killAtEnd(d.t, d.cmd)
 }
 
 // awaitLine waits for a line on stderr that contains all of the given parts.
@@ -203,14 +232,22 @@ next:
 	}
 }
 
-// stop sends a signal and expects exit code 0.
+// signal sends signals.
+func (d *process) signal(signals ...os.Signal) {
+	d.t.Helper()
+	for _, s := range signals {
+		if err := d.cmd.Process.Signal(s); err != nil {
+			d.t.Fatal(err)
+		}
+	}
+}
+
+// stop sends a signal and expects exit code 0, and that the socket is removed.
 func (d *process) stop(s os.Signal) {
 	d.t.Helper()
-	if err := d.cmd.Process.Signal(s); err != nil {
-		d.t.Fatal(err)
-	}
+	d.signal(s)
 	if err := d.wait(); err != nil {
-		d.t.Errorf("unetd after %v: %v, and it said last:\n%s", s, err, strings.Join(d.last, "\n"))
+		d.t.Errorf("unetd after %v: %v; the last lines of its log:\n%s", s, err, strings.Join(d.last, "\n"))
 	}
 	if _, err := os.Lstat(d.socket); !errors.Is(err, os.ErrNotExist) {
 		d.t.Errorf("the socket: %v", err)
@@ -236,9 +273,9 @@ func (d *process) wait() error {
 	return d.cmd.Wait()
 }
 
+// socketPath is a path for a socket in a new folder that other users can enter, unlike t.TempDir.
 func socketPath(t testing.TB) string {
 	t.Helper()
-	// Not in t.TempDir, which other users cannot enter.
 	dir, err := os.MkdirTemp("", "unetd")
 	if err != nil {
 		t.Fatal(err)
@@ -250,7 +287,10 @@ func socketPath(t testing.TB) string {
 	return filepath.Join(dir, "s")
 }
 
+// Exit code, stdout and stderr of command lines. Those for which this test starts a process are the ones
+// that handle signals, and one of each exit code.
 func TestCommandLine(t *testing.T) {
+	ownProcess := []string{"", "serve", "serve --interface lo --policy /no/such/policy"}
 	for _, c := range []struct {
 		args   string
 		code   int
@@ -314,7 +354,14 @@ func TestCommandLine(t *testing.T) {
 		{"demo --help", 0, "unetd demo --pause", ""},
 		{"serve --help", 0, "host's firewall (netfilter, tc) do not apply", ""},
 	} {
-		code, stdout, stderr := finish(t, nil, command(roleUnetd, strings.Fields(c.args)...))
+		args := strings.Fields(c.args)
+		var code int
+		var stdout, stderr string
+		if slices.Contains(ownProcess, c.args) {
+			code, stdout, stderr = finish(t, nil, command(roleUnetd, args...))
+		} else {
+			code, stdout, stderr = runHere(t, nil, args...)
+		}
 		if code != c.code || !strings.Contains(stdout, c.stdout) || !strings.Contains(stderr, c.stderr) ||
 			(c.code == 0) != (stderr == "") || c.code != 0 && (strings.Count(stderr, "\n") != 1 || !strings.HasPrefix(stderr, "unetd: ")) {
 			t.Errorf("unetd %s: exit %d, stdout %q, stderr %q", c.args, code, stdout, stderr)

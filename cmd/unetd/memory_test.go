@@ -45,8 +45,8 @@ func memoryCgroup(t *testing.T, limit int) (dir string) {
 	return dir
 }
 
-// Segments are charged to unetd's memory cgroup. unetd grants no more before the limit of
-// the cgroup is reached, at which the kernel would kill it.
+// Segments are charged to unetd's memory cgroup. unetd refuses further endpoints before they reach the limit
+// of the cgroup, at which the kernel would kill unetd.
 func TestMemoryCgroup(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
@@ -62,21 +62,21 @@ func TestMemoryCgroup(t *testing.T) {
 	cmd.Args[5] = self // /proc/self/exe is the shell's there
 	d := serveCommand(t, pair.A, s.socket, cmd)
 	d.awaitLine("memory cgroup of unetd limits", "limit=192MiB", "segments=96MiB")
-	const size = 8 << 20
-	given := 0
-	for ; ; given++ {
+	const size = 8 << 20 // of the segment of a default geometry
+	granted := 0
+	for ; ; granted++ {
 		g, l, err := control.Open(context.Background(), s.socket, endpoint.Request{})
 		if errors.Is(err, endpoint.ErrBusy) && strings.Contains(err.Error(), "memory cgroup") {
 			break
 		}
 		if err != nil {
-			t.Fatalf("after %d: %v", given, err)
+			t.Fatalf("after %d endpoints: %v", granted, err)
 		}
 		defer g.Close()
 		defer l.Close()
 	}
-	if want := 96 << 20 / size; given != want {
-		t.Errorf("%d endpoints, want %d", given, want)
+	if want := 96 << 20 / size; granted != want {
+		t.Errorf("%d endpoints, want %d", granted, want)
 	}
 	d.stop(syscall.SIGTERM)
 }

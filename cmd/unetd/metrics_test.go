@@ -49,7 +49,7 @@ func scraper(t testing.TB, path string) (get func() []byte) {
 	}
 }
 
-// The metrics of a running unetd are in Prometheus' format, and say what the commands say.
+// The metrics of a running unetd are in Prometheus' format and have the values of its endpoint.
 func TestMetrics(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
@@ -77,7 +77,7 @@ func TestMetrics(t *testing.T) {
 		}
 	}
 
-	// Its end is counted, by reason.
+	// The end of the endpoint is counted, by reason.
 	s.run(t, "revoke", "1")
 	eventually(t, "the end is counted", func() bool {
 		return strings.Contains(string(scraper(t, path)()), "unet_leases_ended_total{interface=\""+pair.A.Interface+"\",reason=\"operator\"} 1\n")
@@ -88,7 +88,7 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// A metrics address in use is one line, exit status 1, and nothing is attached.
+// If the metrics address is in use, unetd ends with exit code 1 and one line, and attaches nothing.
 func TestMetricsAddressInUse(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
@@ -102,9 +102,7 @@ func TestMetricsAddressInUse(t *testing.T) {
 	if want := fmt.Sprintf("unetd: cannot serve metrics at unix:%s: bind: address already in use: choose another --metrics\n", path); code != exitFailure || stderr != want {
 		t.Errorf("exit %d: %s", code, stderr)
 	}
-	if left := attached(t, pair.A); left != "" {
-		t.Errorf("left behind: %s", left)
-	}
+	expectDetached(t, pair.A)
 }
 
 // BenchmarkScrape scrapes a unetd with 256 endpoints, each with a full table of sockets.
@@ -113,7 +111,6 @@ func BenchmarkScrape(b *testing.B) {
 	s := newSite(b, pair.A)
 	path := filepath.Join(b.TempDir(), "metrics.sock")
 	s.serve(b, "--metrics", "unix:"+path)
-	small := endpoint.Geometry{FrameCount: 64, FillSize: 64, CompletionSize: 64, RxSize: 64, TxSize: 64}
 	table, err := datapath.NewConnections()
 	if err != nil {
 		b.Fatal(err)
@@ -123,7 +120,7 @@ func BenchmarkScrape(b *testing.B) {
 		table.Records()[i] = wire.Connection{LocalPort: 7000, RemotePort: 9, Protocol: wire.ProtocolTCP, State: 4, RTT: 1000, Sent: uint64(i)}
 	}
 	for range 256 {
-		g, l, err := control.Open(b.Context(), s.socket, endpoint.Request{Geometry: small, Connections: table.File()})
+		g, l, err := control.Open(b.Context(), s.socket, endpoint.Request{Geometry: smallGeometry(64), Connections: table.File()})
 		if err != nil {
 			b.Fatal(err)
 		}

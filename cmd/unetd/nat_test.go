@@ -16,8 +16,8 @@ import (
 	"github.com/unet-go/unet/internal/netlab"
 )
 
-// masquerading is a host that masquerades what leaves by its interface, as Docker does.
-func masquerading(t *testing.T, h *netlab.Host) *nattest.Table {
+// masquerade makes a host masquerade what leaves by its interface, as Docker does.
+func masquerade(t *testing.T, h *netlab.Host) *nattest.Table {
 	t.Helper()
 	var table *nattest.Table
 	err := h.Do(func() (err error) {
@@ -33,6 +33,7 @@ func masquerading(t *testing.T, h *netlab.Host) *nattest.Table {
 	return table
 }
 
+// underNAT is a policy for hosts that masquerade.
 const underNAT = `
 rules:
   - name: nobodys
@@ -46,7 +47,7 @@ rules:
 // are. With nat: warn ports are granted too, and one warning is logged.
 func TestPortsThatNATMayUse(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
-	masquerading(t, pair.A)
+	masquerade(t, pair.A)
 	s := newSite(t, pair.A)
 	file := policyFile(t, underNAT)
 	d := s.serve(t, "--socket-mode", "0666", "--policy", file)
@@ -65,9 +66,7 @@ func TestPortsThatNATMayUse(t *testing.T) {
 	a.expect("claim a udp:10.0.0.130:7001", "udp:10.0.0.130:7001")
 
 	writePolicy(t, file, underNAT+"    nat: warn\n")
-	if err := d.cmd.Process.Signal(syscall.SIGHUP); err != nil {
-		t.Fatal(err)
-	}
+	d.signal(syscall.SIGHUP)
 	d.awaitLine("policy reloaded")
 	for line, want := range map[string]string{
 		"claim a udp:10.0.0.1:7001": "udp:10.0.0.1:7001",
@@ -82,17 +81,17 @@ func TestPortsThatNATMayUse(t *testing.T) {
 }
 
 // If masquerading uses a range of ports only, the others are granted, and are chosen.
-func TestPortsThatNATKeepsClearOf(t *testing.T) {
+func TestPortsOutsideNATRange(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
-	table := masquerading(t, pair.A)
+	table := masquerade(t, pair.A)
 	err := pair.A.Do(func() error {
 		table.FlushTable(table.Table)
 		if err := table.Flush(); err != nil {
 			return err
 		}
-		// All from 7010 on, but for a hundred.
-		for _, last := range [][2]uint16{{7010, 40000}, {40101, 65535}} {
-			if err := table.MasqueradeTo(unix.IPPROTO_UDP, last[0], last[1]); err != nil {
+		// All UDP ports from 7010 on except 40001 to 40100.
+		for _, ports := range [][2]uint16{{7010, 40000}, {40101, 65535}} {
+			if err := table.MasqueradeTo(unix.IPPROTO_UDP, ports[0], ports[1]); err != nil {
 				return err
 			}
 		}
@@ -108,11 +107,11 @@ func TestPortsThatNATKeepsClearOf(t *testing.T) {
 	a.expect("claim a udp:10.0.0.1:7009", "udp:10.0.0.1:7009")
 	a.expect("claim a udp:10.0.0.1:7010", "tag-denied: ")
 	a.expect("claim a udp:10.0.0.1:40100", "udp:10.0.0.1:40100")
-	a.expect("claim a udp:10.0.0.1:40000-40063", "tag-denied: ") // of 40000
+	a.expect("claim a udp:10.0.0.1:40000-40063", "tag-denied: ") // masquerading may use 40000
 	for range 2 {
 		a.expect("claim a tcp:10.0.0.1:0", "tcp:10.0.0.1:70")
 	}
-	a.expect("claim a tcp:10.0.0.1:0", "tag-held: ") // 7000 and 7099 were all
+	a.expect("claim a tcp:10.0.0.1:0", "tag-held: ") // only 7000 and 7099 are left to endpoints
 	for range 30 {
 		got := netip.MustParseAddrPort(strings.TrimPrefix(a.expect("claim a udp:10.0.0.1:0", "udp:10.0.0.1:"), "udp:"))
 		if got.Port() >= 7010 && got.Port() <= 40000 {
@@ -122,10 +121,10 @@ func TestPortsThatNATKeepsClearOf(t *testing.T) {
 	d.stop(syscall.SIGTERM)
 }
 
-// Without a policy root may claim such ports, with a warning.
+// Without a policy root may claim ports that masquerading may use, with a warning in the log.
 func TestRootIsWarnedOfNAT(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
-	masquerading(t, pair.A)
+	masquerade(t, pair.A)
 	s := newSite(t, pair.A)
 	d := s.serve(t)
 	a := newApplication(s.socket)

@@ -12,7 +12,7 @@ import (
 )
 
 // An operator revokes an endpoint of another user, reloads the policy, and drains unetd.
-func TestOperate(t *testing.T) {
+func TestRevokeReloadAndDrain(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
 	file := policyFile(t, nobodys)
@@ -42,7 +42,7 @@ func TestOperate(t *testing.T) {
 	d.awaitLine("endpoint revoked by an operator", "endpoint=1", `reason="moved to host b"`, "uid=0")
 	a.expect("claim b udp:10.0.0.1:7000", "udp:10.0.0.1:7000") // the tag is free
 
-	// A policy of garbage leaves the old one in force.
+	// A file that is no policy leaves the old policy in force.
 	says(file+": reloaded, 2 rules\nno rule has changed", "reload")
 	writePolicy(t, file, "\x00garbage")
 	code, stdout, stderr := finish(t, pair.A, s.command("reload"))
@@ -74,7 +74,7 @@ func TestOperate(t *testing.T) {
 	}
 	uplinks("1", true)
 	d.kill()
-	// The next unetd grants endpoints, and takes those over that there are.
+	// The next unetd does not drain, and takes over the endpoint that there is.
 	d = s.serve(t, "--socket-mode", "0666", "--policy", file)
 	says("draining: no new endpoints are granted (unetd drain --undo)", "drain")
 	eventually(t, "the endpoint is presented", func() bool { return strings.Contains(s.run(t, "list"), "leased") })

@@ -37,7 +37,7 @@ func writePolicy(t *testing.T, file, text string) {
 	}
 }
 
-// nobodys is the rule for user nobody, as whom the applications run.
+// nobodys is a policy for user nobody, as whom the applications run, and for root.
 const nobodys = `
 rules:
   - name: nobodys
@@ -53,8 +53,8 @@ rules:
     trusted: true
 `
 
-// A process without privilege gets what the policy permits. The rest is refused, by the
-// open and by the lease.
+// A process without privilege gets the tags that the policy permits. Other tags are refused, in the request to
+// open an endpoint and in later claims.
 func TestPolicy(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{IPv6: true})
 	s := newSite(t, pair.A)
@@ -65,13 +65,13 @@ func TestPolicy(t *testing.T) {
 	a.expect("open a frames=64 udp:10.0.0.1:7000 msg:1", "[udp:10.0.0.1:7000 msg:1]")
 	for line, want := range map[string]string{
 		"claim a udp:10.0.0.1:7001":        "udp:10.0.0.1:7001",
-		"claim a udp:10.0.0.1:53":          "udp:10.0.0.1:53", // named
+		"claim a udp:10.0.0.1:53":          "udp:10.0.0.1:53", // below 1024, but the rule names it
 		"claim a tcp:10.0.0.1:8080":        "tcp:10.0.0.1:8080",
 		"claim a tcp:10.0.0.1:32768-32831": "tcp:10.0.0.1:32768-32831",
 		"claim a msg:9":                    "msg:9",
 		"claim a addr:10.0.0.130":          "addr:10.0.0.130",
 		"claim a udp:10.0.0.1:8000":        "tag-denied: tag not allowed: udp:10.0.0.1:8000: rule nobodys of ",
-		"claim a udp:10.0.0.1:7040-7103":   "tag-denied: ", // not all of it
+		"claim a udp:10.0.0.1:7040-7103":   "tag-denied: ", // the rule permits only a part of the block
 		"claim a tcp:10.0.0.1:80":          "tag-denied: tag not allowed: tcp:10.0.0.1:80: rule nobodys of ",
 		"claim a msg:10":                   "tag-denied: ",
 		"claim a addr:10.0.0.100":          "tag-denied: ",
@@ -82,16 +82,16 @@ func TestPolicy(t *testing.T) {
 			t.Errorf("%s", got)
 		}
 	}
-	// On an address that it has as a whole, any port.
+	// The owner of an address may claim any of its ports.
 	a.expect("claim a udp:10.0.0.130:7", "udp:10.0.0.130:7")
-	// A wildcard becomes a permitted port.
+	// A claim of any port gets a permitted port.
 	for range 5 {
 		a.expect("claim a udp:10.0.0.1:0", "udp:10.0.0.1:70")
 		a.expect("claim a udp:0.0.0.0:0", "udp:10.0.0.1:70")
 	}
 	a.expect("claim a tcp:0.0.0.0:0", "tcp:10.0.0.1:")
 	a.expect("claim a tcp:10.0.0.1:0-63", "tcp:10.0.0.1:")
-	a.expect("claim a udp:10.0.0.1:0-63", "tag-denied: ") // no block is whole
+	a.expect("claim a udp:10.0.0.1:0-63", "tag-denied: ") // no block is permitted as a whole
 	a.expect("claim a tcp:[fd00::1]:8080", "tcp:[fd00::1]:8080")
 	a.expect("claim a tcp:[::]:0-63", "tcp:[fd00::1]:")
 	a.expect("claim a udp:[::]:0", "tag-denied: ")
@@ -99,10 +99,10 @@ func TestPolicy(t *testing.T) {
 		a.expect("claim a msg:0", "msg:")
 	}
 	a.expect("claim a msg:0", "tag-held: ")
-	a.expect("open b frames=64 udp:10.0.0.1:0 msg:0", "tag-held: ") // all or none
+	a.expect("open b frames=64 udp:10.0.0.1:0 msg:0", "tag-held: ") // all tags of a request or none
 	a.expect("open b frames=64 udp:0.0.0.0:0 tcp:10.0.0.1:9999 udp:10.0.0.1:0", "[udp:10.0.0.1:70")
 
-	// Another user has another rule.
+	// The rule of root.
 	g, l, err := control.Open(context.Background(), s.socket, endpoint.Request{Attach: endpoint.AttachQueue})
 	if err != nil {
 		t.Errorf("queue attachment of a trusted user: %v", err)
@@ -118,21 +118,21 @@ func TestPolicy(t *testing.T) {
 	a.expect("ended a", "lease closed: unetd was stopped")
 }
 
-// What check-config predicts with tags is what unetd does.
+// check-config predicts for tags whether unetd grants them.
 func TestCheckConfigPredicts(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{IPv6: true})
 	s := newSite(t, pair.A)
-	const few = `
-  - name: fews
+	const groupRules = `
+  - name: few
     groups: [4711]
     tags: ["udp:10.0.0.1:7000-7099", "tcp:[fd00::/64]:80", "tcp:[fd00::/64]:81-6463", "addr:10.0.0.128/25"]
     endpoints: unlimited
     memory: unlimited
     ports: 64
   - {name: none, groups: [4712], operator: true}`
-	// Without limits of endpoints and memory: an endpoint that was closed counts for a time.
+	// Without limits of endpoints and memory, because an endpoint that was closed still counts for a short time.
 	others := strings.NewReplacer("\nrules:", "", "endpoints: 3", "endpoints: unlimited", "memory: 1MiB", "memory: unlimited").Replace(nobodys)
-	file := policyFile(t, "rules:"+few+others)
+	file := policyFile(t, "rules:"+groupRules+others)
 	s.serve(t, "--socket-mode", "0666", "--policy", file)
 	for _, group := range []string{"4711", "4712", "4713"} {
 		gid, err := strconv.ParseUint(group, 10, 32)
@@ -149,7 +149,7 @@ func TestCheckConfigPredicts(t *testing.T) {
 			"tcp:[fd00::1]:128-191 udp:10.0.0.1:7000",
 		} {
 			// As user nobody in this group, by its number: the group database need not have it.
-			code, stdout, stderr := finish(t, pair.A, command(roleUnetd, append([]string{"check-config", file, "--as", "65534", "--group", group, "--interface", pair.A.Interface}, strings.Fields(tags)...)...))
+			code, stdout, stderr := runHere(t, pair.A, append([]string{"check-config", file, "--as", "65534", "--group", group, "--interface", pair.A.Interface}, strings.Fields(tags)...)...)
 			answer := a.ask("open x frames=64 " + tags)
 			got := strings.HasPrefix(answer, "[")
 			if got != (code == 0) || code > 1 || got != (stderr == "") {
@@ -162,16 +162,15 @@ func TestCheckConfigPredicts(t *testing.T) {
 			a.expect("close x", "ok")
 			a.expect("drop x", "ok")
 		}
-		if few := map[string]bool{"4711": true, "4712": false, "4713": true}[group]; few != (granted > 5) || granted > 20 {
+		if some := map[string]bool{"4711": true, "4712": false, "4713": true}[group]; some != (granted > 5) || granted > 20 {
 			t.Errorf("group %s: %d were granted", group, granted)
 		}
 	}
 }
 
-// A claim with a wildcard address that the rule does not permit for the uplink's address is
-// refused before the mux claims it. Otherwise the error would show whether the port is held, and a
-// free port would be held until it is given back.
-func TestWildcardAddressWithinPolicy(t *testing.T) {
+// A claim with a wildcard address is refused if the rule does not permit the tag on the uplink's address. It is
+// refused before the mux claims the tag: otherwise the error would show whether another endpoint holds it.
+func TestWildcardAddressOutsidePolicyIsRefused(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	first, second := pair.A.Addr.Addr(), netip.MustParseAddr("10.0.0.5")
 	err := pair.A.Do(func() error {
@@ -210,7 +209,7 @@ rules:
 	d.stop(syscall.SIGTERM)
 }
 
-// Without a policy file only root gets anything.
+// Without a policy file only root gets endpoints.
 func TestNoPolicy(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
@@ -228,7 +227,7 @@ func TestNoPolicy(t *testing.T) {
 	d.stop(syscall.SIGTERM)
 }
 
-// A rule applies by a group as by a user, also by a supplementary group.
+// A rule can apply by a supplementary group of the process.
 func TestPolicyByGroup(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
@@ -252,13 +251,13 @@ func TestQuota(t *testing.T) {
 	for _, name := range []string{"a", "b", "c"} {
 		a.expect("open "+name+" frames=64", "[]")
 	}
-	full := "busy: unetd at " + s.socket + ": busy: uid 65534 has 3 of at most 3 endpoints (rule nobodys of "
-	a.expect("open d frames=64", full)
-	startApp(t, s.socket).expect("open d frames=64", full) // another process of the same user
+	atLimit := "busy: unetd at " + s.socket + ": busy: uid 65534 has 3 of at most 3 endpoints (rule nobodys of "
+	a.expect("open d frames=64", atLimit)
+	startApp(t, s.socket).expect("open d frames=64", atLimit) // another process of the same user
 	a.expect("close a", "ok")
-	a.expect("open d frames=64", full)
+	a.expect("open d frames=64", atLimit)
 	a.expect("drop-xsk a", "ok") // the segment is still open
-	a.expect("open d frames=64", full)
+	a.expect("open d frames=64", atLimit)
 	freed := func(line string) {
 		t.Helper()
 		eventually(t, line, func() bool { return strings.HasPrefix(a.ask(line), "[]") })
@@ -268,11 +267,11 @@ func TestQuota(t *testing.T) {
 	// Memory has a limit of its own.
 	a.expect("close b", "ok")
 	a.expect("drop b", "ok")
-	eventually(t, "one is free", func() bool {
+	eventually(t, "endpoint b is freed", func() bool {
 		return strings.HasPrefix(a.ask("open e frames=512"), "busy: unetd at "+s.socket+": busy: uid 65534 has 256KiB of at most 1MiB of memory in segments (rule nobodys of ")
 	})
-	a.expect("open e frames=384", "[]") // 768 KiB: just
-	// A process that has ended holds nothing.
+	a.expect("open e frames=384", "[]") // 768 KiB: 1 MiB in all
+	// The endpoints of a process that has ended do not count.
 	a.kill()
 	a = startApp(t, s.socket)
 	freed("open a frames=512")
@@ -287,9 +286,7 @@ func TestReload(t *testing.T) {
 	d := s.serve(t, "--socket-mode", "0666", "--policy", file)
 	hup := func(parts ...string) {
 		t.Helper()
-		if err := d.cmd.Process.Signal(syscall.SIGHUP); err != nil {
-			t.Fatal(err)
-		}
+		d.signal(syscall.SIGHUP)
 		d.awaitLine(parts...)
 	}
 	a := startApp(t, s.socket)
@@ -330,6 +327,6 @@ func TestReload(t *testing.T) {
 	d.awaitLine("policy reloaded")
 	a.expect("close a", "ok")
 	a.expect("drop a", "ok")
-	eventually(t, "the old limit", func() bool { return a.ask("open d frames=64 msg:5") == "[msg:5]" })
+	eventually(t, "endpoint a is freed, and the limit is 3 again", func() bool { return a.ask("open d frames=64 msg:5") == "[msg:5]" })
 	d.stop(syscall.SIGTERM)
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/unet-go/unet/internal/netlab"
 )
 
-// The rates of the policy apply to endpoints when they are opened, when the policy is read again, while no unetd runs,
-// and when the next one has them.
+// An endpoint has the rates of the policy when it is opened, after the policy is read again, and when the next unetd
+// has taken it over with another policy.
 func TestRates(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
@@ -37,26 +37,24 @@ func TestRates(t *testing.T) {
 			t.Errorf("%s: %+v, want %+v", what, got, want)
 		}
 	}
-	user := endpoint.Rates{User: endpoint.Rate{Packets: 300_000, PacketBurst: 3000}}
-	both := endpoint.Rates{Endpoint: endpoint.Rate{Packets: 100_000, PacketBurst: 500, Bytes: 125_000_000, ByteBurst: 625_000}}
+	perUser := endpoint.Rates{User: endpoint.Rate{Packets: 300_000, PacketBurst: 3000}}
+	perEndpoint := endpoint.Rates{Endpoint: endpoint.Rate{Packets: 100_000, PacketBurst: 500, Bytes: 125_000_000, ByteBurst: 625_000}}
 	a := startApp(t, s.socket)
 	a.expect("open a frames=64 msg:1", "[msg:1]")
-	want("opened", user)
+	want("opened", perUser)
 	reload := func(text string) {
 		t.Helper()
 		writePolicy(t, file, text)
-		if err := d.cmd.Process.Signal(syscall.SIGHUP); err != nil {
-			t.Fatal(err)
-		}
+		d.signal(syscall.SIGHUP)
 		d.awaitLine("policy reloaded")
 	}
 	reload(second + nobodys)
-	want("after a change", both)
+	want("after a change", perEndpoint)
 	if list := s.run(t, "list"); !strings.Contains(list, "  100000/s (burst 500), 1Gbit/s (burst 625000 bytes)  0 ") || !strings.Contains(list, "  RATES ") {
 		t.Error(list)
 	}
 	reload("rules: []")
-	want("without a rule", both)
+	want("without a rule", perEndpoint)
 	reload(nobodys)
 	want("without limits", endpoint.Rates{})
 	if list := s.run(t, "list"); strings.Contains(list, "RATES") {
@@ -69,7 +67,7 @@ func TestRates(t *testing.T) {
 	d = s.serve(t, "--socket-mode", "0666", "--policy", file)
 	eventually(t, "the endpoint is presented, and has the rates of the new policy", func() bool {
 		got := rates()
-		return len(got) == 1 && got[0] == user
+		return len(got) == 1 && got[0] == perUser
 	})
 	d.stop(syscall.SIGTERM)
 }

@@ -20,8 +20,7 @@ import (
 	"github.com/unet-go/unet/internal/route"
 )
 
-// attached lists what unetd has on a host: the program on its uplink, its cutter, and
-// ports.
+// attached lists what unetd has on a host: the program on its uplink, and the devices that it has made.
 func attached(t *testing.T, h *netlab.Host) string {
 	t.Helper()
 	var all []string
@@ -36,6 +35,7 @@ func attached(t *testing.T, h *netlab.Host) string {
 	return strings.Join(all, " ")
 }
 
+// forLinks calls f for each device of a host.
 func forLinks(t *testing.T, h *netlab.Host, f func(*netlink.LinkAttrs)) {
 	t.Helper()
 	err := h.Do(func() error {
@@ -50,7 +50,7 @@ func forLinks(t *testing.T, h *netlab.Host, f func(*netlink.LinkAttrs)) {
 	}
 }
 
-// pins are the files that unetd keeps at a site.
+// pins are the files that unetd keeps in the BPF file system of a site.
 func (s *site) pins(t *testing.T) (names []string) {
 	t.Helper()
 	err := filepath.WalkDir(s.bpffs+"/unet", func(path string, d fs.DirEntry, err error) error {
@@ -65,9 +65,9 @@ func (s *site) pins(t *testing.T) (names []string) {
 	return names
 }
 
-// hold opens the pinned links until the test ends, so that a program which is not detached explicitly
-// stays attached.
-func (s *site) hold(t *testing.T) {
+// holdLinks opens the pinned links until the test ends, so that a program which is not detached
+// explicitly stays attached.
+func (s *site) holdLinks(t *testing.T) {
 	t.Helper()
 	for _, name := range s.pins(t) {
 		if !strings.HasPrefix(filepath.Base(name), "link") && filepath.Base(name) != "uplink" {
@@ -81,12 +81,18 @@ func (s *site) hold(t *testing.T) {
 	}
 }
 
-// untouched expects that nothing of unetd is on the host or at the site.
-func (s *site) untouched(t *testing.T) {
+// expectDetached expects that nothing of unetd is on a host.
+func expectDetached(t *testing.T, h *netlab.Host) {
 	t.Helper()
-	if left := attached(t, s.host); left != "" {
+	if left := attached(t, h); left != "" {
 		t.Errorf("left behind: %s", left)
 	}
+}
+
+// expectNothingLeft expects that nothing of unetd is on the host or at the site.
+func (s *site) expectNothingLeft(t *testing.T) {
+	t.Helper()
+	expectDetached(t, s.host)
 	if left := s.pins(t); len(left) > 0 {
 		t.Errorf("left pinned: %v", left)
 	}
@@ -95,7 +101,7 @@ func (s *site) untouched(t *testing.T) {
 	}
 }
 
-// programs are those on a host's devices.
+// programs are the programs on a host's devices.
 func programs(t *testing.T, h *netlab.Host) (ids []ebpf.ProgramID) {
 	t.Helper()
 	forLinks(t, h, func(a *netlink.LinkAttrs) { ids = append(ids, programsOf(t, a)...) })
@@ -134,8 +140,14 @@ func TestStopLeavesNothing(t *testing.T) {
 	}
 	d.stop(syscall.SIGTERM)
 	a.expect("ended a", "lease closed: unetd was stopped")
-	s.untouched(t)
-	for _, id := range loaded {
+	s.expectNothingLeft(t)
+	awaitUnloaded(t, loaded)
+}
+
+// awaitUnloaded waits until the kernel has none of these programs any more.
+func awaitUnloaded(t *testing.T, ids []ebpf.ProgramID) {
+	t.Helper()
+	for _, id := range ids {
 		eventually(t, fmt.Sprint("program ", id, " is gone"), func() bool {
 			p, err := ebpf.NewProgramFromID(id)
 			if err == nil {
@@ -148,7 +160,7 @@ func TestStopLeavesNothing(t *testing.T) {
 
 // The endpoints of a unetd that was killed go on. The next unetd takes over their
 // leases, and counts the endpoints.
-func TestKilledAndStartedAgain(t *testing.T) {
+func TestRestartAfterKill(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
 	serve := func() *process {
@@ -157,7 +169,7 @@ func TestKilledAndStartedAgain(t *testing.T) {
 	d := serve()
 	a, b := startApp(t, s.socket), startApp(t, s.socket)
 	a.expect("open a frames=64 udp:10.0.0.1:7000 addr:10.0.0.130", "[udp:10.0.0.1:7000 addr:10.0.0.130]")
-	ofOne := len(programs(t, pair.A))
+	programsOfOne := len(programs(t, pair.A))
 	b.expect("open b frames=64 msg:1", "[msg:1]")
 	before := attached(t, pair.A)
 	d.kill()
@@ -169,7 +181,7 @@ func TestKilledAndStartedAgain(t *testing.T) {
 	}
 	// One ends while no unetd runs. The kernel removes its port a moment later.
 	b.kill()
-	eventually(t, "its port is gone", func() bool { return len(programs(t, pair.A)) == ofOne })
+	eventually(t, "its port is gone", func() bool { return len(programs(t, pair.A)) == programsOfOne })
 
 	d = serve()
 	d.awaitLine("endpoint presented", "endpoint=1", "uid=65534")
@@ -188,17 +200,17 @@ func TestKilledAndStartedAgain(t *testing.T) {
 	a.expect("open x frames=64", "[]")
 	a.expect("open y frames=64", "[]")
 	a.expect("open z frames=64", "busy: unetd at "+s.socket+": busy: uid 65534 has 3 of at most 3 endpoints")
-	// What it got from the earlier unetd is freed too.
+	// The endpoint that the earlier unetd granted is freed too.
 	a.expect("close a", "ok")
 	a.expect("drop a", "ok")
-	eventually(t, "the adopted one is freed", func() bool { return a.ask("open z frames=64") == "[]" })
+	eventually(t, "the endpoint of the earlier unetd is freed", func() bool { return a.ask("open z frames=64") == "[]" })
 	d.stop(syscall.SIGTERM)
-	s.untouched(t)
+	s.expectNothingLeft(t)
 }
 
 // Endpoints whose applications do not connect in time are reclaimed, and a late application
 // gets an error with the reason.
-func TestGrace(t *testing.T) {
+func TestReclaimAfterGrace(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
 	file := policyFile(t, nobodys)
@@ -223,11 +235,11 @@ func TestGrace(t *testing.T) {
 	a.expect("ended a", "lease closed: ")
 	a.expect("open b frames=64 msg:1", "[msg:1]")
 	d.stop(syscall.SIGTERM)
-	s.untouched(t)
+	s.expectNothingLeft(t)
 }
 
 // With --keep unetd ends and another one takes over, without an effect on applications.
-func TestKeep(t *testing.T) {
+func TestStopWithKeep(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
 	file := policyFile(t, nobodys)
@@ -244,14 +256,13 @@ func TestKeep(t *testing.T) {
 	if list := s.run(t, "list"); !strings.Contains(list, " leased  msg:1 msg:2\n") {
 		t.Errorf("%s", list)
 	}
-	s.hold(t)
+	s.holdLinks(t)
 	d.stop(syscall.SIGTERM)
 	a.expect("ended a", "lease closed: unetd was stopped")
-	s.untouched(t)
+	s.expectNothingLeft(t)
 }
 
-// cleanup removes what is left when all processes have been killed, and leaves what is in
-// use.
+// cleanup removes what is left when all processes have been killed, and keeps what is in use.
 func TestCleanup(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
@@ -280,11 +291,11 @@ func TestCleanup(t *testing.T) {
 	}
 	a.kill()
 	eventually(t, "the port is gone", func() bool { return attached(t, pair.A) == idle })
-	s.hold(t)
+	s.holdLinks(t)
 	if out := s.run(t, "cleanup"); !strings.Contains(out, ": removed, no process serves it\n") {
 		t.Errorf("%s", out)
 	}
-	s.untouched(t)
+	s.expectNothingLeft(t)
 	if out := s.run(t, "cleanup"); out != "nothing to clean up\n" {
 		t.Errorf("%s", out)
 	}
@@ -297,5 +308,5 @@ func TestCleanup(t *testing.T) {
 	if out := s.run(t, "cleanup", "--force"); strings.Count(out, ": removed, ") != 2 {
 		t.Errorf("%s", out)
 	}
-	s.untouched(t)
+	s.expectNothingLeft(t)
 }

@@ -28,6 +28,8 @@ import (
 	"github.com/unet-go/unet/internal/netlab"
 )
 
+// A unetd with default flags: its socket, the grant of an endpoint, the calls of a lease, refusals, a queue
+// attachment, and the end.
 func TestServe(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
@@ -96,7 +98,7 @@ func TestServe(t *testing.T) {
 	ql.Close()
 	q.Close()
 
-	// Reclaimed by the time Close returns.
+	// The endpoint has been reclaimed when Close returns.
 	l.Close()
 	g2, l2, err := control.Open(ctx, socket, endpoint.Request{Tags: g.Tags})
 	if err != nil {
@@ -105,12 +107,11 @@ func TestServe(t *testing.T) {
 	defer g2.Close()
 	d.stop(syscall.SIGTERM)
 	<-l2.Done()
-	if left := attached(t, pair.A); left != "" {
-		t.Errorf("left behind: %s", left)
-	}
+	expectDetached(t, pair.A)
 }
 
-func TestInterruptAndAgain(t *testing.T) {
+// unetd starts again after SIGINT, and SIGINT detaches everything.
+func TestRestartAfterInterrupt(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
 	for range 2 {
@@ -118,9 +119,7 @@ func TestInterruptAndAgain(t *testing.T) {
 		d.awaitLine(`"msg":"ready"`, `"mode":"generic"`)
 		d.stop(os.Interrupt)
 	}
-	if left := attached(t, pair.A); left != "" {
-		t.Errorf("left behind: %s", left)
-	}
+	expectDetached(t, pair.A)
 }
 
 // Two signals at once have the effect of one: everything is detached.
@@ -130,22 +129,19 @@ func TestTwoSignals(t *testing.T) {
 	d := s.serve(t, "--socket-mode", "0666", "--policy", policyFile(t, nobodys))
 	a := startApp(t, s.socket)
 	a.expect("open a frames=64 msg:1", "[msg:1]")
-	// While it is stopped it gets neither, then both: two of one kind would be merged.
-	for _, signal := range []os.Signal{syscall.SIGSTOP, syscall.SIGTERM, syscall.SIGINT, syscall.SIGCONT} {
-		if err := d.cmd.Process.Signal(signal); err != nil {
-			t.Fatal(err)
-		}
-	}
+	// The kernel keeps the signals while the process is stopped, and then delivers both. Two of the same number
+	// would be one.
+	d.signal(syscall.SIGSTOP, syscall.SIGTERM, syscall.SIGINT, syscall.SIGCONT)
 	if err := d.wait(); err != nil {
-		t.Errorf("ended with %v, and said last:\n%s", err, strings.Join(d.last, "\n"))
+		t.Errorf("ended with %v; the last lines of its log:\n%s", err, strings.Join(d.last, "\n"))
 	}
 	a.expect("ended a", "lease closed: unetd was stopped")
-	s.untouched(t)
+	s.expectNothingLeft(t)
 }
 
-// A later signal ends a unetd that hangs; one that comes together with the first does not.
-// Here unetd waits for a service manager that does not read.
-func TestSignalsWhileItHangs(t *testing.T) {
+// A signal that comes soon after the first does not end a unetd that hangs; a later one does. Here unetd hangs
+// because it waits for a service manager that does not read.
+func TestLaterSignalEndsHangingUnetd(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
 	notify := s.socket + ".notify"
@@ -177,22 +173,18 @@ func TestSignalsWhileItHangs(t *testing.T) {
 	d := &process{t: t, cmd: cmd, socket: s.socket, stderr: make(chan string, 1000)}
 	d.watch(stderr)
 	d.awaitLine("msg=ready")
-	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	d.signal(syscall.SIGTERM)
 	d.awaitLine("msg=stopping", "signal=terminated")
-	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	d.signal(syscall.SIGTERM)
 	d.awaitLine("level=WARN", "still stopping")
-	again := make(chan struct{})
-	defer close(again)
+	done := make(chan struct{})
+	defer close(done)
 	go func() {
 		for tick := time.NewTicker(100 * time.Millisecond); ; {
 			select {
 			case <-tick.C:
 				cmd.Process.Signal(syscall.SIGTERM) // an error means that it has ended
-			case <-again:
+			case <-done:
 				return
 			}
 		}
@@ -203,12 +195,14 @@ func TestSignalsWhileItHangs(t *testing.T) {
 	}
 }
 
+// unetd does not start, and says why in one line: a wrong interface or socket path, or another unetd. It leaves
+// nothing behind.
 func TestCannotServe(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
 	socket := s.socket
 	file := socket + ".txt"
-	if err := os.WriteFile(file, []byte("precious"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte("content"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	other, err := net.Listen("unix", socket+".other")
@@ -229,9 +223,7 @@ func TestCannotServe(t *testing.T) {
 	fails(pair.A, "is not a socket", "--interface", pair.A.Interface, "--socket", file)
 	fails(pair.A, "socket path in use", "--interface", pair.A.Interface, "--socket", socket+".other")
 	fails(pair.A, "at most 107", "--interface", pair.A.Interface, "--socket", "/run/"+strings.Repeat("long/", 30))
-	if left := attached(t, pair.A); left != "" {
-		t.Errorf("left behind: %s", left)
-	}
+	expectDetached(t, pair.A)
 
 	fails(pair.A, "make it (mkdir -p /no/such)", "--interface", pair.A.Interface, "--socket", socket, "--bpffs", "/no/such")
 
@@ -240,10 +232,10 @@ func TestCannotServe(t *testing.T) {
 	// Another unetd for the interface: one that sees the first one's pins, and one that does not.
 	fails(pair.A, "another process serves this interface", "--interface", pair.A.Interface, "--socket", socket+".2")
 	fails(pair.A, "stop the other unetd, or use another --interface", "--interface", pair.A.Interface, "--socket", socket+".2")
-	other2 := netlab.BPFFS(t)
-	fails(pair.A, "another process serves this interface: "+pair.A.Interface+" has program ", "--interface", pair.A.Interface, "--socket", socket+".2", "--bpffs", other2)
+	otherBPFFS := netlab.BPFFS(t)
+	fails(pair.A, "another process serves this interface: "+pair.A.Interface+" has program ", "--interface", pair.A.Interface, "--socket", socket+".2", "--bpffs", otherBPFFS)
 	d.stop(syscall.SIGTERM)
-	if b, err := os.ReadFile(file); err != nil || string(b) != "precious" {
+	if b, err := os.ReadFile(file); err != nil || string(b) != "content" {
 		t.Errorf("file: %q, %v", b, err)
 	}
 	if entries, err := os.ReadDir(filepath.Dir(socket)); err != nil || len(entries) != 2 {
@@ -251,9 +243,9 @@ func TestCannotServe(t *testing.T) {
 	}
 }
 
-// The command in unetd's error detaches a foreign program: one that was attached by netlink,
-// and one that a link holds, where the kernel refuses netlink.
-func TestDetachAdvice(t *testing.T) {
+// unetd's error has the command that detaches the program of another process: one that was attached by netlink,
+// and one that a link holds, which netlink cannot detach.
+func TestErrorHasCommandToDetach(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
 	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()}}) // XDP_PASS
@@ -297,7 +289,7 @@ func TestDetachAdvice(t *testing.T) {
 		return held
 	}
 	const lo = 1
-	elsewhere := hold(lo) // concerns nobody
+	elsewhere := hold(lo) // on an interface that unetd does not serve
 	defer elsewhere.Close()
 	held := hold(uplink().Attrs().Index)
 	defer held.Close()
@@ -306,14 +298,14 @@ func TestDetachAdvice(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := set(-1); err == nil {
-		t.Error("netlink took off what a link holds")
+		t.Error("netlink detached the program that a link holds")
 	}
 	refused(fmt.Sprintf("detach it (bpftool link detach id %d, or stop the process that holds the link: pid %d ", info.ID, os.Getpid()))
 	if err := errors.Join(elsewhere.Close(), held.Detach()); err != nil { // BPF_LINK_DETACH, as bpftool does
 		t.Error(err)
 	}
 	s.serve(t).stop(syscall.SIGTERM)
-	s.untouched(t)
+	s.expectNothingLeft(t)
 }
 
 // unetd runs as user nobody with the capabilities that its help lists, and its error names
@@ -325,29 +317,25 @@ func TestCapabilities(t *testing.T) {
 	socket := socketPath(t)
 	// User nobody cannot open /proc/PID/fd of this process, so it is mounted.
 	bpffs := filepath.Join(filepath.Dir(socket), "bpf")
-	if err := errors.Join(os.Mkdir(bpffs, 0o700), unix.Mount("bpf", bpffs, "bpf", 0, "mode=0700")); err != nil {
+	if err := os.Mkdir(bpffs, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := errors.Join(unix.Unmount(bpffs, 0), os.Remove(bpffs)); err != nil {
-			t.Error(err)
-		}
-	})
+	mountBPFFS(t, bpffs, 0)
 	for _, dir := range []string{filepath.Dir(socket), bpffs} {
 		if err := os.Chown(dir, netlab.NobodyID, netlab.NobodyID); err != nil {
 			t.Fatal(err)
 		}
 	}
-	as := func(capabilities []uintptr, args ...string) *exec.Cmd {
+	serveWith := func(capabilities []uintptr, args ...string) *exec.Cmd {
 		cmd := command(roleUnetd, append([]string{"serve", "--interface", pair.A.Interface, "--socket", socket, "--bpffs", bpffs}, args...)...)
 		cmd.SysProcAttr = netlab.Nobody()
 		cmd.SysProcAttr.AmbientCaps = capabilities
 		return cmd
 	}
-	d := serveCommand(t, pair.A, socket, as(needed, "--ready-fd", "3", "--policy", policyFile(t, `
+	d := serveCommand(t, pair.A, socket, serveWith(needed, "--ready-fd", "3", "--policy", policyFile(t, `
 rules:
   - {name: r, users: [root], tags: ["udp:*:*", "msg:*"], endpoints: 3, memory: unlimited}`)))
-	for range 2 { // the second begins when all of the first are gone
+	for range 2 { // the quota of the second round is free when the endpoints of the first are gone
 		var leases []*control.Lease
 		var grants []*endpoint.Grant
 		for range 3 { // more than RLIMIT_MEMLOCK's default would allow
@@ -367,7 +355,7 @@ rules:
 		if _, err := leases[0].Resolve(context.Background(), pair.B.Addr.Addr()); err != nil {
 			t.Error(err)
 		}
-		// The policy permits it; this unetd lacks the capability.
+		// The policy permits port 53, but this unetd lacks the capability.
 		reserved := endpoint.UDPTag(netip.AddrPortFrom(pair.A.Addr.Addr(), 53))
 		if _, err := leases[0].Claim(context.Background(), reserved); policy.FirstUnprivileged() > 53 && (!errors.Is(err, os.ErrPermission) || !strings.Contains(err.Error(), "CAP_NET_BIND_SERVICE")) {
 			t.Errorf("port 53: %v", err)
@@ -378,9 +366,7 @@ rules:
 		}
 	}
 	d.stop(syscall.SIGTERM)
-	if left := attached(t, pair.A); left != "" {
-		t.Errorf("left behind: %s", left)
-	}
+	expectDetached(t, pair.A)
 	for i, name := range names {
 		var others []uintptr
 		for j, c := range needed {
@@ -388,7 +374,7 @@ rules:
 				others = append(others, c)
 			}
 		}
-		code, _, stderr := finish(t, pair.A, as(others))
+		code, _, stderr := finish(t, pair.A, serveWith(others))
 		if code != 1 || strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, name+" missing: run unetd as root") {
 			t.Errorf("without %s: exit %d, %q", name, code, stderr)
 		}

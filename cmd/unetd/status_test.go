@@ -18,7 +18,8 @@ import (
 	"github.com/unet-go/unet/internal/netlab"
 )
 
-// What unetd status shows of a host is what the host and its peer say.
+// unetd status shows the endpoint and the sockets of a host with the values that the host has, and the shell
+// completion offers endpoints and interfaces.
 func TestStatus(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{IPv6: true, LinkLocal: true})
 	s := newSite(t, pair.A)
@@ -64,7 +65,7 @@ func TestStatus(t *testing.T) {
 		}
 		return list
 	}
-	eventually(t, "all is published", func() bool {
+	eventually(t, "all values are published", func() bool {
 		list := status("state", "established")
 		if len(list) != 1 || len(list[0].Sockets) != len(servers) {
 			return false
@@ -122,8 +123,8 @@ func TestStatus(t *testing.T) {
 		{"doctor --interface", "lo\n" + pair.A.Interface + "\n"},
 		{"check-config --as root --interface", "lo\n" + pair.A.Interface + "\n"},
 	} {
-		// cobra's own comment goes to stderr.
-		_, words, _ := finish(t, pair.A, s.command("__complete", append(strings.Fields(c.line), "")...))
+		// cobra writes a comment of its own to stderr.
+		_, words, _ := runHere(t, pair.A, append(append([]string{"__complete"}, strings.Fields(c.line)...), "")...)
 		if !strings.HasPrefix(words, c.want) {
 			t.Errorf("completion of %s: %s", c.line, words)
 		}
@@ -131,7 +132,8 @@ func TestStatus(t *testing.T) {
 	d.stop(syscall.SIGTERM)
 }
 
-// A wrong filter is a wrong command line. A reader that closes the pipe ends the command by SIGPIPE, without a message.
+// A wrong filter is an error of the command line. If the reader closes the pipe, SIGPIPE ends the command without a
+// message.
 func TestStatusErrors(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
@@ -167,8 +169,8 @@ func TestStatusErrors(t *testing.T) {
 		t.Error(err)
 	}
 	r.Close()
-	guard := time.AfterFunc(time.Minute, func() { cmd.Process.Kill() })
-	defer guard.Stop()
+	kill := time.AfterFunc(patience, func() { cmd.Process.Kill() })
+	defer kill.Stop()
 	cmd.Wait()
 	if ws := cmd.ProcessState.Sys().(syscall.WaitStatus); !ws.Signaled() || ws.Signal() != syscall.SIGPIPE || stderr.Len() > 0 {
 		t.Errorf("a closed pipe: %v, %s", cmd.ProcessState, stderr.String())

@@ -23,18 +23,18 @@ func onHost(t *testing.T, h *netlab.Host, f func() error) {
 	}
 }
 
-// secondCable makes a veth pair, both ends on one host, of which the first is up with an address.
-func secondCable(t *testing.T, h *netlab.Host, name, address string) {
+// addVethPair makes a veth pair with both ends on one host. The first end has an address.
+func addVethPair(t *testing.T, h *netlab.Host, name, address string) {
 	t.Helper()
 	onHost(t, h, func() error {
 		attrs := netlink.NewLinkAttrs()
 		attrs.Name, attrs.HardwareAddr = name, net.HardwareAddr{2, 0, 0, 0, 1, 1}
-		cable := netlink.NewVeth(attrs)
-		cable.PeerName = name + "-peer"
-		if err := netlink.LinkAdd(cable); err != nil {
+		veth := netlink.NewVeth(attrs)
+		veth.PeerName = name + "-peer"
+		if err := netlink.LinkAdd(veth); err != nil {
 			return err
 		}
-		peer, err := netlink.LinkByName(cable.PeerName)
+		peer, err := netlink.LinkByName(veth.PeerName)
 		if err != nil {
 			return err
 		}
@@ -42,7 +42,7 @@ func secondCable(t *testing.T, h *netlab.Host, name, address string) {
 		if err != nil {
 			return err
 		}
-		return errors.Join(netlink.AddrAdd(cable, addr), netlink.LinkSetUp(cable), netlink.LinkSetUp(peer))
+		return errors.Join(netlink.AddrAdd(veth, addr), netlink.LinkSetUp(veth), netlink.LinkSetUp(peer))
 	})
 }
 
@@ -58,12 +58,12 @@ func onDevice(t *testing.T, h *netlab.Host, name string, change func(netlink.Lin
 	})
 }
 
-// Of two interfaces, a request is for the one that it names, or that has the addresses of its tags, or
-// that the policy gives its user. The next unetd takes both over.
+// If unetd serves two interfaces, a request is for the interface that it names, or that has the addresses of its
+// tags, or that the policy permits its user. The next unetd takes the endpoints of both over.
 func TestTwoUplinks(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
-	secondCable(t, pair.A, "second", "10.9.0.1/24")
+	addVethPair(t, pair.A, "second", "10.9.0.1/24")
 	flags := []string{"--interface", "second", "--socket-mode", "0666", "--policy", policyFile(t, `
 rules:
   - {name: second, users: [nobody], groups: [4242], interfaces: [second], tags: ["udp:*:*", "msg:*"], endpoints: 4, memory: 1MiB}
@@ -72,20 +72,20 @@ rules:
 	d.awaitLine("msg=ready", `interface="uplink, second"`, `mode="tcx, tcx"`)
 
 	// The policy gives this user nothing on uplink: the only rule for it is of group 4242.
-	only := startApp(t, s.socket)
-	only.expect("open a frames=64 msg:7", "[msg:7]")
-	only.expect("open b frames=64 interface=uplink", "permission: ")
-	only.expect("close a", "ok")
-	only.kill()
+	onSecond := startApp(t, s.socket)
+	onSecond.expect("open a frames=64 msg:7", "[msg:7]")
+	onSecond.expect("open b frames=64 interface=uplink", "permission: ")
+	onSecond.expect("close a", "ok")
+	onSecond.kill()
 
 	a := startApp(t, s.socket, 4242)
-	choose := "uplink: unetd at " + s.socket + ": which interface: "
-	a.expect("open a frames=64 msg:7", choose+"this unetd serves uplink, second: name one (Config.Interface, UNET_INTERFACE)")
-	a.expect("open a frames=64 interface=eth7", choose+`this unetd does not serve "eth7": choose one of uplink, second`)
-	a.expect("open a frames=64 udp:10.0.0.1:7000 udp:10.9.0.1:7000", choose+"tags with addresses of uplink and of second: an endpoint is on one interface")
+	prefix := "uplink: unetd at " + s.socket + ": which interface: "
+	a.expect("open a frames=64 msg:7", prefix+"this unetd serves uplink, second: name one (Config.Interface, UNET_INTERFACE)")
+	a.expect("open a frames=64 interface=eth7", prefix+`this unetd does not serve "eth7": choose one of uplink, second`)
+	a.expect("open a frames=64 udp:10.0.0.1:7000 udp:10.9.0.1:7000", prefix+"tags with addresses of uplink and of second: an endpoint is on one interface")
 	a.expect("open a frames=64 udp:10.0.0.1:7000", "[udp:10.0.0.1:7000]")
 	a.expect("open b frames=64 udp:10.9.0.1:7000 msg:7", "[udp:10.9.0.1:7000 msg:7]")
-	a.expect("open c frames=64 interface=uplink msg:7", "[msg:7]") // a message tag is of one interface
+	a.expect("open c frames=64 interface=uplink msg:7", "[msg:7]") // each interface has message tags of its own
 	a.expect("open d frames=64 addr:10.0.0.130", "[addr:10.0.0.130]")
 	a.expect("claim b udp:10.0.0.1:7001", "tag-denied: ")
 
@@ -111,7 +111,7 @@ rules:
 	if got := list(); got != want {
 		t.Errorf("%s\nwant\n%s", got, want)
 	}
-	// Numbers are not used again on the other interface.
+	// The number of an endpoint that has ended is not used again, also not on the other interface.
 	ids := map[string]bool{}
 	a.expect("close a", "ok")
 	a.expect("open e frames=64 interface=second", "[]")
@@ -123,17 +123,17 @@ rules:
 	}
 	d.stop(syscall.SIGTERM)
 	onDevice(t, pair.A, "second", netlink.LinkDel)
-	s.untouched(t)
+	s.expectNothingLeft(t)
 }
 
-// An interface that is gone ends its endpoints, and those of the other go on. When there is one of its
-// name again unetd serves it, also with another MAC address, after a rename to its old name, or if it has
-// been in another namespace.
-func TestUplinkComesBack(t *testing.T) {
+// When an interface is deleted, moved to another namespace, or gets another MAC address, its endpoints end, and those
+// of the other interface go on. unetd serves it again when there is an interface of its name. A rename, and down
+// and up, end no endpoint.
+func TestUplinkIsServedAgain(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
 	const second, address = "second", "10.9.0.1/24"
-	secondCable(t, pair.A, second, address)
+	addVethPair(t, pair.A, second, address)
 	d := s.serve(t, "--interface", second, "--socket-mode", "0666", "--policy", policyFile(t, `
 rules: [{name: r, users: [nobody], tags: ["udp:*:*", "msg:*"], endpoints: unlimited, memory: unlimited}]`))
 	a := startApp(t, s.socket)
@@ -151,7 +151,7 @@ rules: [{name: r, users: [nobody], tags: ["udp:*:*", "msg:*"], endpoints: unlimi
 	onDevice(t, pair.A, "other", func(l netlink.Link) error { return netlink.LinkSetName(l, second) })
 	d.awaitLine("the interface has been renamed", "renamed=second")
 
-	back := func(reason string) {
+	servedAgain := func(reason string) { // and the endpoint has ended with this reason
 		t.Helper()
 		a.expect("ended a", "lease closed: the uplink has changed: "+reason)
 		a.expect("claim stays msg:0", "msg:")
@@ -162,7 +162,7 @@ rules: [{name: r, users: [nobody], tags: ["udp:*:*", "msg:*"], endpoints: unlimi
 	}
 	// Another MAC address.
 	onDevice(t, pair.A, second, func(l netlink.Link) error { return netlink.LinkSetHardwareAddr(l, net.HardwareAddr{2, 0, 0, 0, 1, 2}) })
-	back("the MAC address of second is 02:00:00:00:01:02 now, and endpoints use 02:00:00:00:01:01")
+	servedAgain("the MAC address of second is 02:00:00:00:01:02 now, and endpoints use 02:00:00:00:01:01")
 
 	// Deleted, and made again.
 	gone := func() {
@@ -170,14 +170,14 @@ rules: [{name: r, users: [nobody], tags: ["udp:*:*", "msg:*"], endpoints: unlimi
 		eventually(t, "it is gone", func() bool {
 			return strings.Contains(s.run(t, "uplinks"), "unusable: the uplink has changed: second was deleted or moved to another network namespace")
 		})
-		for _, request := range []string{"interface=second", "udp:10.9.0.1:7000"} { // unetd knows no address of it
+		for _, request := range []string{"interface=second", "udp:10.9.0.1:7000"} {
 			a.expect("open b frames=64 "+request, "busy: unetd at "+s.socket+": busy: second cannot be used now: the uplink has changed: ")
 		}
 	}
 	onDevice(t, pair.A, second, netlink.LinkDel)
 	gone()
-	secondCable(t, pair.A, second, address)
-	back("second was deleted or moved to another network namespace")
+	addVethPair(t, pair.A, second, address)
+	servedAgain("second was deleted or moved to another network namespace")
 
 	// In another namespace, and back. Its addresses are lost there.
 	onDevice(t, pair.A, second, func(l netlink.Link) error { return netlink.LinkSetNsFd(l, int(pair.B.NS)) })
@@ -187,10 +187,10 @@ rules: [{name: r, users: [nobody], tags: ["udp:*:*", "msg:*"], endpoints: unlimi
 		addr, err := netlink.ParseAddr(address)
 		return errors.Join(err, netlink.AddrAdd(l, addr), netlink.LinkSetUp(l))
 	})
-	back("second was deleted or moved to another network namespace")
+	servedAgain("second was deleted or moved to another network namespace")
 
 	onDevice(t, pair.A, second, netlink.LinkDel)
 	gone()
 	d.stop(syscall.SIGTERM) // without the interface
-	s.untouched(t)
+	s.expectNothingLeft(t)
 }
