@@ -26,22 +26,22 @@ import (
 
 const patience = 2 * time.Minute
 
-// fakeMux grants memfds.
+// fakeMux grants memfds, and records what is called.
 type fakeMux struct {
-	session.Provider // of it nothing but the methods below is called
+	session.Provider // nil: only the methods below are called
 
 	closeErr error
-	closing  chan struct{} // nil, or Close begins with a send and goes on after a receive
+	closing  chan struct{} // if it is not nil, Close sends on it, and goes on after a receive
 
 	mu     sync.Mutex
 	events []string
 	leases []*fakeLease
 }
 
-func (m *fakeMux) did(what string) {
+func (m *fakeMux) record(event string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.events = append(m.events, what)
+	m.events = append(m.events, event)
 }
 
 func (m *fakeMux) OpenEndpoint(_ context.Context, _ mux.Owner, req endpoint.Request) (*endpoint.Grant, endpoint.Lease, error) {
@@ -53,7 +53,7 @@ func (m *fakeMux) OpenEndpoint(_ context.Context, _ mux.Owner, req endpoint.Requ
 		}
 		files[i] = os.NewFile(uintptr(fd), "fake")
 	}
-	m.did("open")
+	m.record("open")
 	l := &fakeLease{mux: m, done: make(chan struct{})}
 	m.mu.Lock()
 	m.leases = append(m.leases, l)
@@ -78,7 +78,7 @@ func (m *fakeMux) Sockets(mux.Owner, uint64, uint32, int) ([]endpoint.Socket, bo
 }
 
 func (m *fakeMux) Abandon() error {
-	m.did("abandon mux")
+	m.record("abandon mux")
 	return m.closeErr
 }
 
@@ -87,12 +87,12 @@ func (m *fakeMux) Close() error {
 		m.closing <- struct{}{}
 		<-m.closing
 	}
-	m.did("close mux")
+	m.record("close mux")
 	return m.closeErr
 }
 
 type fakeLease struct {
-	endpoint.Lease // nothing but the methods below is called
+	endpoint.Lease // nil: only the methods below are called
 	mux            *fakeMux
 	done           chan struct{}
 	cause          error // set before done is closed
@@ -105,15 +105,15 @@ func (l *fakeLease) Err() error { return l.cause }
 func (l *fakeLease) Watch(func([]endpoint.Notice)) (stop func()) { return func() {} }
 
 func (l *fakeLease) Close() error {
-	l.mux.did("close lease")
+	l.mux.record("close lease")
 	return nil
 }
 
-// running is a daemon that is ready.
-type running struct {
+// runningDaemon is a daemon that is ready.
+type runningDaemon struct {
 	socket string
-	stop   func() error
-	ended  func() error // wait for its end
+	stop   func() error // ends it and waits for its end
+	ended  func() error // waits for its end
 	log    *lockedBuffer
 }
 
@@ -134,24 +134,25 @@ func (b *lockedBuffer) String() string {
 	return b.b.String()
 }
 
-// run starts a daemon and waits for the line on its ready descriptor.
-func run(t *testing.T, s Socket, m *fakeMux) (*running, error) {
+// run starts a daemon and waits for the line on its ready descriptor, or returns the error with which it ends.
+func run(t *testing.T, s Socket, m *fakeMux) (*runningDaemon, error) {
 	t.Helper()
 	return runWith(t, Config{Socket: s}, m)
 }
 
-func runWith(t *testing.T, cfg Config, m *fakeMux) (*running, error) {
+// runWith is run with a configuration of which Ready, Log and Open are set here.
+func runWith(t *testing.T, cfg Config, m *fakeMux) (*runningDaemon, error) {
 	t.Helper()
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	d := &running{socket: cfg.Socket.Path, log: &lockedBuffer{}}
+	d := &runningDaemon{socket: cfg.Socket.Path, log: &lockedBuffer{}}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	cfg.Ready, cfg.Log = w, slog.New(slog.NewTextHandler(d.log, nil))
-	cfg.Open = func(mux.Limits) (Mux, error) { m.did("open mux"); return m, nil }
+	cfg.Open = func(mux.Limits) (Mux, error) { m.record("open mux"); return m, nil }
 	go func() { ended <- Run(ctx, cfg) }()
 	d.stop = func() error {
 		cancel()
@@ -177,13 +178,15 @@ func runWith(t *testing.T, cfg Config, m *fakeMux) (*running, error) {
 	return d, nil
 }
 
-func ours(t *testing.T) Socket {
+// newSocket is a socket in a folder that does not exist yet.
+func newSocket(t *testing.T) Socket {
 	return Socket{Path: filepath.Join(t.TempDir(), "new", "folder", "s"), Mode: 0o600, GID: -1}
 }
 
+// A daemon opens the mux, serves, and when it is stopped closes first the leases and then the mux.
 func TestRunAndStop(t *testing.T) {
 	m := &fakeMux{}
-	s := ours(t)
+	s := newSocket(t)
 	d, err := run(t, s, m)
 	if err != nil {
 		t.Fatal(err)
@@ -212,10 +215,10 @@ func TestRunAndStop(t *testing.T) {
 	}
 }
 
-// With Keep no lease is closed, and applications are not told that their leases have ended.
-func TestKeep(t *testing.T) {
+// With Keep no lease is closed, and applications get no event that their leases have ended.
+func TestStopWithKeep(t *testing.T) {
 	m := &fakeMux{}
-	s := ours(t)
+	s := newSocket(t)
 	d, err := runWith(t, Config{Socket: s, Keep: true}, m)
 	if err != nil {
 		t.Fatal(err)
@@ -240,14 +243,15 @@ func TestKeep(t *testing.T) {
 	}
 	// A daemon that cannot report that it is ready also leaves what it took over as it was.
 	m = &fakeMux{}
-	nowhere := os.NewFile(1<<20, "no descriptor")
+	notOpen := os.NewFile(1<<20, "no descriptor")
 	log := slog.New(slog.DiscardHandler)
-	err = Run(context.Background(), Config{Socket: s, Keep: true, Log: log, Ready: nowhere, Open: func(mux.Limits) (Mux, error) { return m, nil }})
+	err = Run(context.Background(), Config{Socket: s, Keep: true, Log: log, Ready: notOpen, Open: func(mux.Limits) (Mux, error) { return m, nil }})
 	if !errors.Is(err, unix.EBADF) || strings.Join(m.events, " ") != "abandon mux" {
 		t.Errorf("%v, %v", err, m.events)
 	}
 }
 
+// The daemon tells the service manager that it is ready. If it cannot, it ends and closes the mux.
 func TestNotifySocket(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "notify")
 	manager, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
@@ -256,7 +260,7 @@ func TestNotifySocket(t *testing.T) {
 	}
 	defer manager.Close()
 	t.Setenv("NOTIFY_SOCKET", path)
-	if _, err := run(t, ours(t), &fakeMux{}); err != nil {
+	if _, err := run(t, newSocket(t), &fakeMux{}); err != nil {
 		t.Fatal(err)
 	}
 	b := make([]byte, 100)
@@ -265,16 +269,16 @@ func TestNotifySocket(t *testing.T) {
 	}
 	t.Setenv("NOTIFY_SOCKET", path+"x")
 	m := &fakeMux{}
-	if _, err := run(t, ours(t), m); err == nil || !strings.Contains(err.Error(), "NOTIFY_SOCKET") || m.events[len(m.events)-1] != "close mux" {
+	if _, err := run(t, newSocket(t), m); err == nil || !strings.Contains(err.Error(), "NOTIFY_SOCKET") || m.events[len(m.events)-1] != "close mux" {
 		t.Errorf("%v, %v", err, m.events)
 	}
 }
 
 // A step that fails undoes the steps before it.
-func TestFailures(t *testing.T) {
-	s := ours(t)
+func TestFailedStartIsUndone(t *testing.T) {
+	s := newSocket(t)
 	log := slog.New(slog.DiscardHandler)
-	cause := errors.New("no such luck")
+	cause := errors.New("the cause")
 	err := Run(context.Background(), Config{Socket: s, Log: log, Open: func(mux.Limits) (Mux, error) { return nil, cause }})
 	if !errors.Is(err, cause) {
 		t.Errorf("%v", err)
@@ -283,8 +287,8 @@ func TestFailures(t *testing.T) {
 		t.Errorf("socket: %v", err)
 	}
 	m := &fakeMux{}
-	nowhere := os.NewFile(1<<20, "no descriptor")
-	err = Run(context.Background(), Config{Socket: s, Log: log, Ready: nowhere, Open: func(mux.Limits) (Mux, error) { return m, nil }})
+	notOpen := os.NewFile(1<<20, "no descriptor")
+	err = Run(context.Background(), Config{Socket: s, Log: log, Ready: notOpen, Open: func(mux.Limits) (Mux, error) { return m, nil }})
 	if !errors.Is(err, unix.EBADF) || strings.Join(m.events, " ") != "close mux" {
 		t.Errorf("%v, %v", err, m.events)
 	}
@@ -302,7 +306,7 @@ func TestFailures(t *testing.T) {
 // A second daemon does not disturb a running one, and the socket of a dead one does not
 // prevent the start of the next.
 func TestSocketInUse(t *testing.T) {
-	s := ours(t)
+	s := newSocket(t)
 	if _, err := run(t, s, &fakeMux{}); err != nil {
 		t.Fatal(err)
 	}
@@ -318,17 +322,17 @@ func TestSocketInUse(t *testing.T) {
 	g.Close()
 }
 
-// A successor does not open the mux before everything is detached.
-func TestSuccessorWaits(t *testing.T) {
+// The lock is held until the mux is closed, so the next daemon does not open the mux before.
+func TestNextDaemonWaitsForDetach(t *testing.T) {
 	m := &fakeMux{closing: make(chan struct{})}
-	s := ours(t)
+	s := newSocket(t)
 	d, err := run(t, s, m)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- d.stop() }()
-	<-m.closing // served no longer, attached still
+	<-m.closing // the daemon serves no longer, but is still attached
 	if _, err := takeLock(s.Path + ".lock"); !errors.Is(err, errLocked) {
 		t.Errorf("lock while the mux is open: %v", err)
 	}

@@ -12,7 +12,8 @@ import (
 	"github.com/unet-go/unet/mux"
 )
 
-func TestOpenFiles(t *testing.T) {
+// The limit of open files is raised to OpenFiles, or to the hard limit.
+func TestOpenFilesLimitIsRaised(t *testing.T) {
 	var before, after unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
 		t.Fatal(err)
@@ -37,8 +38,8 @@ func TestLimitsLeaveHeadroom(t *testing.T) {
 	if l, m := limitsFor(OpenFiles); l != (session.Limits{}) || m != (mux.Limits{Tags: allTags, Endpoints: maxEndpoints}) {
 		t.Errorf("%+v, %+v", l, m)
 	}
-	const own = 100
-	last := int64(0)
+	const own = 100  // descriptors of the daemon itself
+	last := int64(0) // tags with fewer open files
 	for files := uint64(2048); files <= OpenFiles; files += 61 {
 		l, m := limitsFor(files)
 		if m.Tags < last {

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// The socket has its mode and group whatever the umask is, and the umask stays.
 func TestSocketModeAndGroup(t *testing.T) {
 	for _, mode := range []fs.FileMode{0, 0o600, 0o660, 0o666} {
 		s := Socket{Path: filepath.Join(t.TempDir(), "s"), Mode: mode, GID: -1}
@@ -45,7 +46,7 @@ func TestSocketModeAndGroup(t *testing.T) {
 }
 
 // After bind, before the mode is set, no other user can connect.
-func TestBindIsClosed(t *testing.T) {
+func TestBindSetsMode0600(t *testing.T) {
 	umask := unix.Umask(0)
 	defer unix.Umask(umask)
 	path := filepath.Join(t.TempDir(), "s")
@@ -59,6 +60,7 @@ func TestBindIsClosed(t *testing.T) {
 	}
 }
 
+// The socket of a process that has ended is replaced.
 func TestStaleSocketIsReplaced(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	dead, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
@@ -77,11 +79,11 @@ func TestStaleSocketIsReplaced(t *testing.T) {
 }
 
 // A file that is no socket stays at the path.
-func TestPathIsSomethingElse(t *testing.T) {
+func TestOtherFileAtSocketPathStays(t *testing.T) {
 	dir := t.TempDir()
 	file, link, folder, stream, target := filepath.Join(dir, "file"), filepath.Join(dir, "link"), filepath.Join(dir, "folder"),
 		filepath.Join(dir, "stream"), filepath.Join(dir, "target")
-	if err := errors.Join(os.WriteFile(file, []byte("precious"), 0o600), os.Symlink(target, link), os.Mkdir(folder, 0o700)); err != nil {
+	if err := errors.Join(os.WriteFile(file, []byte("content"), 0o600), os.Symlink(target, link), os.Mkdir(folder, 0o700)); err != nil {
 		t.Fatal(err)
 	}
 	other, err := net.Listen("unix", stream)
@@ -111,8 +113,8 @@ func TestPathIsSomethingElse(t *testing.T) {
 	}
 }
 
-// A socket in the abstract namespace would have no permissions.
-func TestNeverAbstract(t *testing.T) {
+// A path that begins with @ is a file, not a socket in the abstract namespace, which has no permissions.
+func TestNoAbstractSocket(t *testing.T) {
 	t.Chdir(t.TempDir())
 	l, err := Socket{Path: "@unet", Mode: 0o600, GID: -1}.listen()
 	if err != nil {
@@ -126,8 +128,8 @@ func TestNeverAbstract(t *testing.T) {
 	}
 }
 
-// A daemon that ends late does not remove its successor's socket.
-func TestRemoveLeavesTheSuccessor(t *testing.T) {
+// A daemon that ends late does not remove the socket of the next daemon.
+func TestRemoveKeepsSocketOfNextDaemon(t *testing.T) {
 	s := Socket{Path: filepath.Join(t.TempDir(), "s"), Mode: 0o600, GID: -1}
 	first, err := s.listen()
 	if err != nil {
@@ -156,67 +158,68 @@ func TestRemoveLeavesTheSuccessor(t *testing.T) {
 }
 
 // Of many daemons that start at once over a dead one's socket, one succeeds.
-func TestManyStartAtOnce(t *testing.T) {
+func TestOneOfManyStartsSucceeds(t *testing.T) {
 	s := Socket{Path: filepath.Join(t.TempDir(), "s"), Mode: 0o600, GID: -1}
 	dead, err := s.listen()
 	if err != nil {
 		t.Fatal(err)
 	}
-	dead.die()
+	dead.crash()
 	var wg sync.WaitGroup
 	var mu sync.Mutex
-	var won []*listener
+	var listeners []*listener
 	for range 8 {
 		wg.Go(func() {
 			l, err := s.listen()
 			mu.Lock()
 			defer mu.Unlock()
 			if err == nil {
-				won = append(won, l)
+				listeners = append(listeners, l)
 			} else if !strings.Contains(err.Error(), "socket path in use") {
 				t.Error(err)
 			}
 		})
 	}
 	wg.Wait()
-	if len(won) != 1 {
-		t.Fatalf("%d listeners", len(won))
+	if len(listeners) != 1 {
+		t.Fatalf("%d listeners", len(listeners))
 	}
-	if err := won[0].remove(); err != nil {
+	if err := listeners[0].remove(); err != nil {
 		t.Error(err)
 	}
 }
 
-// die leaves of a listener what a crash leaves.
-func (l *listener) die() {
+// crash leaves the files of a listener as a process that was killed leaves them.
+func (l *listener) crash() {
 	l.Close()
 	l.lock.file.Close()
 }
 
-// A daemon that was killed has its lock and its socket until the kernel has closed its
-// descriptors, one after the other. The next one waits for that.
-func TestDyingDaemonIsWaitedFor(t *testing.T) {
+// After a daemon was killed its lock and its socket are still open for a moment, until the kernel has closed its
+// descriptors one after the other. The next daemon waits for that.
+func TestStartWaitsForKilledDaemon(t *testing.T) {
 	s := Socket{Path: filepath.Join(t.TempDir(), "s"), Mode: 0o600, GID: -1}
 	type result struct {
 		l   *listener
 		err error
 	}
-	next := func(tried func() error, die func() error) {
+	// startNext starts another daemon, waits until it has tried to start twice, and lets the first one end.
+	startNext := func(awaitTry, end func() error) {
 		t.Helper()
 		done := make(chan result, 1)
 		go func() {
 			l, err := s.listen()
 			done <- result{l, err}
 		}()
-		asked := make(chan error, 1)
-		go func() { asked <- errors.Join(tried(), tried()) }() // the second time, it did not give up at the first
+		tried := make(chan error, 1)
+		go func() { tried <- errors.Join(awaitTry(), awaitTry()) }() // a second try: it did not give up after the first
 		select {
-		case err := <-asked:
-			if err := errors.Join(err, die()); err != nil {
+		case err := <-tried:
+			if err := errors.Join(err, end()); err != nil {
 				t.Fatal(err)
 			}
 		case r := <-done:
-			t.Fatalf("it did not wait: %v", r.err)
+			t.Fatalf("the next daemon did not wait: %v", r.err)
 		}
 		r := <-done
 		if r.err != nil {
@@ -240,19 +243,19 @@ func TestDyingDaemonIsWaitedFor(t *testing.T) {
 	if _, err := unix.InotifyAddWatch(opens, s.Path+".lock", unix.IN_OPEN); err != nil {
 		t.Fatal(err)
 	}
-	next(func() error {
+	startNext(func() error {
 		_, err := events.Read(make([]byte, unix.SizeofInotifyEvent)) // one event
 		return err
-	}, func() error { dying.die(); return nil })
+	}, func() error { dying.crash(); return nil })
 
-	// The lock is gone already, the socket is not.
+	// The lock has been released, the socket is still open.
 	if dying, err = s.listen(); err != nil {
 		t.Fatal(err)
 	}
 	if err := dying.lock.release(); err != nil {
 		t.Fatal(err)
 	}
-	next(func() error {
+	startNext(func() error {
 		c, err := dying.Accept()
 		if err == nil {
 			c.Close()
@@ -261,8 +264,7 @@ func TestDyingDaemonIsWaitedFor(t *testing.T) {
 	}, dying.Close)
 }
 
-// While one daemon has the lock another one does not start, also when there is
-// nothing at the socket's path; and the lock leaves nothing behind.
+// The lock is a file that only one daemon at a time can take, and is removed when it is released.
 func TestLock(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s.lock")
 	l, err := takeLock(path)
@@ -281,7 +283,8 @@ func TestLock(t *testing.T) {
 	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("left behind: %v", err)
 	}
-	// A daemon that waits for a file which is removed meanwhile locks the next one.
+	// A daemon has opened a lock file that is then removed. It does not take that lock, and its release does not
+	// remove the lock file of another daemon.
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		t.Fatal(err)
@@ -307,8 +310,8 @@ func TestLock(t *testing.T) {
 	}
 }
 
-// Another user, who can read the folder, cannot take the lock.
-func TestOthersCannotLock(t *testing.T) {
+// A lock that another user takes on the folder does not keep a daemon from starting.
+func TestLockOfOtherUsers(t *testing.T) {
 	s := Socket{Path: filepath.Join(t.TempDir(), "s"), Mode: 0o600, GID: -1}
 	folder, err := os.Open(filepath.Dir(s.Path))
 	if err != nil {
@@ -325,22 +328,22 @@ func TestOthersCannotLock(t *testing.T) {
 	if err := l.remove(); err != nil {
 		t.Error(err)
 	}
-	// Another file in the lock's place is neither used nor removed.
+	// Another file at the path of the lock is neither used nor removed.
 	file := s.Path + ".lock"
-	for what, make := range map[string]func() error{
-		"not empty": func() error { return os.WriteFile(file, []byte("precious"), 0o600) },
+	for want, makeFile := range map[string]func() error{
+		"not empty": func() error { return os.WriteFile(file, []byte("content"), 0o600) },
 		"by others": func() error { return errors.Join(os.WriteFile(file, nil, 0o600), os.Chmod(file, 0o644)) },
 		"not of":    func() error { return unix.Mkfifo(file, 0o600) },
 		"symbolic":  func() error { return os.Symlink("elsewhere", file) },
 	} {
-		if err := make(); err != nil {
+		if err := makeFile(); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.listen(); err == nil || !strings.Contains(err.Error(), what) && what != "symbolic" {
-			t.Errorf("%s: %v", what, err)
+		if _, err := s.listen(); err == nil || !strings.Contains(err.Error(), want) && want != "symbolic" {
+			t.Errorf("%s: %v", want, err)
 		}
 		if _, err := os.Lstat(s.Path); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("%s: %v", what, err)
+			t.Errorf("%s: %v", want, err)
 		}
 		if err := os.Remove(file); err != nil {
 			t.Error(err)
@@ -375,20 +378,20 @@ func TestCleanSocket(t *testing.T) {
 	if err := clean(); err != nil || len(reports) != 1 || !strings.HasSuffix(reports[0], "kept, a unetd serves it") {
 		t.Errorf("one that serves: %v, %v", reports, err)
 	}
-	l.die()
+	l.crash()
 	if err := clean(); err != nil || len(reports) != 1 || !strings.HasSuffix(reports[0], "removed, no process serves it") {
 		t.Errorf("a dead one: %v, %v", reports, err)
 	}
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 0 {
 		t.Errorf("left behind: %v, %v", entries, err)
 	}
-	if err := os.WriteFile(s.Path, []byte("precious"), 0o600); err != nil {
+	if err := os.WriteFile(s.Path, []byte("content"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := clean(); err == nil || !strings.Contains(err.Error(), "is not a socket") {
 		t.Errorf("a file: %v, %v", reports, err)
 	}
-	if b, err := os.ReadFile(s.Path); err != nil || string(b) != "precious" {
+	if b, err := os.ReadFile(s.Path); err != nil || string(b) != "content" {
 		t.Errorf("%q, %v", b, err)
 	}
 	if _, err := os.Lstat(s.Path + ".lock"); !errors.Is(err, fs.ErrNotExist) {

@@ -12,8 +12,8 @@ import (
 	"github.com/unet-go/unet/mux"
 )
 
-// tree is an examination of a system with these files.
-func tree(t *testing.T, files map[string]string) *examination {
+// systemWith is an examination of a system with these files.
+func systemWith(t *testing.T, files map[string]string) *examination {
 	t.Helper()
 	e := &examination{Config: Config{root: t.TempDir()}}
 	for name, text := range files {
@@ -28,10 +28,12 @@ func tree(t *testing.T, files map[string]string) *examination {
 	return e
 }
 
-func TestFiles(t *testing.T) {
-	irqs := func(of ...string) map[string]string {
+// The findings of checks that read files of the system.
+func TestChecksOfFiles(t *testing.T) {
+	// irqs are the files of the interrupts of eth0 with these affinities.
+	irqs := func(affinities ...string) map[string]string {
 		files := map[string]string{"sys/devices/system/cpu/isolated": "2-3,8"}
-		for i, cpus := range of {
+		for i, cpus := range affinities {
 			n := string(rune('1' + i))
 			files["sys/class/net/eth0/device/msi_irqs/"+n] = "msix"
 			files["proc/irq/"+n+"/effective_affinity_list"] = cpus
@@ -66,7 +68,7 @@ func TestFiles(t *testing.T) {
 		{func(e *examination) { interrupts(e, "eth0") }, irqs("0", "3"), Note, "interrupt 2 is handled on processor 3, which is isolated", "/proc/irq/2/smp_affinity_list"},
 		{func(e *examination) { interrupts(e, "eth0") }, irqs("8", "1"), Note, "processor 8", "/proc/irq/1/"},
 	} {
-		e := tree(t, c.files)
+		e := systemWith(t, c.files)
 		c.check(e)
 		if len(e.findings) == 0 || e.findings[0].Verdict != c.verdict || !strings.Contains(e.findings[0].Found, c.found) || !strings.Contains(e.findings[0].Remedy, c.remedy) || (c.remedy == "") != (e.findings[0].Remedy == "") {
 			t.Errorf("%v: %+v, want %s %q %q", c.files, e.findings, c.verdict, c.found, c.remedy)
@@ -74,6 +76,7 @@ func TestFiles(t *testing.T) {
 	}
 }
 
+// The finding about the offloads of an interface.
 func TestOffloads(t *testing.T) {
 	for _, c := range []struct {
 		in      mux.Inspection

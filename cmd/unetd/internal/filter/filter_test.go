@@ -8,7 +8,7 @@ import (
 
 // A wrong filter is refused, and the error says what is wrong.
 func TestBadFilters(t *testing.T) {
-	for text, says := range map[string]string{
+	for text, want := range map[string]string{
 		"host":                          "missing",
 		"host example.com":              "names of hosts",
 		"tcp port":                      "missing",
@@ -53,13 +53,13 @@ func TestBadFilters(t *testing.T) {
 		strings.Repeat("not ", 1000):    "levels",
 		strings.Repeat("(", 1000):       "levels",
 	} {
-		if _, err := Compile(text); err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("%.60s: %v", text, err)
+		if _, err := Compile(text); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%.60s: %v, want %q", text, err, want)
 		}
 	}
 }
 
-// The directions, which libpcap reads from the kernel, and the empty filter.
+// inbound and outbound, which libpcap compiles for the running kernel, and the empty filter.
 func TestDirections(t *testing.T) {
 	for text, want := range map[string][2]bool{"": {true, true}, " ": {true, true}, "inbound": {true, false}, "outbound": {false, true}, "not inbound or len = 3": {true, true}} {
 		f, err := Compile(text)
@@ -72,7 +72,7 @@ func TestDirections(t *testing.T) {
 	}
 }
 
-// FuzzCompile: no text and no frame makes it panic.
+// FuzzCompile: no text and no frame causes a panic, and an error is one line.
 func FuzzCompile(f *testing.F) {
 	frames := samples(f, rand.New(rand.NewPCG(2, 0)), 20)
 	for _, e := range libpcap(f) {

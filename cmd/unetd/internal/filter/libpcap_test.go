@@ -19,7 +19,7 @@ type expected struct {
 	vm   *bpf.VM
 }
 
-// libpcap reads what libpcap has compiled. There is no libpcap where these tests run.
+// libpcap reads filters that libpcap has compiled, so that the tests need no libpcap.
 func libpcap(t testing.TB) (list []expected) {
 	f, err := os.Open("testdata/libpcap.txt")
 	if err != nil {
@@ -60,7 +60,8 @@ func libpcap(t testing.TB) (list []expected) {
 	return list
 }
 
-// samples are frames of all kinds that filters distinguish, and random changes and cuts of them.
+// samples are frames of all kinds that filters distinguish, and so many copies of them with random changes, some
+// cut at the end.
 func samples(t testing.TB, r *rand.Rand, changes int) (list [][]byte) {
 	mac := func(n byte) []byte { return []byte{2, 0, 0, 0, 0, n} }
 	build := func(list ...gopacket.SerializableLayer) []byte {
@@ -99,19 +100,19 @@ func samples(t testing.TB, r *rand.Rand, changes int) (list [][]byte) {
 				{layers.IPProtocolSCTP, []gopacket.SerializableLayer{gopacket.Payload{0, 80, 0, 53, 1, 2, 3, 4, 5, 6, 7, 8}}},
 			}
 		}
-		for _, x := range transports() {
-			ip := &layers.IPv4{Version: 4, IHL: 5, TTL: uint8(r.IntN(128)), Protocol: x.p, SrcIP: pick(addrs), DstIP: pick(addrs)}
+		for _, transport := range transports() {
+			ip := &layers.IPv4{Version: 4, IHL: 5, TTL: uint8(r.IntN(128)), Protocol: transport.p, SrcIP: pick(addrs), DstIP: pick(addrs)}
 			switch r.IntN(6) {
 			case 0:
 				ip.FragOffset = uint16(r.IntN(3))
 			case 1:
 				ip.Options = []layers.IPv4Option{{OptionType: 1}, {OptionType: 1}, {OptionType: 1}, {OptionType: 1}}
 			}
-			plain := build(append([]gopacket.SerializableLayer{eth(layers.EthernetTypeIPv4), ip}, x.l...)...)
-			tagged := build(append([]gopacket.SerializableLayer{eth(layers.EthernetTypeDot1Q), &layers.Dot1Q{VLANIdentifier: uint16(100 + r.IntN(2)), Type: layers.EthernetTypeIPv4}, ip}, x.l...)...)
-			ip6 := &layers.IPv6{Version: 6, NextHeader: x.p, HopLimit: 64, SrcIP: pick(addrs6), DstIP: pick(addrs6)}
-			six := build(append([]gopacket.SerializableLayer{eth(layers.EthernetTypeIPv6), ip6}, x.l...)...)
-			fragment := gopacket.Payload(append([]byte{byte(x.p), 0, 0, 1, 0, 0, 0, 7}, make([]byte, 20)...))
+			plain := build(append([]gopacket.SerializableLayer{eth(layers.EthernetTypeIPv4), ip}, transport.l...)...)
+			tagged := build(append([]gopacket.SerializableLayer{eth(layers.EthernetTypeDot1Q), &layers.Dot1Q{VLANIdentifier: uint16(100 + r.IntN(2)), Type: layers.EthernetTypeIPv4}, ip}, transport.l...)...)
+			ip6 := &layers.IPv6{Version: 6, NextHeader: transport.p, HopLimit: 64, SrcIP: pick(addrs6), DstIP: pick(addrs6)}
+			six := build(append([]gopacket.SerializableLayer{eth(layers.EthernetTypeIPv6), ip6}, transport.l...)...)
+			fragment := gopacket.Payload(append([]byte{byte(transport.p), 0, 0, 1, 0, 0, 0, 7}, make([]byte, 20)...))
 			six44 := build(eth(layers.EthernetTypeIPv6), &layers.IPv6{Version: 6, NextHeader: 44, HopLimit: 64, SrcIP: pick(addrs6), DstIP: pick(addrs6)}, fragment)
 			list = append(list, plain, tagged, six, six44)
 		}
@@ -138,7 +139,7 @@ func samples(t testing.TB, r *rand.Rand, changes int) (list [][]byte) {
 	return list
 }
 
-// Filters match what libpcap's filters match, also for frames that are cut or make no sense.
+// A filter matches the frames that libpcap's filter matches, also frames that are cut or have wrong fields.
 func TestAgainstLibpcap(t *testing.T) {
 	frames := samples(t, rand.New(rand.NewPCG(1, 0)), 3000)
 	list := libpcap(t)

@@ -26,14 +26,14 @@ var (
 	matcher  = regexp.MustCompile(`([a-z_]+)(=~|!=|=)"([^"]*)"`)
 )
 
-// wantExpression checks that an expression names metrics and labels that exist, that their matchers
+// checkExpression checks that an expression names metrics and labels that exist, that their matchers
 // match what is exported, and that only counters have rates.
-func wantExpression(t *testing.T, where, expr string) {
+func checkExpression(t *testing.T, where, expr string) {
 	t.Helper()
-	names := map[string]string{} // and the text of their Desc
+	descriptions := map[string]string{} // by name
 	for _, d := range all {
 		text := fmt.Sprint(d)
-		names[strings.Split(text, `"`)[1]] = text
+		descriptions[strings.Split(text, `"`)[1]] = text
 	}
 	var counters []string
 	for i := range bpf.NumCounters {
@@ -44,7 +44,7 @@ func wantExpression(t *testing.T, where, expr string) {
 	}
 	for _, m := range selector.FindAllStringSubmatch(expr, -1) {
 		name, matchers := m[1], m[2]
-		desc, exists := names[name]
+		desc, exists := descriptions[name]
 		if !exists {
 			t.Errorf("%s: there is no %s", where, name)
 		}
@@ -65,7 +65,7 @@ func wantExpression(t *testing.T, where, expr string) {
 	}
 }
 
-// The alert rules are about what unetd exports.
+// The alert rules use metrics that unetd exports.
 func TestAlertRules(t *testing.T) {
 	text, err := os.ReadFile(deploy + "prometheus/unet.rules.yml")
 	if err != nil {
@@ -95,7 +95,7 @@ func TestAlertRules(t *testing.T) {
 			if _, err := model.ParseDuration(r.For); r.For != "" && err != nil {
 				t.Errorf("%s: %v", r.Alert, err)
 			}
-			wantExpression(t, r.Alert, r.Expr)
+			checkExpression(t, r.Alert, r.Expr)
 		}
 	}
 	if len(seen) < 10 {
@@ -103,7 +103,7 @@ func TestAlertRules(t *testing.T) {
 	}
 }
 
-// The dashboard shows what unetd exports.
+// The dashboard uses metrics that unetd exports, and its panels do not overlap.
 func TestDashboard(t *testing.T) {
 	text, err := os.ReadFile(deploy + "grafana/unet.json")
 	if err != nil {
@@ -141,11 +141,11 @@ func TestDashboard(t *testing.T) {
 			}
 		}
 		for _, target := range p.Targets {
-			wantExpression(t, p.Title, target.Expr)
+			checkExpression(t, p.Title, target.Expr)
 		}
 	}
 	for _, v := range board.Templating.List {
-		wantExpression(t, v.Name, v.Definition)
+		checkExpression(t, v.Name, v.Definition)
 	}
 	if board.UID == "" || len(ids) < 10 {
 		t.Errorf("%s: %d panels", board.UID, len(ids))

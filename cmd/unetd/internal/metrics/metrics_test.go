@@ -23,23 +23,23 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// fake is a source.
-type fake struct {
+// fakeSource is a source with one interface, eth0, and one, eth1, that is gone.
+type fakeSource struct {
 	err     error
-	entered chan struct{} // nil, or Report sends on it, and returns after a receive from leave
+	entered chan struct{} // if it is not nil, Report sends on it, and returns after a receive from leave
 	leave   chan struct{}
 }
 
-func (f *fake) Muxes() ([]Mux, []string) { return []Mux{f}, []string{"eth1"} }
+func (f *fakeSource) Muxes() ([]Mux, []string) { return []Mux{f}, []string{"eth1"} }
 
-func (f *fake) Counters() ([]endpoint.Counter, error) {
+func (f *fakeSource) Counters() ([]endpoint.Counter, error) {
 	return []endpoint.Counter{
 		{Name: "rx_pass", Value: 7}, {Name: "rx_port", Value: 100}, {Name: "tx_forged_tag", Value: 3},
 		{Name: "deliver_socket", Value: 94}, {Name: "lost_deliver_backlog", Value: 5}, {Name: "lost_deliver_backlog.12", Value: 5},
 	}, f.err
 }
 
-func (f *fake) Report() (mux.Report, error) {
+func (f *fakeSource) Report() (mux.Report, error) {
 	if f.entered != nil {
 		f.entered <- struct{}{}
 		<-f.leave
@@ -59,15 +59,15 @@ func (f *fake) Report() (mux.Report, error) {
 	}, f.err
 }
 
-func (f *fake) Leases() Leases {
+func (f *fakeSource) Leases() Leases {
 	return Leases{Granted: 9, Presented: 1, Refused: map[string]uint64{"busy": 2}, Draining: true}
 }
 
 var process = Process{Version: "v1.2.3", LogDropped: func() uint64 { return 6 }, LogSuppressed: func() uint64 { return 7 }}
 
-// The names, units and descriptions are those that Prometheus' own checker accepts, and the values are those of the source.
+// Prometheus' own checker accepts the names, units and descriptions, and the values are those of the source.
 func TestCollector(t *testing.T) {
-	c := newCollector(&fake{}, process)
+	c := newCollector(&fakeSource{}, process)
 	problems, err := testutil.CollectAndLint(c)
 	if err != nil || len(problems) > 0 {
 		t.Errorf("%v, %v", problems, err)
@@ -162,6 +162,7 @@ func serve(t *testing.T, addr string, source Source) (get func() (int, string)) 
 	}
 }
 
+// Metrics are served over TCP and on a unix socket. An error of the source is an error of the scrape.
 func TestServe(t *testing.T) {
 	for _, addr := range []string{"127.0.0.1:0", "[::1]:0", "unix:" + filepath.Join(t.TempDir(), "metrics.sock")} {
 		if strings.HasPrefix(addr, "[") {
@@ -171,21 +172,21 @@ func TestServe(t *testing.T) {
 				ln.Close()
 			}
 		}
-		code, text := serve(t, addr, &fake{})()
+		code, text := serve(t, addr, &fakeSource{})()
 		for _, want := range []string{"\nunet_build_info{goversion=\"go", "\nunet_draining 1\n", "\ngo_goroutines ", "\nprocess_open_fds "} {
 			if code != http.StatusOK || !strings.Contains(text, want) {
 				t.Errorf("%s: status %d, no %q in %s", addr, code, want, text)
 			}
 		}
 	}
-	if code, text := serve(t, "127.0.0.1:0", &fake{err: errors.New("broken")})(); code != http.StatusInternalServerError || !strings.Contains(text, "broken") {
+	if code, text := serve(t, "127.0.0.1:0", &fakeSource{err: errors.New("broken")})(); code != http.StatusInternalServerError || !strings.Contains(text, "broken") {
 		t.Errorf("status %d: %s", code, text)
 	}
 }
 
-// Scrapes at once are limited.
+// While maxScrapes scrapes are in progress another one is refused.
 func TestScrapesAtOnce(t *testing.T) {
-	f := &fake{entered: make(chan struct{}), leave: make(chan struct{})}
+	f := &fakeSource{entered: make(chan struct{}), leave: make(chan struct{})}
 	get := serve(t, "127.0.0.1:0", f)
 	codes := make(chan int, maxScrapes)
 	for range maxScrapes {
@@ -203,6 +204,8 @@ func TestScrapesAtOnce(t *testing.T) {
 	}
 }
 
+// The errors of Listen are one line with the address. A file at the path stays; the socket of a process that has ended
+// is replaced.
 func TestListen(t *testing.T) {
 	folder := t.TempDir()
 	used, err := net.Listen("tcp", "127.0.0.1:0")
@@ -257,8 +260,8 @@ func TestListen(t *testing.T) {
 	}
 }
 
-// Each metric is in docs/operations.md, and the page names no other.
-func TestDocMetrics(t *testing.T) {
+// docs/operations.md lists all metrics, and no others.
+func TestMetricsAreDocumented(t *testing.T) {
 	text, err := os.ReadFile("../../../../docs/operations.md")
 	if err != nil {
 		t.Fatal(err)

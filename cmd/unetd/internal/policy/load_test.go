@@ -26,10 +26,10 @@ func write(t *testing.T, file, text string) {
 func TestReload(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "policy.yaml")
 	log := slog.New(slog.DiscardHandler)
-	if _, err := OpenSource(file, "", lab(), log); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := OpenSource(file, "", testNames(), log); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a named file that is not there: %v", err)
 	}
-	s, err := OpenSource("", file, lab(), log)
+	s, err := OpenSource("", file, testNames(), log)
 	if err != nil || s.Policy().File != "" {
 		t.Fatalf("%+v, %v", s, err)
 	}
@@ -40,8 +40,8 @@ func TestReload(t *testing.T) {
 	if _, err := s.Reload(); err == nil || !strings.HasPrefix(err.Error(), file+":") || s.Policy().File != "" {
 		t.Errorf("%v, %v", s.Policy(), err)
 	}
-	var seen []*Policy
-	s.OnChange(func() { seen = append(seen, s.Policy()) })
+	var changes []*Policy
+	s.OnChange(func() { changes = append(changes, s.Policy()) })
 	write(t, file, valid)
 	if c, err := s.Reload(); err != nil || c.Policy != file || c.Rules != 1 || !slices.Equal(c.Changes, []string{
 		file + " instead of the built-in policy", "rule built-in: removed", "rule one: added"}) {
@@ -55,8 +55,8 @@ func TestReload(t *testing.T) {
 	if _, err := s.Reload(); err == nil || s.Policy() != before {
 		t.Errorf("%v, %v", s.Policy(), err)
 	}
-	if len(seen) != 2 || seen[1] != before {
-		t.Errorf("told of %v", seen)
+	if len(changes) != 2 || changes[1] != before {
+		t.Errorf("OnChange was called with %v", changes)
 	}
 	// Removing the file does not restore the built-in policy.
 	if err := os.Remove(file); err != nil {
@@ -67,12 +67,11 @@ func TestReload(t *testing.T) {
 	}
 }
 
-// What has changed is told by the names of the rules. A rule that only moved to another line is
-// as it was.
-func TestReloadTellsChanges(t *testing.T) {
+// Reload returns the names of the rules that have changed. A rule that only moved to another line has not changed.
+func TestReloadListsChanges(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "policy.yaml")
 	write(t, file, "rules:\n  - {name: a, users: [bob], operator: true}\n  - {name: b, users: [bob], endpoints: 1, memory: 1MiB, tags: [\"udp:*:7\"]}\n  - {name: c, users: [bob], operator: true}\n")
-	s, err := OpenSource(file, "", lab(), slog.New(slog.DiscardHandler))
+	s, err := OpenSource(file, "", testNames(), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,23 +90,25 @@ func TestReloadTellsChanges(t *testing.T) {
 	}
 }
 
+// A directory and a file above maxFile are errors.
 func TestLoadErrors(t *testing.T) {
 	dir := t.TempDir()
-	if _, _, err := Load(dir, lab()); err == nil || !strings.Contains(err.Error(), "is a directory") {
+	if _, _, err := Load(dir, testNames()); err == nil || !strings.Contains(err.Error(), "is a directory") {
 		t.Error(err)
 	}
 	file := filepath.Join(dir, "p")
 	write(t, file, "rules: []"+strings.Repeat("\n", maxFile))
-	if _, _, err := Load(file, lab()); err == nil || !strings.Contains(err.Error(), "too large") {
+	if _, _, err := Load(file, testNames()); err == nil || !strings.Contains(err.Error(), "too large") {
 		t.Error(err)
 	}
 	write(t, file, "rules: []"+strings.Repeat("\n", maxFile-9))
-	if _, _, err := Load(file, lab()); err != nil {
+	if _, _, err := Load(file, testNames()); err != nil {
 		t.Error(err)
 	}
 }
 
-func TestWhoElseCanWrite(t *testing.T) {
+// Load warns if users other than root can write to the file.
+func TestWarningOfWritablePolicy(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "p")
 	write(t, file, valid)
 	for _, c := range []struct {
@@ -127,13 +128,14 @@ func TestWhoElseCanWrite(t *testing.T) {
 		if err := errors.Join(os.Chown(file, c.uid, c.gid), os.Chmod(file, c.mode)); err != nil {
 			t.Fatal(err)
 		}
-		_, warning, err := Load(file, lab())
+		_, warning, err := Load(file, testNames())
 		if err != nil || !strings.Contains(warning, c.want) || (c.want == "") != (warning == "") {
 			t.Errorf("%+v: %q, %v", c, warning, err)
 		}
 	}
 }
 
+// The first port that any user may bind, from the text of the sysctl.
 func TestFirstUnprivileged(t *testing.T) {
 	for text, want := range map[string]uint16{"1024\n": 1024, "0\n": 1, "80\n": 80, "": 1024, "many": 1024, "65536": 65535} {
 		if got := firstUnprivileged([]byte(text), nil); got != want {
@@ -148,6 +150,7 @@ func TestFirstUnprivileged(t *testing.T) {
 	}
 }
 
+// Bytes writes sizes in the units in which they are read.
 func TestBytes(t *testing.T) {
 	for n, want := range map[int64]string{0: "0", 1: "1", 1023: "1023", 1024: "1KiB", 1536: "1536", 3 << 19: "1536KiB", 8 << 20: "8MiB", 1 << 40: "1024GiB", Unlimited: "unlimited"} {
 		if got := Bytes(n); got != want {

@@ -14,8 +14,8 @@ import (
 	"github.com/unet-go/unet/bpf"
 )
 
-// lab are the users and groups of the tests.
-func lab() Names {
+// testNames are the users and groups of the tests.
+func testNames() Names {
 	find := func(ids map[string]uint32, unknown func(string) error) func(string) (uint32, error) {
 		return func(name string) (uint32, error) {
 			if id, ok := ids[name]; ok {
@@ -34,13 +34,14 @@ func lab() Names {
 
 func parse(t *testing.T, text string) *Policy {
 	t.Helper()
-	p, err := Parse("p", []byte(text), lab())
+	p, err := Parse("p", []byte(text), testNames())
 	if err != nil {
 		t.Fatal(err)
 	}
 	return p
 }
 
+// All fields of rules.
 func TestParse(t *testing.T) {
 	p := parse(t, `
 # Comments are as everywhere.
@@ -81,6 +82,7 @@ rules:
 	}
 }
 
+// The units of memory, and unlimited.
 func TestSizes(t *testing.T) {
 	for text, want := range map[string]int64{
 		"1KiB": 1 << 10, "64 MiB": 64 << 20, "2GiB": 2 << 30, "1TiB": 1 << 40, "unlimited": Unlimited,
@@ -97,10 +99,11 @@ func rule(lines ...string) string {
 	return "rules:\n  - name: a\n    users: [alice]\n    " + strings.Join(lines, "\n    ") + "\n"
 }
 
-const whole = "tags: [\"msg:*\"]\n    endpoints: 1\n    memory: 1MiB"
+// complete are the fields that a rule needs besides its name and users.
+const complete = "tags: [\"msg:*\"]\n    endpoints: 1\n    memory: 1MiB"
 
-// Each error has its place and what to write instead.
-func TestErrors(t *testing.T) {
+// Each error has its line and column, and the correction.
+func TestParseErrors(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"", "1:1: there is nothing in this file: write rules: and a list of rules (an empty list, [], permits nobody anything)"},
 		{"# nothing\n", "1:1: there is nothing in this file: write rules: and a list of rules (an empty list, [], permits nobody anything)"},
@@ -114,9 +117,9 @@ func TestErrors(t *testing.T) {
 		{"rules: []\n---\nrules: []\n", "2:1: a second document begins here: write all rules into one, and remove the ---"},
 		{"rules: []\n---\n[\n", "4:1: not YAML, here or in the lines around: did not find expected node content"},
 		{"rules: [alice]\n", "1:9: a rule is a mapping (name: value), and this is a single value"},
-		{"rules:\n  - users: [alice]\n    " + whole + "\n", "2:5: a rule without a name: write name: and one that messages can call it by"},
-		{"rules:\n  - name: a\n    " + whole + "\n", `2:5: rule a is for nobody: write users:, groups: or cgroups: (users: ["*"] for everybody)`},
-		{"rules:\n  - name: a\n    users: []\n    cgroups: [/a]\n    " + whole + "\n", `2:5: rule a is for nobody: write users:, groups: or cgroups: (users: ["*"] for everybody)`},
+		{"rules:\n  - users: [alice]\n    " + complete + "\n", "2:5: a rule without a name: write name: and one that messages can call it by"},
+		{"rules:\n  - name: a\n    " + complete + "\n", `2:5: rule a is for nobody: write users:, groups: or cgroups: (users: ["*"] for everybody)`},
+		{"rules:\n  - name: a\n    users: []\n    cgroups: [/a]\n    " + complete + "\n", `2:5: rule a is for nobody: write users:, groups: or cgroups: (users: ["*"] for everybody)`},
 		{rule("operator: true", "cgroups: []"), "5:14: rule a is for no cgroup: leave cgroups out if it is for all"},
 		{rule("operator: true", "cgroups: [/a, b]"), `5:19: "b" cannot be the path of a cgroup: want one such as /system.slice/web.service, as /proc/PID/cgroup shows it after 0::, or with * between two slashes`},
 		{rule("operator: true", "cgroups: [/a/../b]"), `5:15: "/a/../b" cannot be the path of a cgroup: want one such as /system.slice/web.service, as /proc/PID/cgroup shows it after 0::, or with * between two slashes`},
@@ -126,48 +129,48 @@ func TestErrors(t *testing.T) {
 		{rule("endpoints: 0", "trusted: true"), "2:5: rule a gives tags, memory or trust, but no endpoints: write endpoints: and how many, or unlimited"},
 		{rule("endpoints: 1", "tags: [\"msg:1\"]"), "2:5: rule a gives endpoints, but no memory: write memory: and a size, or unlimited"},
 		{rule("endpoints: 1", "memory: 1MiB"), "2:5: rule a gives endpoints, but no tags to send and receive by: write tags: and a list"},
-		{rule("interfaces: []", whole), "4:17: rule a is about no interface: leave interfaces out if it is about all"},
-		{rule(whole, "colour: red"), `7:5: a rule has no field "colour": want name, users, groups, cgroups, interfaces, tags, endpoints, memory, ports, trusted, queues, infrastructure, operator, rates, nat`},
-		{rule(whole, "users: [bob]"), "7:5: users is here a second time, after line 3: remove one of them"},
-		{rule(whole, "? [a]\n    : b"), `7:7: a rule has no field "": want name, users, groups, cgroups, interfaces, tags, endpoints, memory, ports, trusted, queues, infrastructure, operator, rates, nat`},
-		{rule(whole, "groups: staff"), "7:13: groups is a list, and this is a single value: write [staff, 1001]"},
-		{rule(whole, "groups: [staff, stuff]"), `7:21: there is no group "stuff" on this system: correct it, or write the number`},
-		{rule(whole, "groups: [4294967295]"), `7:14: there is no group "4294967295" on this system: correct it, or write the number`},
-		{rule(whole, "groups: [-1]"), `7:14: there is no group "-1" on this system: correct it, or write the number`},
-		{rule(whole, `groups: ["*"]`), `7:14: there is no group "*" on this system: correct it, or write the number`},
-		{rule(whole, `groups: [""]`), "7:14: a group is empty: write something, or leave it out"},
-		{"rules:\n  - name: a\n    users: [carol]\n    " + whole + "\n", `3:13: there is no user "carol" on this system: correct it, or write the number`},
-		{"rules:\n  - name: a\n    users: [*]\n    " + whole + "\n", `3:1: not YAML, here or in the lines around: did not find expected alphabetic or numeric character: write "*" in quotes`},
-		{"rules:\n  - name: a\n    users: [bob, ~]\n    " + whole + "\n", "3:18: a user is a single value, and this is nothing"},
-		{"rules:\n  - name: \"a\\nb\"\n    users: []\n    " + whole + "\n", `2:5: rule a b is for nobody: write users:, groups: or cgroups: (users: ["*"] for everybody)`},
-		{rule(whole, "interfaces: [eth 0]"), `7:18: "eth 0" cannot be the name of an interface: want one such as eth0, or ens* for all that begin so`},
-		{rule(whole, "interfaces: [a-name-of-16-byte]"), `7:18: "a-name-of-16-byte" cannot be the name of an interface: want one such as eth0, or ens* for all that begin so`},
-		{rule(whole, `interfaces: ["eth[01]"]`), `7:18: "eth[01]" cannot be the name of an interface: want one such as eth0, or ens* for all that begin so`},
-		{rule(whole, "infrastructure: vrrp"), `7:21: infrastructure: "vrrp": write true or false`},
-		{rule(whole, "trusted: yes"), `7:14: trusted: "yes": write true or false`},
-		{rule(whole, "queues: [0-3]"), "7:13: queues: only trusted users may attach to queues: write trusted: true, or leave queues out"},
-		{rule(whole, "trusted: true", "queues: 0-3"), "8:13: queues is a list, and this is a single value: write [0-3, 8]"},
-		{rule(whole, "trusted: true", "queues: [0, all]"), `8:17: queues: "all": write a number such as 8, or a range such as 0-3; leave queues out for all`},
-		{rule(whole, "trusted: true", "queues: [3-0]"), `8:14: queues: "3-0": write a number such as 8, or a range such as 0-3; leave queues out for all`},
-		{rule(whole, "rates: 5"), `7:12: rates: "5": write {endpoint: {packets: 100000/s, bits: 1Gbit/s}}, with user: for all endpoints of a user together, or unlimited`},
-		{rule(whole, "rates: [5]"), "7:12: rates is a mapping (name: value), and this is a list"},
-		{rule(whole, "rates: {packets: 5/s}"), `7:13: rates has no field "packets": want endpoint, user`},
-		{rule(whole, "rates: {user: 5/s}"), "7:19: the rate of a user is a mapping (name: value), and this is a single value"},
-		{rule(whole, "rates: {user: {bytes: 5/s}}"), `7:20: the rate of a user has no field "bytes": want packets, bits, burst`},
-		{rule(whole, "rates: {endpoint: {packets: 5}}"), `7:33: packets: "5": write a rate such as 100000/s, or unlimited`},
-		{rule(whole, "rates: {endpoint: {packets: 0/s}}"), `7:33: packets: "0/s": write a rate such as 100000/s, or unlimited`},
-		{rule(whole, "rates: {endpoint: {packets: 1000000001/s}}"), `7:33: packets: "1000000001/s": write a rate such as 100000/s, or unlimited`},
-		{rule(whole, "rates: {endpoint: {bits: 1GB/s}}"), `7:30: bits: "1GB/s": write a rate such as 1Gbit/s, 500Mbit/s or 64kbit/s, or unlimited`},
-		{rule(whole, "rates: {endpoint: {bits: 401Gbit/s}}"), `7:30: bits: "401Gbit/s": write a rate such as 1Gbit/s, 500Mbit/s or 64kbit/s, or unlimited`},
-		{rule(whole, "rates: {endpoint: {bits: 18446744073709551616kbit/s}}"), `7:30: bits: "18446744073709551616kbit/s": write a rate such as 1Gbit/s, 500Mbit/s or 64kbit/s, or unlimited`},
-		{rule(whole, "rates: {endpoint: {packets: 5/s, burst: 1s}}"), `7:45: burst: "1s": write a time from 1ms to 100ms`},
-		{rule(whole, "rates: {endpoint: {packets: 5/s, burst: 64}}"), `7:45: burst: "64": write a time from 1ms to 100ms`},
-		{rule(whole, "rates: {endpoint: {burst: 5ms}}"), "7:31: burst: there is no rate that it belongs to: write packets: or bits:, or leave burst out"},
-		{rule(whole, "trusted: true", "rates: {user: {packets: 5/s}}"), "8:12: rates: nothing limits what is sent on a queue, and trusted users may attach to queues: write queues: [], or remove trusted: or rates:"},
+		{rule("interfaces: []", complete), "4:17: rule a is about no interface: leave interfaces out if it is about all"},
+		{rule(complete, "colour: red"), `7:5: a rule has no field "colour": want name, users, groups, cgroups, interfaces, tags, endpoints, memory, ports, trusted, queues, infrastructure, operator, rates, nat`},
+		{rule(complete, "users: [bob]"), "7:5: users is here a second time, after line 3: remove one of them"},
+		{rule(complete, "? [a]\n    : b"), `7:7: a rule has no field "": want name, users, groups, cgroups, interfaces, tags, endpoints, memory, ports, trusted, queues, infrastructure, operator, rates, nat`},
+		{rule(complete, "groups: staff"), "7:13: groups is a list, and this is a single value: write [staff, 1001]"},
+		{rule(complete, "groups: [staff, stuff]"), `7:21: there is no group "stuff" on this system: correct it, or write the number`},
+		{rule(complete, "groups: [4294967295]"), `7:14: there is no group "4294967295" on this system: correct it, or write the number`},
+		{rule(complete, "groups: [-1]"), `7:14: there is no group "-1" on this system: correct it, or write the number`},
+		{rule(complete, `groups: ["*"]`), `7:14: there is no group "*" on this system: correct it, or write the number`},
+		{rule(complete, `groups: [""]`), "7:14: a group is empty: write something, or leave it out"},
+		{"rules:\n  - name: a\n    users: [carol]\n    " + complete + "\n", `3:13: there is no user "carol" on this system: correct it, or write the number`},
+		{"rules:\n  - name: a\n    users: [*]\n    " + complete + "\n", `3:1: not YAML, here or in the lines around: did not find expected alphabetic or numeric character: write "*" in quotes`},
+		{"rules:\n  - name: a\n    users: [bob, ~]\n    " + complete + "\n", "3:18: a user is a single value, and this is nothing"},
+		{"rules:\n  - name: \"a\\nb\"\n    users: []\n    " + complete + "\n", `2:5: rule a b is for nobody: write users:, groups: or cgroups: (users: ["*"] for everybody)`},
+		{rule(complete, "interfaces: [eth 0]"), `7:18: "eth 0" cannot be the name of an interface: want one such as eth0, or ens* for all that begin so`},
+		{rule(complete, "interfaces: [a-name-of-16-byte]"), `7:18: "a-name-of-16-byte" cannot be the name of an interface: want one such as eth0, or ens* for all that begin so`},
+		{rule(complete, `interfaces: ["eth[01]"]`), `7:18: "eth[01]" cannot be the name of an interface: want one such as eth0, or ens* for all that begin so`},
+		{rule(complete, "infrastructure: vrrp"), `7:21: infrastructure: "vrrp": write true or false`},
+		{rule(complete, "trusted: yes"), `7:14: trusted: "yes": write true or false`},
+		{rule(complete, "queues: [0-3]"), "7:13: queues: only trusted users may attach to queues: write trusted: true, or leave queues out"},
+		{rule(complete, "trusted: true", "queues: 0-3"), "8:13: queues is a list, and this is a single value: write [0-3, 8]"},
+		{rule(complete, "trusted: true", "queues: [0, all]"), `8:17: queues: "all": write a number such as 8, or a range such as 0-3; leave queues out for all`},
+		{rule(complete, "trusted: true", "queues: [3-0]"), `8:14: queues: "3-0": write a number such as 8, or a range such as 0-3; leave queues out for all`},
+		{rule(complete, "rates: 5"), `7:12: rates: "5": write {endpoint: {packets: 100000/s, bits: 1Gbit/s}}, with user: for all endpoints of a user together, or unlimited`},
+		{rule(complete, "rates: [5]"), "7:12: rates is a mapping (name: value), and this is a list"},
+		{rule(complete, "rates: {packets: 5/s}"), `7:13: rates has no field "packets": want endpoint, user`},
+		{rule(complete, "rates: {user: 5/s}"), "7:19: the rate of a user is a mapping (name: value), and this is a single value"},
+		{rule(complete, "rates: {user: {bytes: 5/s}}"), `7:20: the rate of a user has no field "bytes": want packets, bits, burst`},
+		{rule(complete, "rates: {endpoint: {packets: 5}}"), `7:33: packets: "5": write a rate such as 100000/s, or unlimited`},
+		{rule(complete, "rates: {endpoint: {packets: 0/s}}"), `7:33: packets: "0/s": write a rate such as 100000/s, or unlimited`},
+		{rule(complete, "rates: {endpoint: {packets: 1000000001/s}}"), `7:33: packets: "1000000001/s": write a rate such as 100000/s, or unlimited`},
+		{rule(complete, "rates: {endpoint: {bits: 1GB/s}}"), `7:30: bits: "1GB/s": write a rate such as 1Gbit/s, 500Mbit/s or 64kbit/s, or unlimited`},
+		{rule(complete, "rates: {endpoint: {bits: 401Gbit/s}}"), `7:30: bits: "401Gbit/s": write a rate such as 1Gbit/s, 500Mbit/s or 64kbit/s, or unlimited`},
+		{rule(complete, "rates: {endpoint: {bits: 18446744073709551616kbit/s}}"), `7:30: bits: "18446744073709551616kbit/s": write a rate such as 1Gbit/s, 500Mbit/s or 64kbit/s, or unlimited`},
+		{rule(complete, "rates: {endpoint: {packets: 5/s, burst: 1s}}"), `7:45: burst: "1s": write a time from 1ms to 100ms`},
+		{rule(complete, "rates: {endpoint: {packets: 5/s, burst: 64}}"), `7:45: burst: "64": write a time from 1ms to 100ms`},
+		{rule(complete, "rates: {endpoint: {burst: 5ms}}"), "7:31: burst: there is no rate that it belongs to: write packets: or bits:, or leave burst out"},
+		{rule(complete, "trusted: true", "rates: {user: {packets: 5/s}}"), "8:12: rates: nothing limits what is sent on a queue, and trusted users may attach to queues: write queues: [], or remove trusted: or rates:"},
 		{rule("operator: true", "rates: {user: {packets: 5/s}}"), "5:12: rates: rule a gives no endpoints: write endpoints: and how many, or leave rates out"},
-		{rule(whole, "nat: allow"), `7:10: nat: "allow": write warn or refuse`},
-		{rule(whole, "nat: [warn]"), "7:10: nat is a single value, and this is a list"},
-		{rule(whole, "operator: [true]"), "7:15: operator is a single value, and this is a list"},
+		{rule(complete, "nat: allow"), `7:10: nat: "allow": write warn or refuse`},
+		{rule(complete, "nat: [warn]"), "7:10: nat is a single value, and this is a list"},
+		{rule(complete, "operator: [true]"), "7:15: operator is a single value, and this is a list"},
 		{rule("endpoints: many"), `4:16: endpoints: "many": write a number such as 16, or unlimited`},
 		{rule("endpoints: -1"), `4:16: endpoints: "-1": write a number such as 16, or unlimited`},
 		{rule("ports: -1"), `4:12: ports: "-1": write a number such as 8192, or unlimited`},
@@ -199,7 +202,7 @@ func TestErrors(t *testing.T) {
 				"3:24: there is no group \"none\" on this system: correct it, or write the number",
 		},
 	} {
-		_, err := Parse("FILE", []byte(c.text), lab())
+		_, err := Parse("FILE", []byte(c.text), testNames())
 		var all Errors
 		if !errors.As(err, &all) {
 			t.Errorf("%q: %v, want %s", c.text, err, c.want)
@@ -211,10 +214,10 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// A failed look-up of a user is an error of its own.
-func TestNamesUnreachable(t *testing.T) {
+// If a user cannot be looked up, the error is not that there is no such user.
+func TestFailedUserLookup(t *testing.T) {
 	broken := Names{User: func(string) (uint32, error) { return 0, errors.New("no answer") }}
-	_, err := Parse("p", []byte(rule(whole)), broken)
+	_, err := Parse("p", []byte(rule(complete)), broken)
 	if err == nil || err.Error() != `p:3:13: cannot look user "alice" up: no answer` {
 		t.Error(err)
 	}
@@ -241,6 +244,7 @@ rules:
 	}
 }
 
+// Users of the system, by name and by number.
 func TestSystemNames(t *testing.T) {
 	n := SystemNames()
 	if id, err := n.User("root"); id != 0 || err != nil {
@@ -276,19 +280,19 @@ func FuzzParse(f *testing.F) {
 		f.Add(text)
 	}
 	for _, text := range []string{
-		"rules: []", rule(whole), rule(whole, "trusted: true", "operator: true", "nat: warn"), rule(whole, "infrastructure: true"), "rules:\n\t-", "rules: &a [*a]", "a: &a [*a, *a]\nrules: *a", "--- \n...\n--- x",
-		"rates: {endpoint: {packets: 5/s, bits: 5kbit/s, burst: 1ms}}\n" + rule(whole), rule(whole, "rates: unlimited"), rule(whole, "rates: {endpoint: {packets: unlimited}, user: {bits: 400Gbit/s, burst: 100ms}}"),
+		"rules: []", rule(complete), rule(complete, "trusted: true", "operator: true", "nat: warn"), rule(complete, "infrastructure: true"), "rules: [{name: a, cgroups: [/a], operator: true}]", "rules:\n\t-", "rules: &a [*a]", "a: &a [*a, *a]\nrules: *a", "--- \n...\n--- x",
+		"rates: {endpoint: {packets: 5/s, bits: 5kbit/s, burst: 1ms}}\n" + rule(complete), rule(complete, "rates: unlimited"), rule(complete, "rates: {endpoint: {packets: unlimited}, user: {bits: 400Gbit/s, burst: 100ms}}"),
 		rule("tags: [\"udp:10.0.0.0/24:5000\", \"tcp:[fd00::1]:443\", \"addr:fd00::/64\", \"msg:1-4294967295\"]", "endpoints: 1", "memory: unlimited"),
 	} {
 		f.Add([]byte(text))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		p, err := Parse("file", text, lab())
+		p, err := Parse("file", text, testNames())
 		var all Errors
 		switch {
 		case err == nil:
 			for _, r := range p.Rules {
-				if r.Name == "" || len(r.Users)+len(r.Groups) == 0 || len(r.Interfaces) == 0 || r.Endpoints < Unlimited || r.Memory < Unlimited || max(r.Rates.Endpoint.ByteBurst, r.Rates.User.ByteBurst) > bpf.MaxBucket {
+				if r.Name == "" || len(r.Users)+len(r.Groups)+len(r.Cgroups) == 0 || len(r.Interfaces) == 0 || r.Endpoints < Unlimited || r.Memory < Unlimited || max(r.Rates.Endpoint.ByteBurst, r.Rates.User.ByteBurst) > bpf.MaxBucket {
 					t.Errorf("%+v", r)
 				}
 				for _, pattern := range r.Tags {

@@ -14,6 +14,7 @@ import (
 	"github.com/unet-go/unet/mux"
 )
 
+// Lists of queues as text, and which queues they have.
 func TestQueues(t *testing.T) {
 	for _, c := range []struct {
 		text, want string
@@ -57,19 +58,19 @@ func TestQueuesOfARule(t *testing.T) {
   - {name: none, users: [bob], trusted: true, queues: [], endpoints: 1, memory: 1MiB}
   - {name: all, users: [1007], trusted: true, endpoints: 1, memory: 1MiB}
 `)
-	s, err := OpenSource(file, "", lab(), slog.New(slog.DiscardHandler))
+	s, err := OpenSource(file, "", testNames(), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
-	of, err := ParseQueues("2-7")
+	permitted, err := ParseQueues("2-7")
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := Authority{Source: s, Interface: "eth0", Queues: of, Log: slog.New(slog.DiscardHandler)}
+	a := Authority{Source: s, Interface: "eth0", Queues: permitted, Log: slog.New(slog.DiscardHandler)}
 	const fromRule, fromFlag = "queues: 0-2,5", "--queues 2-7"
 	for _, c := range []struct {
 		uid, queue uint32
-		why        string // "": permitted
+		want       string // in the error; "": permitted
 	}{
 		{1001, 2, ""}, {1001, 5, ""}, {1001, 0, fromFlag}, {1001, 3, fromRule},
 		{1002, 2, "queues: none"},
@@ -77,7 +78,7 @@ func TestQueuesOfARule(t *testing.T) {
 	} {
 		o := mux.Owner{UID: c.uid}
 		_, err := a.Open(o, endpoint.Request{Attach: endpoint.AttachQueue, Queue: c.queue})
-		if (err == nil) != (c.why == "") || err != nil && (!errors.Is(err, os.ErrPermission) || !strings.Contains(err.Error(), c.why)) {
+		if (err == nil) != (c.want == "") || err != nil && (!errors.Is(err, os.ErrPermission) || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("uid %d, queue %d: %v", c.uid, c.queue, err)
 		}
 		if _, err := a.Open(o, endpoint.Request{Queue: c.queue}); err != nil {

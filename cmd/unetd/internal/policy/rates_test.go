@@ -16,6 +16,7 @@ func ratesIn(t *testing.T, text string) endpoint.Rates {
 	return parse(t, text).Rules[0].Rates
 }
 
+// The rates of a rule.
 func TestParseRates(t *testing.T) {
 	for text, want := range map[string]endpoint.Rates{
 		"rates: {endpoint: {packets: 100000/s, bits: 1Gbit/s}}":             {Endpoint: endpoint.Rate{Packets: 100_000, PacketBurst: 1000, Bytes: 125e6, ByteBurst: 1_250_000}},
@@ -30,7 +31,7 @@ func TestParseRates(t *testing.T) {
 		"operator: true":    {},
 		"trusted: true\n    queues: []\n    rates: {user: {packets: 5/s}}": {User: endpoint.Rate{Packets: 5, PacketBurst: 64}},
 	} {
-		if got := ratesIn(t, rule(whole, text)); got != want {
+		if got := ratesIn(t, rule(complete, text)); got != want {
 			t.Errorf("%s: %+v, want %+v", text, got, want)
 		}
 	}
@@ -39,19 +40,19 @@ func TestParseRates(t *testing.T) {
 	}
 }
 
-// The rates of the file are for the rules that have none, wherever they are.
-func TestUsualRates(t *testing.T) {
-	usual := "rates: {user: {packets: 500/s}}\n"
+// The rates at the top of the file are for the rules that have none, also if they follow the rules.
+func TestDefaultRates(t *testing.T) {
+	defaults := "rates: {user: {packets: 500/s}}\n"
 	want := endpoint.Rates{User: endpoint.Rate{Packets: 500, PacketBurst: 64}}
 	for text, want := range map[string]endpoint.Rates{
-		usual + rule(whole): want,
-		rule(whole) + usual: want,
-		usual + rule(whole, "trusted: true", "queues: []"):         want,
-		usual + rule(whole, "trusted: true"):                       {},
-		usual + rule(whole, "rates: unlimited"):                    {},
-		usual + rule(whole, "rates: {endpoint: {packets: 700/s}}"): {Endpoint: endpoint.Rate{Packets: 700, PacketBurst: 64}},
-		usual + rule("operator: true"):                             {},
-		usual + rule("endpoints: 0"):                               {},
+		defaults + rule(complete):                                        want,
+		rule(complete) + defaults:                                        want,
+		defaults + rule(complete, "trusted: true", "queues: []"):         want,
+		defaults + rule(complete, "trusted: true"):                       {},
+		defaults + rule(complete, "rates: unlimited"):                    {},
+		defaults + rule(complete, "rates: {endpoint: {packets: 700/s}}"): {Endpoint: endpoint.Rate{Packets: 700, PacketBurst: 64}},
+		defaults + rule("operator: true"):                                {},
+		defaults + rule("endpoints: 0"):                                  {},
 	} {
 		if got := ratesIn(t, text); got != want {
 			t.Errorf("%s: %+v, want %+v", text, got, want)
@@ -59,9 +60,10 @@ func TestUsualRates(t *testing.T) {
 	}
 }
 
+// RatesOf and the terms of an endpoint have the rates of the rule for the user.
 func TestRatesOf(t *testing.T) {
 	a := &Authority{Source: &Source{}, Interface: "eth0"}
-	a.Source.current.Store(parse(t, rule(whole, "rates: {user: {packets: 500/s}}")))
+	a.Source.current.Store(parse(t, rule(complete, "rates: {user: {packets: 500/s}}")))
 	alice, bob := mux.Owner{UID: 1001}, mux.Owner{UID: 1002}
 	want := endpoint.Rates{User: endpoint.Rate{Packets: 500, PacketBurst: 64}}
 	if got, ok := a.RatesOf(alice); got != want || !ok {
@@ -75,6 +77,7 @@ func TestRatesOf(t *testing.T) {
 	}
 }
 
+// A rate as text.
 func TestWriteRate(t *testing.T) {
 	for want, r := range map[string]endpoint.Rate{
 		"unlimited": {},

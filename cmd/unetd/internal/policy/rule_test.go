@@ -21,8 +21,8 @@ func tag(t *testing.T, text string) endpoint.Tag {
 	return parsed
 }
 
-// permitting is a rule with only patterns.
-func permitting(t *testing.T, patterns ...string) *Rule {
+// ruleWithTags is a rule with only patterns of tags.
+func ruleWithTags(t *testing.T, patterns ...string) *Rule {
 	t.Helper()
 	r := &Rule{}
 	for _, text := range patterns {
@@ -54,7 +54,7 @@ rules:
 		{Subject{UID: 1002, GID: 9}, "lab0", "bob-lab"},
 		{Subject{UID: 1002, GID: 9}, "eth7", "bob-lab"},
 		{Subject{UID: 1002, GID: 9}, "eth70", "bob"},
-		{Subject{UID: 1002, GID: 50}, "eth0", "bob"}, // the first, though staff is as well
+		{Subject{UID: 1002, GID: 50}, "eth0", "bob"}, // the first rule, though staff applies too
 		{Subject{UID: 1, GID: 50}, "eth0", "staff"},
 		{Subject{UID: 1, GID: 1, Groups: []uint32{7, 50}}, "eth0", "staff"},
 		{Subject{UID: 1, GID: 1, Groups: []uint32{7, 50}}, "eth1", "rest"},
@@ -122,6 +122,7 @@ rules:
 	}
 }
 
+// * in the name of an interface stands for any text.
 func TestGlobs(t *testing.T) {
 	for _, c := range []struct {
 		glob, name string
@@ -137,6 +138,7 @@ func TestGlobs(t *testing.T) {
 	}
 }
 
+// The tags that patterns permit, with 1024 as the first port that any user may bind.
 func TestPermits(t *testing.T) {
 	for _, c := range []struct {
 		patterns string
@@ -166,7 +168,7 @@ func TestPermits(t *testing.T) {
 		{"udp:*:6400-6430 udp:10.0.0.0/8:6431-6463", "udp:10.0.0.1:6400-6463", "udp:11.0.0.1:6400-6463"},
 		{"udp:*:6400-6430 udp:*:6432-6463", "udp:10.0.0.1:6432", "udp:10.0.0.1:6400-6463 udp:10.0.0.1:6431"},
 	} {
-		r := permitting(t, strings.Fields(c.patterns)...)
+		r := ruleWithTags(t, strings.Fields(c.patterns)...)
 		for want, texts := range map[bool]string{true: c.yes, false: c.no} {
 			for _, text := range strings.Fields(texts) {
 				if got := r.Permits(tag(t, text), 1024); got != want {
@@ -175,18 +177,19 @@ func TestPermits(t *testing.T) {
 			}
 		}
 	}
-	// If no ports are reserved for root, or for root itself.
-	if r := permitting(t, "udp:*:*"); !r.Permits(tag(t, "udp:10.0.0.1:1"), 1) || !r.Permits(tag(t, "udp:10.0.0.1:80"), 80) || r.Permits(tag(t, "udp:10.0.0.1:79"), 80) {
-		t.Error("the floor is not the port that was given")
+	// A system with another first port for all users, and root.
+	if r := ruleWithTags(t, "udp:*:*"); !r.Permits(tag(t, "udp:10.0.0.1:1"), 1) || !r.Permits(tag(t, "udp:10.0.0.1:80"), 80) || r.Permits(tag(t, "udp:10.0.0.1:79"), 80) {
+		t.Error("port * does not begin at the port that was given")
 	}
-	if r := permitting(t, "udp:10.0.0.1:5000"); !r.Permits(endpoint.Tag{Kind: endpoint.TagUDP, Addr: netip.MustParseAddr("::ffff:10.0.0.1"), Port: 5000}, 1024) {
+	if r := ruleWithTags(t, "udp:10.0.0.1:5000"); !r.Permits(endpoint.Tag{Kind: endpoint.TagUDP, Addr: netip.MustParseAddr("::ffff:10.0.0.1"), Port: 5000}, 1024) {
 		t.Error("an IPv4 address in IPv6 form is not taken for the IPv4 address")
 	}
-	if permitting(t, "msg:*").Permits(endpoint.Tag{}, 1) {
+	if ruleWithTags(t, "msg:*").Permits(endpoint.Tag{}, 1) {
 		t.Error("the zero tag is permitted")
 	}
 }
 
+// The tags among which a claim of any port or message tag chooses.
 func TestChoices(t *testing.T) {
 	for _, c := range []struct {
 		patterns, wildcard string
@@ -218,7 +221,7 @@ func TestChoices(t *testing.T) {
 		{"udp:*:*", "udp:0.0.0.0:53", 0, "", "", false},
 		{"udp:*:6400-6463", "udp:0.0.0.0:6400-6463", 1, "udp:0.0.0.0:6400-6463", "udp:0.0.0.0:6400-6463", false},
 	} {
-		got := permitting(t, strings.Fields(c.patterns)...).Choices(tag(t, c.wildcard), 1024, 1024)
+		got := ruleWithTags(t, strings.Fields(c.patterns)...).Choices(tag(t, c.wildcard), 1024, 1024)
 		if got.Count() != c.count || got.Free != c.free {
 			t.Errorf("%q, %s: %d choices, free %v", c.patterns, c.wildcard, got.Count(), got.Free)
 		} else if c.count > 0 && (got.At(0).String() != c.first || got.At(c.count-1).String() != c.last) {
@@ -227,7 +230,7 @@ func TestChoices(t *testing.T) {
 	}
 }
 
-// Against a model: the choices are all permitted tags, each once.
+// For random patterns the choices are all permitted tags, each once.
 func TestChoicesAndPermitsAgree(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	addr := netip.MustParseAddr("10.0.0.1")
@@ -238,7 +241,7 @@ func TestChoicesAndPermitsAgree(t *testing.T) {
 			last := min(65535, first+random.IntN(1<<random.IntN(16)))
 			patterns = append(patterns, fmt.Sprintf("udp:*:%d-%d", first, last))
 		}
-		r := permitting(t, patterns...)
+		r := ruleWithTags(t, patterns...)
 		dynamic := uint16(1 + random.IntN(5000))
 		for _, block := range []bool{false, true} {
 			wildcard := endpoint.Tag{Kind: endpoint.TagUDP, Addr: addr, Block: block}
@@ -268,6 +271,7 @@ func TestChoicesAndPermitsAgree(t *testing.T) {
 	}
 }
 
+// The errors of patterns that are not correct.
 func TestPatternErrors(t *testing.T) {
 	for text, want := range map[string]string{
 		"udp":                      "want udp:ADDR:PORT, tcp:ADDR:PORT, addr:ADDR or msg:NUMBER",

@@ -10,6 +10,7 @@ import (
 	"github.com/unet-go/unet/internal/account"
 )
 
+// The text of counters --check: whether the counters add up, with and without traffic meanwhile.
 func TestCheckText(t *testing.T) {
 	counters := func(arrived uint64) []endpoint.Counter {
 		return []endpoint.Counter{{Name: "rx_port", Value: 100}, {Name: "rx_pass", Value: 20}, {Name: "tx_forged_tag", Value: 3}, {Name: "deliver_socket", Value: arrived}, {Name: "lost_deliver_backlog", Value: 5}}

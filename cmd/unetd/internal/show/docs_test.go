@@ -15,12 +15,13 @@ import (
 	"github.com/unet-go/unet/endpoint"
 )
 
-// The user database of the documentation.
+// The users and groups in the documentation.
 var (
 	docUsers  = map[string]uint32{"root": 0, "games": 5, "www-data": 33, "alice": 1001, "bob": 1002, "nobody": 65534}
 	docGroups = map[string]uint32{"users": 100}
 )
 
+// docNames looks up docUsers and docGroups.
 func docNames() policy.Names {
 	return policy.Names{
 		User: func(name string) (uint32, error) {
@@ -38,6 +39,7 @@ func docNames() policy.Names {
 	}
 }
 
+// doc is the text of a file of the documentation.
 func doc(t *testing.T, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "..", "..", "..", "docs", name))
@@ -47,7 +49,7 @@ func doc(t *testing.T, name string) string {
 	return string(text)
 }
 
-// blocks are the fenced blocks of a kind.
+// blocks are the fenced blocks with this information string.
 func blocks(text, kind string) (list []string) {
 	for _, part := range strings.Split(text, "\n```"+kind+"\n")[1:] {
 		block, _, _ := strings.Cut(part, "```")
@@ -91,7 +93,7 @@ func TestDocumentedExample(t *testing.T) {
 		}
 		rule := p.Match(s, cells[2])
 		gets := rule != nil && rule.Endpoints != 0 && rule.Permits(tag, floor)
-		if says := strings.HasPrefix(cells[4], "yes"); says == strings.HasPrefix(cells[4], "no") || says != gets {
+		if want := strings.HasPrefix(cells[4], "yes"); want == strings.HasPrefix(cells[4], "no") || want != gets {
 			t.Errorf("%s: by rule %+v: %v", strings.TrimSpace(line), rule, gets)
 		}
 	}

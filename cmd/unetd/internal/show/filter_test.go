@@ -10,7 +10,7 @@ import (
 	"github.com/unet-go/unet/endpoint"
 )
 
-// What a filter shows of some sockets, in the meaning that ss(8) documents.
+// Which of some sockets and tags a filter shows. The language is that of ss(8).
 func TestFilter(t *testing.T) {
 	at := netip.MustParseAddrPort
 	e := &endpoint.Status{Info: endpoint.Info{ID: 7, UID: 1000, PID: 4711}}
@@ -83,7 +83,7 @@ func TestFilter(t *testing.T) {
 	}
 }
 
-// Filters that are wrong are refused with a line that says what is wrong.
+// The errors of filters that are not correct are one line.
 func TestWrongFilters(t *testing.T) {
 	for filter, want := range map[string]string{
 		"state":                  "filter: it ends where a state should follow (word 2)",
@@ -107,7 +107,8 @@ func TestWrongFilters(t *testing.T) {
 	}
 }
 
-// No filter makes the parser or the filter fail, and one that is read can be read again.
+// FuzzFilter: no text causes a panic of the parser or of the filter. The words of a filter that is accepted,
+// separated by spaces, are accepted too.
 func FuzzFilter(f *testing.F) {
 	for _, s := range []string{"state established", "sport=:80|!(dst [fd00::1]:80)", "src 10.0.0.0/8:*", "((", "dst [", "dst [::1]/", "not not not", "endpoint 18446744073709551616", "user"} {
 		f.Add(s)

@@ -10,6 +10,7 @@ import (
 	"github.com/unet-go/unet/endpoint"
 )
 
+// tags are tags by their texts.
 func tags(t *testing.T, texts ...string) (list []endpoint.Tag) {
 	t.Helper()
 	for _, text := range texts {
@@ -22,6 +23,7 @@ func tags(t *testing.T, texts ...string) (list []endpoint.Tag) {
 	return list
 }
 
+// The table of endpoints.
 func TestList(t *testing.T) {
 	var b strings.Builder
 	err := list(&b, []endpoint.Info{
@@ -47,6 +49,7 @@ ID  UID            PID   ATTACH  DEVICE  MODE    ZERO-COPY                    SE
 	}
 }
 
+// The table of counters.
 func TestCounters(t *testing.T) {
 	var b strings.Builder
 	err := counters(&b, []endpoint.Counter{{Name: "rx_port", Help: "delivered to a port", Value: 12345}, {Name: "tx_forged_link", Help: "not sent", Value: 7}})

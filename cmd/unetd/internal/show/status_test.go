@@ -11,8 +11,8 @@ import (
 	"github.com/unet-go/unet/endpoint"
 )
 
-// The text aligns, and no line is longer than the terminal is wide, down to 20 columns. Nothing is
-// left out of a narrow one.
+// Columns are aligned, and no line is longer than the terminal is wide, from 20 columns on. Narrow text has the
+// same values as wide text.
 func TestStatusText(t *testing.T) {
 	free := uint32(2040)
 	in, bytes := uint64(12), uint64(3456)
@@ -78,8 +78,8 @@ func TestStatusText(t *testing.T) {
 	}
 }
 
-// A duration has three digits and the largest unit of which it has one.
-func TestShort(t *testing.T) {
+// A duration is written with three digits in the largest unit of which it has at least one.
+func TestShortDuration(t *testing.T) {
 	for d, want := range map[time.Duration]string{
 		310: "310ns", 6_420: "6.42us", 6_426: "6.43us", 12_300_000: "12.3ms", 999_499: "999us", 999_999: "1ms", 999_999_999: "1s", 59_960_000_000: "1m0s", 1234 * time.Second: "20m30s",
 	} {
@@ -89,7 +89,7 @@ func TestShort(t *testing.T) {
 	}
 }
 
-// The options choose as those of ss do.
+// The options choose sockets as those of ss do.
 func TestStatusOptions(t *testing.T) {
 	at := netip.MustParseAddrPort
 	all := []endpoint.Status{

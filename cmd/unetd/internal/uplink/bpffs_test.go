@@ -15,6 +15,7 @@ import (
 	"github.com/unet-go/unet/internal/netlab"
 )
 
+// prepareBPFFS mounts a BPF file system once, and refuses directories that other users can change.
 func TestPrepareBPFFS(t *testing.T) {
 	netlab.RequireXDP(t)
 	log := slog.New(slog.DiscardHandler)
@@ -52,32 +53,32 @@ func TestPrepareBPFFS(t *testing.T) {
 
 	// A directory that other users have made, or can change, is refused.
 	shared := netlab.BPFFS(t)
-	ours := filepath.Join(shared, "unet")
+	pins := filepath.Join(shared, "unet")
 	for _, c := range []struct {
 		uid  int
 		mode os.FileMode
 		ok   bool
 	}{{0, 0o700, true}, {0, 0o755, true}, {0, 0o777, false}, {netlab.NobodyID, 0o700, false}} {
-		if err := os.Mkdir(ours, 0o700); err != nil {
+		if err := os.Mkdir(pins, 0o700); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.Chmod(ours, c.mode); err != nil {
+		if err := os.Chmod(pins, c.mode); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.Chown(ours, c.uid, 0); err != nil {
+		if err := os.Chown(pins, c.uid, 0); err != nil {
 			t.Fatal(err)
 		}
 		if err := prepareBPFFS(shared, log); (err == nil) != c.ok || err != nil && !strings.Contains(err.Error(), "other users can change what is in it: remove it") {
 			t.Errorf("%+v: %v", c, err)
 		}
-		if err := os.Remove(ours); err != nil {
+		if err := os.Remove(pins); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
 // Without a BPF file system Cleanup does nothing.
-func TestCleanupNowhere(t *testing.T) {
+func TestCleanupWithoutBPFFS(t *testing.T) {
 	report := func(what string) { t.Error(what) }
 	dir := t.TempDir()
 	for _, d := range []string{dir, filepath.Join(dir, "none")} {
@@ -90,6 +91,7 @@ func TestCleanupNowhere(t *testing.T) {
 	}
 }
 
+// The limit of the memory cgroup of a process, of version 1 and 2.
 func TestMemoryLimit(t *testing.T) {
 	for _, c := range []struct {
 		name, cgroup, mounts string

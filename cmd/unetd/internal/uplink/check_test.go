@@ -16,6 +16,7 @@ import (
 	"github.com/unet-go/unet/mux"
 )
 
+// A kernel without AF_XDP is an error that names the option of the kernel. Other errors of socket(2) stay.
 func TestKernelWithoutAFXDP(t *testing.T) {
 	if err := explainSocket(unix.EAFNOSUPPORT); err == nil || !strings.Contains(err.Error(), "CONFIG_XDP_SOCKETS") {
 		t.Errorf("%v", err)
@@ -28,6 +29,7 @@ func TestKernelWithoutAFXDP(t *testing.T) {
 	}
 }
 
+// The error names the capabilities that are missing in /proc/self/status.
 func TestCheckCapabilities(t *testing.T) {
 	for _, c := range []struct{ status, want string }{
 		{"Name:\tunetd\nCapEff:\t000001ffffffffff\nCapBnd:\t0\n", ""},
@@ -46,6 +48,7 @@ func TestCheckCapabilities(t *testing.T) {
 	}
 }
 
+// An interface that does not exist is an error that lists the interfaces.
 func TestCheckInterface(t *testing.T) {
 	if err := checkInterface("lo"); err != nil {
 		t.Error(err)
@@ -55,6 +58,7 @@ func TestCheckInterface(t *testing.T) {
 	}
 }
 
+// Errors of mux.Open get a remedy.
 func TestExplainOpen(t *testing.T) {
 	for _, c := range []struct {
 		err  error
@@ -76,6 +80,7 @@ func TestExplainOpen(t *testing.T) {
 	}
 }
 
+// The XDP programs in a netlink attribute, also if it is too short.
 func TestXDPPrograms(t *testing.T) {
 	attr := func(kind uint16, value ...byte) []byte {
 		b := binary.NativeEndian.AppendUint16(nil, uint16(4+len(value)))

@@ -16,23 +16,23 @@ import (
 	"github.com/unet-go/unet/mux"
 )
 
-// hook is a log that calls a function with each message.
-type hook func(message string)
+// logHook is a log handler that calls a function with each message.
+type logHook func(message string)
 
-func (hook) Enabled(context.Context, slog.Level) bool        { return true }
-func (h hook) Handle(_ context.Context, r slog.Record) error { h(r.Message); return nil }
-func (h hook) WithAttrs([]slog.Attr) slog.Handler            { return h }
-func (h hook) WithGroup(string) slog.Handler                 { return h }
+func (logHook) Enabled(context.Context, slog.Level) bool        { return true }
+func (h logHook) Handle(_ context.Context, r slog.Record) error { h(r.Message); return nil }
+func (h logHook) WithAttrs([]slog.Attr) slog.Handler            { return h }
+func (h logHook) WithGroup(string) slog.Handler                 { return h }
 
-// An uplink that is being closed while it opens its interface again closes what it has opened, and does
-// not log that the interface is served.
-func TestClosedWhileOpening(t *testing.T) {
+// An uplink is closed while it opens its interface again. It closes the mux that it has opened, and does not log
+// that the interface is served.
+func TestCloseWhileOpening(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	var mu sync.Mutex
 	var messages []string
 	var opened int
 	var u *Uplink
-	log := slog.New(hook(func(message string) {
+	log := slog.New(logHook(func(message string) {
 		mu.Lock()
 		defer mu.Unlock()
 		messages = append(messages, message)
@@ -76,7 +76,7 @@ func TestClosedWhileOpening(t *testing.T) {
 	}
 	<-u.kept
 	if u.mux == nil {
-		t.Error("what was opened is lost, and would not be closed")
+		t.Error("the mux that was opened is not kept, so it would not be closed")
 	}
 	if err := u.end((*mux.Mux).Close); err != nil {
 		t.Error(err)

@@ -20,9 +20,9 @@ import (
 	"github.com/unet-go/unet/mux"
 )
 
-// under returns Uplinks with a policy ("": the built-in one) and one interface with the address 10.0.0.1,
-// which has the name eth0 in the policy.
-func under(t *testing.T, text string) *Uplinks {
+// openWithPolicy returns Uplinks with a policy ("": the built-in one) and one interface with the address
+// 10.0.0.1, which has the name eth0 in the policy.
+func openWithPolicy(t *testing.T, text string) *Uplinks {
 	t.Helper()
 	pair := netlab.RequirePair(t, netlab.Config{})
 	file := ""
@@ -66,8 +66,8 @@ func tag(t *testing.T, text string) endpoint.Tag {
 
 var geometry = endpoint.Geometry{FrameCount: 64, FillSize: 32, CompletionSize: 32, RxSize: 32, TxSize: 32}
 
-// leased is a lease of a user.
-func leased(t *testing.T, u *Uplinks, uid uint32, tags ...endpoint.Tag) endpoint.Lease {
+// openLease opens an endpoint of a user, with tags.
+func openLease(t *testing.T, u *Uplinks, uid uint32, tags ...endpoint.Tag) endpoint.Lease {
 	t.Helper()
 	g, l, err := u.OpenEndpoint(t.Context(), mux.Owner{UID: uid, GID: 77}, endpoint.Request{Geometry: geometry, Tags: tags})
 	if err != nil {
@@ -81,18 +81,18 @@ func leased(t *testing.T, u *Uplinks, uid uint32, tags ...endpoint.Tag) endpoint
 	return l
 }
 
-// ofUser is a lease of uid 1001 under a rule with these tags. uid 1002 may claim all.
-func ofUser(t *testing.T, patterns string) (*Uplinks, endpoint.Lease) {
+// leaseUnderRule is a lease of uid 1001 under a rule with these tags. uid 1002 may claim all ports and message tags.
+func leaseUnderRule(t *testing.T, patterns string) (*Uplinks, endpoint.Lease) {
 	t.Helper()
-	u := under(t, "rules: [{name: r, users: [1001], endpoints: 4, memory: 1MiB, tags: ["+patterns+`]},
+	u := openWithPolicy(t, "rules: [{name: r, users: [1001], endpoints: 4, memory: 1MiB, tags: ["+patterns+`]},
 		{name: all, users: [1002], endpoints: 4, memory: 1MiB, tags: ["udp:*:1-65535", "tcp:*:1-65535", "msg:*"]}]`)
-	return u, leased(t, u, 1001)
+	return u, openLease(t, u, 1001)
 }
 
-// Wildcards become permitted tags, each once, until none is free.
-func TestChoose(t *testing.T) {
+// A claim of any port, block or message tag gets a permitted one, each once, until none is free.
+func TestClaimOfAnyTag(t *testing.T) {
 	ctx := context.Background()
-	_, l := ofUser(t, `"udp:*:*", "msg:*"`)
+	_, l := leaseUnderRule(t, `"udp:*:*", "msg:*"`)
 	if got, err := l.Claim(ctx, tag(t, "udp:10.0.0.1:0")); err != nil || got.Port < 32768 { // as the kernel chooses
 		t.Errorf("%v, %v", got, err)
 	}
@@ -100,7 +100,7 @@ func TestChoose(t *testing.T) {
 		t.Errorf("%v, %v", got, err)
 	}
 
-	u, l := ofUser(t, `"udp:*:7000-7003", "msg:5-7", "tcp:*:6400-6600"`)
+	u, l := leaseUnderRule(t, `"udp:*:7000-7003", "msg:5-7", "tcp:*:6400-6600"`)
 	for n := range 4 {
 		if got, err := l.Claim(ctx, tag(t, "udp:10.0.0.1:0")); err != nil || got.Port < 7000 || got.Port > 7003 {
 			t.Errorf("claim %d: %v, %v", n, got, err)
@@ -110,7 +110,7 @@ func TestChoose(t *testing.T) {
 	if !errors.Is(err, endpoint.ErrTagHeld) || !strings.Contains(err.Error(), "udp:10.0.0.1:0: all that rule r of ") {
 		t.Errorf("when all are held: %v", err)
 	}
-	leased(t, u, 1002, tag(t, "msg:5"), tag(t, "msg:7"))
+	openLease(t, u, 1002, tag(t, "msg:5"), tag(t, "msg:7"))
 	if got, err := l.Claim(ctx, tag(t, "msg:0")); err != nil || got.Message != 6 {
 		t.Errorf("%v, %v", got, err)
 	}
@@ -128,11 +128,11 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// A wildcard address is checked as the address that it stands for, in each notation, and a tag that the
-// rule does not permit is never held.
-func TestWildcardNeverEntersForbidden(t *testing.T) {
+// A wildcard address is checked as the address that it stands for, in each notation. A tag that the rule does not
+// permit is not held at any time: another user can always claim it.
+func TestForbiddenTagIsNeverHeld(t *testing.T) {
 	ctx := context.Background()
-	u, l := ofUser(t, `"udp:10.0.0.1:7000", "udp:10.0.0.5:53", "udp:10.0.0.5:*", "tcp:10.0.0.4/30:7000-7003"`)
+	u, l := leaseUnderRule(t, `"udp:10.0.0.1:7000", "udp:10.0.0.5:53", "udp:10.0.0.5:*", "tcp:10.0.0.4/30:7000-7003"`)
 	if got, err := l.Claim(ctx, tag(t, "udp:0.0.0.0:0")); err != nil || got.String() != "udp:10.0.0.1:7000" {
 		t.Errorf("%v, %v", got, err)
 	}
@@ -140,7 +140,7 @@ func TestWildcardNeverEntersForbidden(t *testing.T) {
 		t.Errorf("where there is no such address: %v", err)
 	}
 	// Another user, with another rule, can always claim these.
-	other := leased(t, u, 1002)
+	other := openLease(t, u, 1002)
 	done := make(chan error)
 	stop := make(chan struct{})
 	go func() {
@@ -190,7 +190,7 @@ func TestWildcardNeverEntersForbidden(t *testing.T) {
 // The holder of an owned address can claim all of its ports, as long as it holds the address.
 func TestPortsOfOwnedAddress(t *testing.T) {
 	ctx := context.Background()
-	u, l := ofUser(t, `"addr:10.0.0.128/25", "udp:10.0.0.1:7000"`)
+	u, l := leaseUnderRule(t, `"addr:10.0.0.128/25", "udp:10.0.0.1:7000"`)
 	port, anyPort := tag(t, "tcp:10.0.0.130:80"), tag(t, "udp:10.0.0.130:0")
 	for _, p := range []endpoint.Tag{port, anyPort} {
 		if _, err := l.Claim(ctx, p); !errors.Is(err, endpoint.ErrTagDenied) {
@@ -216,12 +216,12 @@ func TestPortsOfOwnedAddress(t *testing.T) {
 	if _, err := l.Claim(ctx, port); !errors.Is(err, endpoint.ErrTagDenied) {
 		t.Errorf("after the address was given back: %v", err)
 	}
-	leased(t, u, 1001, port, whole) // in one request
+	openLease(t, u, 1001, port, whole) // in one request
 }
 
 // A rule that was removed since the endpoint was opened permits no more tags; held tags stay.
 func TestClaimAfterReload(t *testing.T) {
-	u, l := ofUser(t, `"msg:*"`)
+	u, l := leaseUnderRule(t, `"msg:*"`)
 	one := tag(t, "msg:1")
 	if _, err := l.Claim(context.Background(), one); err != nil {
 		t.Fatal(err)
@@ -255,7 +255,7 @@ rules:
 
 // A refusal of the policy names the rule and what to do.
 func TestRefusals(t *testing.T) {
-	u, builtIn := under(t, users), under(t, "")
+	u, builtIn := openWithPolicy(t, users), openWithPolicy(t, "")
 	file := u.source.Policy().File
 	first := policy.FirstUnprivileged()
 	for _, c := range []struct {
@@ -290,8 +290,9 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-func TestWhoMayAsk(t *testing.T) {
-	u := under(t, users)
+// Operators are root, the user of unetd, and users whose rule says so.
+func TestOperatorsMayAsk(t *testing.T) {
+	u := openWithPolicy(t, users)
 	for uid, may := range map[uint32]bool{0: true, uint32(os.Geteuid()): true, 1001: false, 1002: true, 1003: false} {
 		err := u.mayAsk(mux.Owner{UID: uid, GID: 77})
 		if (err == nil) != may || err != nil && !errors.Is(err, os.ErrPermission) {
