@@ -4,6 +4,7 @@ package session
 
 import "testing"
 
+// The version 2 cgroup in the text of /proc/PID/cgroup; "" if there is none, or it is outside of the namespace.
 func TestCgroupOf(t *testing.T) {
 	for text, want := range map[string]string{
 		"0::/system.slice/web.service\n":            "/system.slice/web.service",

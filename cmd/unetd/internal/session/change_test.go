@@ -14,48 +14,44 @@ import (
 	. "github.com/unet-go/unet/internal/protocoltest"
 )
 
-// A claim or an unclaim whose answer is lost takes effect exactly once, whether unetd died
-// before it or after. A claimed wildcard returns the tag that the endpoint has got.
-func TestChangesAcrossDeath(t *testing.T) {
+// A claim or an unclaim whose answer is lost takes effect exactly once, whether unetd was killed before or after
+// it had taken effect. A claim of any port or message tag returns the tag that the endpoint has got.
+func TestClaimsAcrossRestartOfUnetd(t *testing.T) {
 	udp := endpoint.UDPTag(netip.AddrPortFrom(localAddr, 0))
 	held := endpoint.UDPTag(netip.AddrPortFrom(localAddr, 40001))
-	for _, acted := range []bool{false, true} {
+	for _, applied := range []bool{false, true} { // before unetd is killed
 		for _, c := range []struct {
 			name    string
 			tag     endpoint.Tag
 			unclaim bool
-			is      error // nil: success
-			want    []endpoint.Tag
-			gives   endpoint.Tag
+			err     error          // nil: success
+			want    []endpoint.Tag // of the endpoint at the end
+			result  endpoint.Tag
 		}{
-			{name: "claim", tag: endpoint.MessageTag(9), gives: endpoint.MessageTag(9), want: []endpoint.Tag{endpoint.MessageTag(7), held, endpoint.MessageTag(9)}},
-			{name: "claim any message tag", tag: endpoint.MessageTag(0), gives: endpoint.MessageTag(1000), want: []endpoint.Tag{endpoint.MessageTag(7), held, endpoint.MessageTag(1000)}},
-			{name: "claim any port", tag: udp, gives: endpoint.UDPTag(netip.AddrPortFrom(localAddr, 40002)),
+			{name: "claim", tag: endpoint.MessageTag(9), result: endpoint.MessageTag(9), want: []endpoint.Tag{endpoint.MessageTag(7), held, endpoint.MessageTag(9)}},
+			{name: "claim any message tag", tag: endpoint.MessageTag(0), result: endpoint.MessageTag(1000), want: []endpoint.Tag{endpoint.MessageTag(7), held, endpoint.MessageTag(1000)}},
+			{name: "claim any port", tag: udp, result: endpoint.UDPTag(netip.AddrPortFrom(localAddr, 40002)),
 				want: []endpoint.Tag{endpoint.MessageTag(7), held, endpoint.UDPTag(netip.AddrPortFrom(localAddr, 40002))}},
-			{name: "claim any block", tag: udp.AsBlock(), gives: endpoint.UDPTag(netip.AddrPortFrom(localAddr, 32768)).AsBlock(),
+			{name: "claim any block", tag: udp.AsBlock(), result: endpoint.UDPTag(netip.AddrPortFrom(localAddr, 32768)).AsBlock(),
 				want: []endpoint.Tag{endpoint.MessageTag(7), held, endpoint.UDPTag(netip.AddrPortFrom(localAddr, 32768)).AsBlock()}},
-			{name: "claim what is held", tag: held, is: endpoint.ErrTagHeld, want: []endpoint.Tag{endpoint.MessageTag(7), held}},
-			{name: "unclaim", tag: held, unclaim: true, gives: held, want: []endpoint.Tag{endpoint.MessageTag(7)}},
-			{name: "unclaim what is not held", tag: endpoint.MessageTag(9), unclaim: true, is: errAny, want: []endpoint.Tag{endpoint.MessageTag(7), held}},
+			{name: "claim what is held", tag: held, err: endpoint.ErrTagHeld, want: []endpoint.Tag{endpoint.MessageTag(7), held}},
+			{name: "unclaim", tag: held, unclaim: true, result: held, want: []endpoint.Tag{endpoint.MessageTag(7)}},
+			{name: "unclaim what is not held", tag: endpoint.MessageTag(9), unclaim: true, err: errAny, want: []endpoint.Tag{endpoint.MessageTag(7), held}},
 		} {
-			t.Run(fmt.Sprintf("%s, acted=%v", c.name, acted), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s, applied=%v", c.name, applied), func(t *testing.T) {
 				DescriptorLeaks(t)
 				p := newFakeProvider(t)
 				d := newDaemon(t, p)
 				g, l := mustOpen(t, d.socket, endpoint.Request{Tags: []endpoint.Tag{endpoint.MessageTag(7), held}})
 				inside := make(chan struct{}, 1)
-				stuck := func(ctx context.Context) error {
-					inside <- struct{}{}
-					<-ctx.Done()
-					return ctx.Err()
-				}
+				block := blockUntilCancelled(inside)
 				switch {
-				case acted && c.is == nil:
-					p.hook(hooks{done: func(ctx context.Context) { _ = stuck(ctx) }})
-				default: // before, or in place of the error
+				case applied && c.err == nil:
+					p.hook(hooks{done: func(ctx context.Context) { _ = block(ctx) }})
+				default: // before the call takes effect, or in place of the error
 					p.hook(hooks{
-						claim:   func(ctx context.Context, t endpoint.Tag) (endpoint.Tag, error) { return t, stuck(ctx) },
-						unclaim: func(ctx context.Context, _ endpoint.Tag) error { return stuck(ctx) },
+						claim:   func(ctx context.Context, t endpoint.Tag) (endpoint.Tag, error) { return t, block(ctx) },
+						unclaim: func(ctx context.Context, _ endpoint.Tag) error { return block(ctx) },
 					})
 				}
 				type result struct {
@@ -76,13 +72,13 @@ func TestChangesAcrossDeath(t *testing.T) {
 				d.kill()
 				select {
 				case r := <-results:
-					t.Fatalf("it did not wait for the next unetd: %+v", r)
+					t.Fatalf("the call did not wait for the next unetd: %+v", r)
 				default:
 				}
 				d.start()
 				r := <-results
-				if c.is == nil && (r.err != nil || r.tag != c.gives) || c.is != nil && (r.err == nil || c.is != errAny && !errors.Is(r.err, c.is)) {
-					t.Errorf("%+v, want %v, %v", r, c.gives, c.is)
+				if c.err == nil && (r.err != nil || r.tag != c.result) || c.err != nil && (r.err == nil || c.err != errAny && !errors.Is(r.err, c.err)) {
+					t.Errorf("%+v, want %v, %v", r, c.result, c.err)
 				}
 				want := make(map[endpoint.Tag]bool)
 				for _, tag := range c.want {
@@ -94,41 +90,47 @@ func TestChangesAcrossDeath(t *testing.T) {
 				l.Close()
 				g.Close()
 				d.stop()
-				p.noCopies()
+				p.awaitGrantsClosed()
 			})
 		}
 	}
 }
 
+// errAny stands for any error.
 var errAny = errors.New("any error")
+
+// blockUntilCancelled returns a function for hooks that sends on inside and waits until the request is cancelled.
+func blockUntilCancelled(inside chan<- struct{}) func(context.Context) error {
+	return func(ctx context.Context) error {
+		inside <- struct{}{}
+		<-ctx.Done()
+		return ctx.Err()
+	}
+}
 
 // A claim that its caller has cancelled is undone before the next claim, also if its answer
 // was lost.
-func TestAbandonedClaimAcrossDeath(t *testing.T) {
-	for _, acted := range []bool{false, true} {
+func TestCancelledClaimAcrossRestartOfUnetd(t *testing.T) {
+	for _, applied := range []bool{false, true} { // before unetd is killed
 		p := newFakeProvider(t)
 		d := newDaemon(t, p)
 		_, l := mustOpen(t, d.socket, endpoint.Request{})
 		inside := make(chan struct{}, 1)
-		stuck := func(ctx context.Context) error {
-			inside <- struct{}{}
-			<-ctx.Done()
-			return ctx.Err()
-		}
-		if acted {
-			p.hook(hooks{done: func(ctx context.Context) { _ = stuck(ctx) }})
+		block := blockUntilCancelled(inside)
+		if applied {
+			p.hook(hooks{done: func(ctx context.Context) { _ = block(ctx) }})
 		} else {
-			p.hook(hooks{claim: func(ctx context.Context, t endpoint.Tag) (endpoint.Tag, error) { return t, stuck(ctx) }})
+			p.hook(hooks{claim: func(ctx context.Context, t endpoint.Tag) (endpoint.Tag, error) { return t, block(ctx) }})
 		}
 		ctx, cancel := context.WithCancel(context.Background())
-		left := make(chan error, 1)
+		returned := make(chan error, 1)
 		go func() {
 			_, err := l.Claim(ctx, endpoint.MessageTag(5))
-			left <- err
+			returned <- err
 		}()
 		Await(t, "the claim", inside)
 		cancel()
-		if err := <-left; !errors.Is(err, context.Canceled) {
+		if err := <-returned; !errors.Is(err, context.Canceled) {
 			t.Errorf("Claim: %v", err)
 		}
 		p.hook(hooks{})
@@ -138,13 +140,13 @@ func TestAbandonedClaimAcrossDeath(t *testing.T) {
 			t.Error(err)
 		}
 		if got := p.tagsOf(1); !maps.Equal(got, map[endpoint.Tag]bool{endpoint.MessageTag(6): true}) {
-			t.Errorf("acted=%v: tags %v", acted, got)
+			t.Errorf("applied=%v: tags %v", applied, got)
 		}
 	}
 }
 
-// A claim of a tag that the endpoint has lost while there was no unetd is not answered with
-// the old claim.
+// The endpoint has lost a tag while there was no unetd. A later claim of this tag is made again by the next unetd
+// if its answer is lost, and succeeds.
 func TestClaimOfLostTag(t *testing.T) {
 	p := newFakeProvider(t)
 	d := newDaemon(t, p)
@@ -160,10 +162,8 @@ func TestClaimOfLostTag(t *testing.T) {
 		t.Fatal(err)
 	}
 	inside := make(chan struct{}, 1)
-	p.hook(hooks{done: func(ctx context.Context) {
-		inside <- struct{}{}
-		<-ctx.Done()
-	}})
+	block := blockUntilCancelled(inside)
+	p.hook(hooks{done: func(ctx context.Context) { _ = block(ctx) }})
 	claimed := make(chan error, 1)
 	go func() {
 		_, err := l.Claim(ctx, tag)

@@ -16,9 +16,9 @@ import (
 	. "github.com/unet-go/unet/internal/protocoltest"
 )
 
-// lingers returns a function that makes descriptors whose last close takes an hour: TCP
+// lingeringSockets returns a function that makes sockets whose last close takes an hour: TCP
 // sockets with SO_LINGER and unsent data. Their peers read nothing until the test ends.
-func lingers(t *testing.T) func() (fd int) {
+func lingeringSockets(t *testing.T) func() (fd int) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -68,14 +68,15 @@ func lingers(t *testing.T) func() (fd int) {
 	}
 }
 
-// heldUp is the number of goroutines in letGo.
-func heldUp() int {
+// blockedCloses is the number of goroutines in letGo.
+func blockedCloses() int {
 	stacks := make([]byte, 4<<20)
 	return bytes.Count(stacks[:runtime.Stack(stacks, true)], []byte("session.letGo("))
 }
 
+// letGo interrupts a close that lingers.
 func TestLetGoInterrupts(t *testing.T) {
-	fd := lingers(t)()
+	fd := lingeringSockets(t)()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -84,17 +85,16 @@ func TestLetGoInterrupts(t *testing.T) {
 	Await(t, "the close of a socket that lingers", done)
 }
 
-// The last close of a socket with SO_LINGER blocks, also when the kernel discards one that
-// was sent and not read. That does not delay other users, and delays the sender only for a short
-// time.
+// The last close of a socket with SO_LINGER blocks, also when the kernel closes a descriptor that was sent and not
+// read. That does not delay other users, and delays the sender only for a short time.
 func TestSocketsThatLinger(t *testing.T) {
 	p := newFakeProvider(t)
 	socket, ln := Listen(t)
-	forAll(t, socket)
-	lingering := lingers(t)
-	// A descriptor that is read and closed; one too many, which the kernel discards; two on
-	// connections beyond the limit, which are never read. All are sent before the server
-	// accepts, so that the server closes the last descriptor of each.
+	permitAll(t, socket)
+	lingering := lingeringSockets(t)
+	// A descriptor that is read and closed; one more than a request may have, which the kernel closes; two on
+	// connections beyond the limit, which are never read. All are sent before the server accepts, so that
+	// the server closes the last descriptor of each socket.
 	cases := []struct {
 		fds  int
 		id   float64
@@ -106,14 +106,14 @@ func TestSocketsThatLinger(t *testing.T) {
 		for range c.fds {
 			fds = append(fds, lingering())
 		}
-		as(t, 1001, func() { apps[i] = connect(t, socket) })
+		apps[i] = connectAs(t, 1001, socket)
 		apps[i].send(presentRecord, fds...)
 		protocol.CloseAll(fds)
 	}
 	stop := serve(t, &Server{Provider: p, Limits: Limits{Connections: 8, ConnectionsPerUID: 2}}, ln)
 	for i, c := range cases {
 		if c.code == "busy" {
-			// The answer is another one if one of the first connections has ended already.
+			// The error has another code if one of the first connections has ended already.
 			if m, _ := apps[i].receive(); m["error"] == nil {
 				t.Errorf("%v", m)
 			}
@@ -121,9 +121,9 @@ func TestSocketsThatLinger(t *testing.T) {
 			apps[i].wantError(c.id, c.code)
 		}
 		apps[i].wantEOF()
-		served(t, socket)
+		checkServed(t, socket)
 	}
-	until(t, "the threads", func() bool { return heldUp() == 0 })
+	until(t, "the end of all closes", func() bool { return blockedCloses() == 0 })
 	stop()
 }
 
@@ -133,16 +133,12 @@ func TestRefusedSocketsThatLinger(t *testing.T) {
 	DescriptorLeaks(t)
 	p := newFakeProvider(t)
 	socket, ln := Listen(t)
-	forAll(t, socket)
-	lingering := lingers(t)
-	silent := func() (a *application) {
-		as(t, 1001, func() { a = connect(t, socket) })
-		return a
-	}
-	holder := silent() // is the only connection that the user may have
+	permitAll(t, socket)
+	lingering := lingeringSockets(t)
+	holder := connectAs(t, 1001, socket) // the only connection that the user may have
 	var apps []*application
 	for range 24 {
-		a := silent()
+		a := connectAs(t, 1001, socket)
 		for range 3 {
 			fd := lingering()
 			a.send(presentRecord, fd)
@@ -151,17 +147,17 @@ func TestRefusedSocketsThatLinger(t *testing.T) {
 		apps = append(apps, a)
 	}
 	stop := serve(t, &Server{Provider: p, Limits: Limits{Connections: 4, ConnectionsPerUID: 1, ClosingPerUID: 2}}, ln)
-	served(t, socket)
-	as(t, 1002, func() { served(t, socket) })
+	checkServed(t, socket)
+	as(t, 1002, func() { checkServed(t, socket) })
 	for _, a := range apps {
 		a.wantError(0, "busy")
 		a.wantEOF()
 		a.conn.Close()
 	}
 	holder.conn.Close()
-	until(t, "the threads", func() bool { return heldUp() == 0 })
-	until(t, "the user's place", func() bool {
-		a := silent()
+	until(t, "the end of all closes", func() bool { return blockedCloses() == 0 })
+	until(t, "the user to be served again", func() bool {
+		a := connectAs(t, 1001, socket)
 		defer a.conn.Close()
 		a.send(openRecord)
 		m, fds := a.receive()
@@ -171,24 +167,22 @@ func TestRefusedSocketsThatLinger(t *testing.T) {
 	stop()
 }
 
-// Closes that no signal can interrupt occupy at most the threads of one user, until the file
-// system answers, and delay no other user. Here the release of a file waits until the file
-// system has written its dirty pages.
-func TestRefusalsThatAreGivenUp(t *testing.T) {
+// Closes that no signal can interrupt occupy at most ClosingPerUID threads for a user until the file system
+// answers, and delay no other user. Here the release of a file waits until the file system has written its
+// dirty pages.
+func TestUninterruptibleClosesAreBounded(t *testing.T) {
 	f := newFuse(t)
 	p := newFakeProvider(t)
 	socket, ln := Listen(t)
-	forAll(t, socket)
-	var holder *application
-	as(t, 1001, func() { holder = connect(t, socket) })
+	permitAll(t, socket)
+	holder := connectAs(t, 1001, socket)
 	var apps []*application
 	for range 6 {
 		fd, err := unix.Openat(f.root, "w", unix.O_RDWR|unix.O_CLOEXEC, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
-		var a *application
-		as(t, 1001, func() { a = connect(t, socket) })
+		a := connectAs(t, 1001, socket)
 		a.send(presentRecord, fd)
 		unix.Close(fd)
 		apps = append(apps, a)
@@ -198,26 +192,26 @@ func TestRefusalsThatAreGivenUp(t *testing.T) {
 	}
 	const threads = 2
 	stop := serve(t, &Server{Provider: p, Limits: Limits{ConnectionsPerUID: 1, ClosingPerUID: threads}}, ln)
-	for _, a := range apps { // answered before they are closed
+	for _, a := range apps { // the answer is sent before the close
 		a.wantError(0, "busy")
 	}
-	until(t, "the threads that are held up", func() bool { return heldUp() == threads })
-	served(t, socket)
-	as(t, 1002, func() { served(t, socket) })
-	until(t, "those of others to be done", func() bool { return heldUp() == threads })
+	until(t, "as many blocked closes as there are threads", func() bool { return blockedCloses() == threads })
+	checkServed(t, socket)
+	as(t, 1002, func() { checkServed(t, socket) })
+	until(t, "the end of the closes of other users", func() bool { return blockedCloses() == threads })
 	f.release()
 	for _, a := range apps {
 		a.wantEOF()
 	}
 	holder.conn.Close()
-	until(t, "the threads", func() bool { return heldUp() == 0 })
+	until(t, "the end of all closes", func() bool { return blockedCloses() == 0 })
 	stop()
 }
 
-// When the bound of connections that wait to be closed is reached, unetd takes no
-// descriptors on connections that it has not accepted. So it can refuse more connections of
-// any user at once, although the first cannot be closed.
-func TestFewConnectionsWait(t *testing.T) {
+// When as many connections as Waiting permits wait to be closed, unetd takes no descriptors on connections that it
+// has not accepted. So it can refuse further connections of any user immediately, although the first ones cannot
+// be closed.
+func TestNoDescriptorsWhileManyConnectionsWait(t *testing.T) {
 	f := newFuse(t)
 	p := newFakeProvider(t)
 	socket, ln := Listen(t)
@@ -225,13 +219,9 @@ func TestFewConnectionsWait(t *testing.T) {
 		t.Skip("no SO_PASSRIGHTS (before Linux 6.16)")
 	}
 	passRights(ln, true)
-	forAll(t, socket)
-	silent := func(uid uint32) (a *application) {
-		as(t, uid, func() { a = connect(t, socket) })
-		return a
-	}
-	holder := silent(1001)
-	silent(1003)
+	permitAll(t, socket)
+	holder := connectAs(t, 1001, socket)
+	connectAs(t, 1003, socket)
 	const threads, waiting, more = 2, 4, 50
 	// The last references to a file that cannot be closed are in connections that
 	// nobody has accepted yet.
@@ -240,7 +230,7 @@ func TestFewConnectionsWait(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		silent(1001).send(presentRecord, fd)
+		connectAs(t, 1001, socket).send(presentRecord, fd)
 		unix.Close(fd)
 	}
 	if _, err := unix.Write(f.open(t, "w", 0), []byte("dirty")); err != nil {
@@ -250,8 +240,8 @@ func TestFewConnectionsWait(t *testing.T) {
 	until(t, "the listener to take no descriptors any more", func() bool { return !passesRights(ln) })
 	before := len(OpenDescriptors(t))
 	for i := range more {
-		a := silent([]uint32{1001, 1003}[i%2])
-		_, _ = a.conn.Write([]byte(openRecord)) // it may be refused already
+		a := connectAs(t, []uint32{1001, 1003}[i%2], socket)
+		_, _ = a.conn.Write([]byte(openRecord)) // fails if the connection has been refused already
 		a.wantError(0, "busy")
 		a.wantEOF()
 		a.conn.Close()
@@ -259,37 +249,37 @@ func TestFewConnectionsWait(t *testing.T) {
 	if after := len(OpenDescriptors(t)); after > before {
 		t.Errorf("%d descriptors, before %d", after, before)
 	}
-	as(t, 1002, func() { served(t, socket) })
+	as(t, 1002, func() { checkServed(t, socket) })
 	f.release()
 	holder.conn.Close()
 	until(t, "the listener to take descriptors again", func() bool { return passesRights(ln) })
-	until(t, "the threads", func() bool { return heldUp() == 0 })
+	until(t, "the end of all closes", func() bool { return blockedCloses() == 0 })
 	stop()
 }
 
-// After unetd has closed a connection of a user, refused or at the end of its session, it
-// waits for a time before it closes the next one of this user. Those of others are closed at
-// once. The answer is sent at once. The end of unetd ends the wait.
+// After unetd has closed a connection of a user it waits for ClosePause before it closes the next one of this user,
+// whether the connection was refused or its session has ended. Connections of other users are closed, and answers
+// are sent, without a wait. The end of unetd ends the wait.
 func TestPauseAfterClosing(t *testing.T) {
 	socket, stop := start(t, &Server{Provider: newFakeProvider(t), Limits: Limits{ConnectionsPerUID: 2, ClosingPerUID: 1, ClosePause: time.Hour}})
-	forAll(t, socket)
-	silent := func(uid uint32, n int) (apps []*application) {
+	permitAll(t, socket)
+	connectMany := func(uid uint32, n int) (apps []*application) {
 		for range n {
-			as(t, uid, func() { apps = append(apps, connect(t, socket)) })
+			apps = append(apps, connectAs(t, uid, socket))
 		}
 		return apps
 	}
-	sessions, refused := silent(1001, 2), silent(1001, 10)
+	sessions, refused := connectMany(1001, 2), connectMany(1001, 10)
 	for _, a := range refused {
 		a.wantError(0, "busy")
 	}
 	refused[0].wantEOF()
 	sessions[0].send("x")
 	sessions[0].wantError(0, "protocol")
-	other := silent(1002, 3)[2]
+	other := connectMany(1002, 3)[2]
 	other.wantError(0, "busy")
 	other.wantEOF()
-	served(t, socket)
+	checkServed(t, socket)
 	for i, a := range append(refused[1:], sessions[0]) {
 		raw, err := a.conn.SyscallConn()
 		if err != nil {

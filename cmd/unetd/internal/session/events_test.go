@@ -61,10 +61,10 @@ func TestEventRecords(t *testing.T) {
 	}
 	l.end(fmt.Errorf("%w: revoked: its fill ring ran away", endpoint.ErrLeaseClosed))
 	a.want(`{"event":"closed","message":"revoked: its fill ring ran away","v":1}`)
-	select { // it is sent after everything has been released
+	select { // the event is sent after the lease has been closed
 	case <-p.closed:
 	default:
-		t.Error("the application was told before the lease was closed")
+		t.Error("the event was sent before the lease was closed")
 	}
 	a.wantEOF()
 	if l.watched.Load() != 0 {
@@ -87,8 +87,8 @@ func TestLinkDownAtOpen(t *testing.T) {
 	b.want(`{"event":"link","up":false,"v":1}`)
 }
 
-// A notice never blocks its sender, not even for an application that does not read. The
-// connection of such an application is closed, as when it does not read its answers.
+// A notice does not block its sender if an application does not read. The connection of such an application is
+// closed, as when it does not read its answers.
 func TestEventsNotRead(t *testing.T) {
 	p := newFakeProvider(t)
 	socket, _ := start(t, &Server{Provider: p, Limits: Limits{WriteTimeout: 20 * time.Millisecond}})
@@ -96,13 +96,16 @@ func TestEventsNotRead(t *testing.T) {
 	a := connect(t, socket)
 	a.open()
 	l := p.newestLease()
-	for i := uint32(0); ; i++ {
+	for i, end := uint32(0), time.Now().Add(Patience); ; i++ {
 		l.notify(routeTo(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})))
 		if l.Err() != nil {
 			break
 		}
+		if time.Now().After(end) {
+			t.Fatal("the connection was not closed")
+		}
 		if i%64 == 0 {
-			time.Sleep(time.Millisecond) // so that not all of them become one event
+			time.Sleep(time.Millisecond) // notices that wait to be sent become one event
 		}
 	}
 	if l := p.awaitClosed(); l.e.id != 2 {
@@ -113,14 +116,14 @@ func TestEventsNotRead(t *testing.T) {
 	}
 }
 
-// told collects the notices that a watcher gets, those about unetd apart.
-type told struct {
+// noticeLog collects the notices that a watcher gets, and apart from them the last one about unetd.
+type noticeLog struct {
 	mu    sync.Mutex
 	list  []endpoint.Notice
-	unetd endpoint.NoticeKind // the last about unetd
+	unetd endpoint.NoticeKind // the last notice about unetd
 }
 
-func (w *told) add(list []endpoint.Notice) {
+func (w *noticeLog) add(list []endpoint.Notice) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, n := range list {
@@ -132,7 +135,7 @@ func (w *told) add(list []endpoint.Notice) {
 	}
 }
 
-func (w *told) awaitUnetd(t *testing.T, want endpoint.NoticeKind) {
+func (w *noticeLog) awaitUnetd(t *testing.T, want endpoint.NoticeKind) {
 	t.Helper()
 	until(t, fmt.Sprint("notice of kind ", want), func() bool {
 		w.mu.Lock()
@@ -141,22 +144,24 @@ func (w *told) awaitUnetd(t *testing.T, want endpoint.NoticeKind) {
 	})
 }
 
-func (w *told) all() []endpoint.Notice {
+func (w *noticeLog) all() []endpoint.Notice {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Clone(w.list)
 }
 
-func (w *told) await(t *testing.T, want ...endpoint.Notice) {
+func (w *noticeLog) await(t *testing.T, want ...endpoint.Notice) {
 	t.Helper()
 	until(t, fmt.Sprint(want), func() bool { return slices.Equal(w.all(), want) })
 }
 
-func TestWatch(t *testing.T) {
+// Watchers get the notices of their time, and when they begin the state of the link. After a restart of unetd they
+// get the state of the link and of the routes again.
+func TestWatchLinkAndRoutes(t *testing.T) {
 	p := newFakeProvider(t)
 	d := newDaemon(t, p)
 	_, l := mustOpen(t, d.socket, endpoint.Request{})
-	var first, second, late told
+	var first, second, late noticeLog
 	stopFirst := l.Watch(first.add)
 	l.Watch(second.add)
 	lease := p.newestLease()
@@ -169,12 +174,12 @@ func TestWatch(t *testing.T) {
 	l.Watch(late.add)
 	late.await(t, linkDown)
 
-	// The next unetd reports the link up, and that all routes may have changed.
+	// The next unetd reports that the link is up, and that all routes may have changed.
 	d.kill()
 	second.awaitUnetd(t, endpoint.NoticeUnetdGone)
 	d.start()
 	second.awaitUnetd(t, endpoint.NoticeUnetdBack)
-	until(t, "the lease", func() bool { return p.newestLease() != lease })
+	until(t, "the endpoint to be presented", func() bool { return p.newestLease() != lease })
 	lease = p.newestLease()
 	until(t, "notices", func() bool {
 		all := second.all()
@@ -182,28 +187,28 @@ func TestWatch(t *testing.T) {
 	})
 	lease.notify(linkUp) // not new
 	lease.notify(routeTo(localAddr))
-	until(t, "one more", func() bool { return slices.Contains(second.all(), routeTo(localAddr)) })
+	until(t, "the notice about the route", func() bool { return slices.Contains(second.all(), routeTo(localAddr)) })
 	if got := second.all(); len(got) != 5 {
-		t.Errorf("told of %v", got)
+		t.Errorf("notices %v", got)
 	}
 	if got := first.all(); len(got) != 1 {
-		t.Errorf("after stop, told of %v", got)
+		t.Errorf("after stop, notices %v", got)
 	}
 }
 
-// Watchers get one notice that an address is gone and one that it is back, also if unetd
-// repeats them. A new watcher gets the addresses that are gone. The next unetd reports all
-// states again, so watchers also learn of an address that came back while there was none.
+// Watchers get one notice that an address is gone and one that it is back, also if unetd repeats them. A new watcher
+// gets the addresses that are gone. The next unetd reports all states again, so watchers also get a notice of an
+// address that came back while no unetd ran.
 func TestWatchAddresses(t *testing.T) {
 	p := newFakeProvider(t)
 	d := newDaemon(t, p)
 	_, l := mustOpen(t, d.socket, endpoint.Request{})
-	var first, late told
+	var first, late noticeLog
 	l.Watch(first.add)
 	lease := p.newestLease()
 	lease.notify(addrGone(localAddr))
 	lease.notify(addrGone(remoteAddr))
-	until(t, "gone", func() bool { return len(first.all()) == 2 })
+	until(t, "both notices", func() bool { return len(first.all()) == 2 })
 	lease.notify(addrGone(remoteAddr))
 	lease.notify(addrBack(remoteAddr))
 	first.await(t, addrGone(localAddr), addrGone(remoteAddr), addrBack(remoteAddr))
@@ -212,15 +217,15 @@ func TestWatchAddresses(t *testing.T) {
 
 	d.kill()
 	d.start()
-	until(t, "the lease", func() bool { return p.newestLease() != lease })
-	until(t, "back", func() bool { return slices.Contains(late.all(), addrBack(localAddr)) })
+	until(t, "the endpoint to be presented", func() bool { return p.newestLease() != lease })
+	until(t, "the notice that the address is back", func() bool { return slices.Contains(late.all(), addrBack(localAddr)) })
 	lease = p.newestLease()
 	lease.notify(addrBack(localAddr)) // not new
 	lease.notify(addrGone(remoteAddr))
-	// And once allRoutes, which can be later than the news of the new connection.
+	// One of the four is allRoutes, which may come after the notices of the new connection.
 	until(t, "gone again, and routes", func() bool { got := late.all(); return slices.Contains(got, addrGone(remoteAddr)) && len(got) >= 4 })
 	if got := late.all(); len(got) != 4 {
-		t.Errorf("told of %v", got)
+		t.Errorf("notices %v", got)
 	}
 }
 
@@ -252,8 +257,8 @@ func TestWatcherUsesLease(t *testing.T) {
 	}
 }
 
-// When the provider ends a lease the application's lease ends with the reason, and nothing
-// is presented again.
+// When the provider ends a lease the application's lease ends with the reason, and the endpoint is not presented
+// again.
 func TestProviderEndsLease(t *testing.T) {
 	DescriptorLeaks(t)
 	p := newFakeProvider(t)
@@ -265,7 +270,7 @@ func TestProviderEndsLease(t *testing.T) {
 	defer stop()
 	for _, c := range []struct {
 		err  error
-		says string
+		want string
 	}{
 		{errors.New("the uplink is gone"), "lease closed: the uplink is gone"},
 		{fmt.Errorf("%w: revoked", endpoint.ErrLeaseClosed), "lease closed: revoked"},
@@ -275,22 +280,22 @@ func TestProviderEndsLease(t *testing.T) {
 	} {
 		g, l := mustOpen(t, socket, endpoint.Request{})
 		if err := l.Err(); err != nil {
-			t.Errorf("Err of a lease that lives: %v", err)
+			t.Errorf("Err before the end: %v", err)
 		}
 		p.newestLease().end(c.err)
 		Await(t, "Done", l.Done())
 		p.awaitClosed()
-		if err := l.Err(); !errors.Is(err, endpoint.ErrLeaseClosed) || !strings.HasPrefix(err.Error(), c.says) {
-			t.Errorf("Err: %v, want %s", err, c.says)
+		if err := l.Err(); !errors.Is(err, endpoint.ErrLeaseClosed) || !strings.HasPrefix(err.Error(), c.want) {
+			t.Errorf("Err: %v, want %s", err, c.want)
 		}
-		if _, err := l.Claim(context.Background(), endpoint.MessageTag(1)); !errors.Is(err, endpoint.ErrLeaseClosed) || !strings.HasPrefix(err.Error(), c.says) {
-			t.Errorf("Claim: %v, want %s", err, c.says)
+		if _, err := l.Claim(context.Background(), endpoint.MessageTag(1)); !errors.Is(err, endpoint.ErrLeaseClosed) || !strings.HasPrefix(err.Error(), c.want) {
+			t.Errorf("Claim: %v, want %s", err, c.want)
 		}
 		l.Watch(func([]endpoint.Notice) {})()
 		if err := l.Close(); err != nil {
 			t.Error(err)
 		}
 		g.Close()
-		p.noCopies()
+		p.awaitGrantsClosed()
 	}
 }

@@ -25,8 +25,8 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// hooks are called before a fakeProvider and its leases act, or in place of it, if they are
-// set. done is called after a claim or an unclaim has had its effect.
+// hooks that are set are called by a fakeProvider and its leases at the beginning of the operation. If a hook returns
+// an error the operation ends with it. done is called after a claim or an unclaim has had its effect.
 type hooks struct {
 	open    func(ctx context.Context, p mux.Owner, req endpoint.Request) error
 	present func(ctx context.Context, p mux.Owner, sock *os.File) error
@@ -36,7 +36,7 @@ type hooks struct {
 	close   func()
 	route   func(ctx context.Context, dst netip.Addr) (endpoint.Route, error)
 	reload  func() error
-	changes []string // by reload; nil: one
+	changes []string // that reload returns; nil: one
 }
 
 // fakeProvider grants memfds and sockets. Its endpoints outlive a server that keeps them,
@@ -55,7 +55,7 @@ type fakeProvider struct {
 	tables    []uint64          // inodes of the tables of connections that were received, in order
 	down      bool              // the state of the link for new leases
 	draining  bool
-	others    []*os.File // other ends of the sockets: end of file when no copy of a grant is left
+	others    []*os.File // other ends of the granted sockets: end of file when no copy of the socket is open
 }
 
 // fakeEndpoint is guarded by its provider's mu.
@@ -71,12 +71,12 @@ type fakeLease struct {
 	p        *fakeProvider
 	e        *fakeEndpoint
 	watchers *notices.Watchers
-	watched  atomic.Int32 // who watches
+	watched  atomic.Int32 // number of watchers
 
 	mu   sync.Mutex
 	gone chan struct{} // closed when the lease has ended
 	err  error
-	done bool
+	done bool // Close was called
 }
 
 func newFakeProvider(t testing.TB) *fakeProvider {
@@ -89,6 +89,7 @@ func newFakeProvider(t testing.TB) *fakeProvider {
 	return p
 }
 
+// hook replaces all hooks.
 func (p *fakeProvider) hook(h hooks) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -101,6 +102,7 @@ func (p *fakeProvider) current() hooks {
 	return p.hooks
 }
 
+// cookieOf is the kernel's identifier of a socket.
 func cookieOf(f *os.File) (cookie uint64, err error) {
 	raw, err := f.SyscallConn()
 	if err != nil {
@@ -338,8 +340,7 @@ func (p *fakeProvider) Drain(peer mux.Owner, on bool) error {
 	return nil
 }
 
-// abandon has the effect of the death of the provider's process: its leases are gone, the
-// endpoints stay.
+// abandon has the effect of SIGKILL for the provider's process: its leases are gone, the endpoints stay.
 func (p *fakeProvider) abandon() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -348,14 +349,14 @@ func (p *fakeProvider) abandon() {
 	}
 }
 
-// reap removes an endpoint.
-func (p *fakeProvider) reap(id uint64) {
+// remove removes an endpoint.
+func (p *fakeProvider) remove(id uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.endpoints, id)
 }
 
-// tagsOf gives the tags of an endpoint, or nil if it is gone.
+// tagsOf is the tags of an endpoint, or nil if there is no such endpoint.
 func (p *fakeProvider) tagsOf(id uint64) map[endpoint.Tag]bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -365,6 +366,7 @@ func (p *fakeProvider) tagsOf(id uint64) map[endpoint.Tag]bool {
 	return nil
 }
 
+// setLink sets the state of the link for new leases.
 func (p *fakeProvider) setLink(down bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -377,8 +379,8 @@ func (p *fakeProvider) newestLease() *fakeLease {
 	return p.newest
 }
 
-// noCopies waits until every descriptor of every grant so far is closed.
-func (p *fakeProvider) noCopies() {
+// awaitGrantsClosed waits until all descriptors of all grants so far are closed.
+func (p *fakeProvider) awaitGrantsClosed() {
 	p.t.Helper()
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -514,7 +516,7 @@ func (l *fakeLease) Close() error {
 		panic("BUG: lease closed twice")
 	}
 	l.done = true
-	l.p.reap(l.e.id)
+	l.p.remove(l.e.id)
 	l.p.closed <- l
 	return nil
 }

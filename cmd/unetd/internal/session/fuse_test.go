@@ -43,10 +43,10 @@ const (
 type fuse struct {
 	root    int // the file system's folder
 	release func()
-	asked   *os.File // the operations that are not answered, a byte each
+	pending *os.File // the operations that are not answered, a byte each
 }
 
-// fuseServer in the environment makes the test binary a server.
+// fuseServer is a variable in the environment with which the test binary is a FUSE server.
 const fuseServer = "UNET_TEST_FUSE_SERVER"
 
 func TestMain(m *testing.M) {
@@ -57,6 +57,7 @@ func TestMain(m *testing.M) {
 	serveFuse(3)
 }
 
+// newFuse starts a server and mounts its file system for a moment, to open its folder.
 func newFuse(t *testing.T) *fuse {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -85,7 +86,7 @@ func newFuse(t *testing.T) *fuse {
 	if err := server.Start(); err != nil {
 		t.Fatal(err)
 	}
-	f := &fuse{root: root, asked: r, release: sync.OnceFunc(func() {
+	f := &fuse{root: root, pending: r, release: sync.OnceFunc(func() {
 		// When the server ends, the requests that wait for it fail.
 		if err := server.Process.Kill(); err != nil {
 			t.Error(err)
@@ -110,7 +111,7 @@ func serveFuse(dev int) {
 		}
 		answer := answerFuse(b[:n])
 		if binary.LittleEndian.Uint32(b[4:]) == fuseInterrupt {
-			continue // it interrupts a request that is never answered
+			continue // the request that it interrupts is never answered
 		}
 		if answer == nil {
 			_, err = os.Stdout.Write(b[4:5])

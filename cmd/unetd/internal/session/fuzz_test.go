@@ -17,7 +17,7 @@ import (
 	"github.com/unet-go/unet/mux"
 )
 
-// What FuzzServerRecord does before it sends the record.
+// The states of the connection on which FuzzServerRecord sends the record.
 const (
 	stageFresh = iota
 	stageOpened
@@ -104,10 +104,10 @@ func FuzzServerRecord(f *testing.F) {
 				t.Fatalf("%q: %v", b, err)
 			}
 			if answer.Error == nil && answer.ID == 0 && answer.Event == "" {
-				t.Fatalf("%q answers nothing", b)
+				t.Fatalf("%q is neither an answer nor an event", b)
 			}
 			if answer.Error != nil && answer.Error.Message == "" {
-				t.Fatalf("%q explains nothing", b)
+				t.Fatalf("%q is an error without a message", b)
 			}
 		}
 		<-ended
@@ -122,6 +122,6 @@ func FuzzServerRecord(f *testing.F) {
 			t.Fatalf("%d endpoints left", left)
 		}
 		grant.Close()
-		p.noCopies()
+		p.awaitGrantsClosed()
 	})
 }

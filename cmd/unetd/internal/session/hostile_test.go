@@ -22,8 +22,8 @@ import (
 	. "github.com/unet-go/unet/internal/protocoltest"
 )
 
-// served checks that another user is served.
-func served(t *testing.T, socket string) {
+// checkServed checks that the calling user is served.
+func checkServed(t *testing.T, socket string) {
 	t.Helper()
 	g, l := mustOpen(t, socket, endpoint.Request{})
 	if _, err := l.Resolve(context.Background(), netip.MustParseAddr("10.0.0.3")); err != nil {
@@ -40,7 +40,7 @@ func TestFilesThatBlock(t *testing.T) {
 	p := newFakeProvider(t)
 	const places = 5
 	socket, stop := start(t, &Server{Provider: p, Limits: Limits{ConnectionsPerUID: places, WriteTimeout: 50 * time.Millisecond}})
-	forAll(t, socket)
+	permitAll(t, socket)
 	for i, c := range []struct {
 		flags  int
 		record string
@@ -55,38 +55,36 @@ func TestFilesThatBlock(t *testing.T) {
 		{0, "?", 1, 0, "protocol"},
 	} {
 		fd := f.open(t, string(rune('a'+i)), c.flags)
-		var a *application
-		as(t, 1001, func() { a = connect(t, socket) })
+		a := connectAs(t, 1001, socket)
 		a.send(c.record, slices.Repeat([]int{fd}, c.fds)...)
 		a.wantError(c.id, c.code)
 		a.wantEOF()
-		served(t, socket)
+		checkServed(t, socket)
 	}
-	// Each of them still waits for a close, so this user may have no other connection.
+	// The close of each of these connections still waits, so this user may have no further connection.
 	fd := f.open(t, "z", 0)
-	var a *application
-	as(t, 1001, func() { a = connect(t, socket) })
+	a := connectAs(t, 1001, socket)
 	if _, _, err := a.conn.WriteMsgUnix([]byte(presentRecord), unix.UnixRights(fd), nil); err != nil && !errors.Is(err, unix.EPIPE) {
-		t.Fatal(err) // it may have been refused already
+		t.Fatal(err) // EPIPE: the connection has been refused already
 	}
 	a.wantError(0, "busy")
 	a.wantEOF()
-	served(t, socket)
-	asked := make([]byte, places)
-	if err := f.asked.SetReadDeadline(time.Now().Add(Patience)); err != nil {
+	checkServed(t, socket)
+	operations := make([]byte, places)
+	if err := f.pending.SetReadDeadline(time.Now().Add(Patience)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := io.ReadFull(f.asked, asked); err != nil {
-		t.Errorf("not all were closed: %v", err)
+	if _, err := io.ReadFull(f.pending, operations); err != nil {
+		t.Errorf("not all files were closed: %v", err)
 	}
-	if slices.ContainsFunc(asked, func(op byte) bool { return op != fuseFlush }) {
-		t.Errorf("their server was asked for %v, not only for %d", asked, fuseFlush)
+	if slices.ContainsFunc(operations, func(op byte) bool { return op != fuseFlush }) {
+		t.Errorf("operations %v, want only %d", operations, fuseFlush)
 	}
 	stop()
 	f.release()
 }
 
-// A user who connects 10,000 times uses up only his own limit.
+// A user who connects 10,000 times reaches the limit of this user and does not delay another one.
 func TestTenThousandConnections(t *testing.T) {
 	const connections = 10000
 	var limit unix.Rlimit
@@ -97,7 +95,7 @@ func TestTenThousandConnections(t *testing.T) {
 	p := newFakeProvider(t)
 	socket, stop := start(t, &Server{Provider: p, Limits: Limits{OpenTimeout: time.Hour, ClosePause: time.Microsecond}})
 	defer stop()
-	forAll(t, socket)
+	permitAll(t, socket)
 	var conns []*net.UnixConn
 	defer func() {
 		for _, c := range conns {
@@ -118,9 +116,9 @@ func TestTenThousandConnections(t *testing.T) {
 				conns = append(conns, c)
 			}
 		})
-		as(t, 1002, func() { served(t, socket) })
+		as(t, 1002, func() { checkServed(t, socket) })
 	}
-	// All beyond the user's limit are refused.
+	// All connections beyond the user's limit are refused.
 	until(t, "refusals", func() bool {
 		conns = slices.DeleteFunc(conns, func(c *net.UnixConn) bool {
 			if err := c.SetReadDeadline(time.Now().Add(time.Millisecond)); err != nil {
@@ -150,15 +148,13 @@ func TestTenThousandConnections(t *testing.T) {
 func TestSilentConnections(t *testing.T) {
 	p := newFakeProvider(t)
 	socket, _ := start(t, &Server{Provider: p, Limits: Limits{OpenTimeout: 50 * time.Millisecond, ConnectionsPerUID: 8}})
-	forAll(t, socket)
+	permitAll(t, socket)
 	for range 3 {
-		var silent []*application
-		as(t, 1001, func() {
-			for range 8 {
-				silent = append(silent, connect(t, socket))
-			}
-		})
-		for _, a := range silent {
+		var apps []*application
+		for range 8 {
+			apps = append(apps, connectAs(t, 1001, socket))
+		}
+		for _, a := range apps {
 			m, _ := a.receive()
 			if e, _ := m["error"].(map[string]any); e["code"] != "protocol" && e["code"] != "busy" {
 				t.Errorf("%v", m)
@@ -166,7 +162,7 @@ func TestSilentConnections(t *testing.T) {
 			a.wantEOF()
 		}
 	}
-	until(t, "a place", func() bool {
+	until(t, "the user to be served", func() bool {
 		var err error
 		as(t, 1001, func() {
 			var g *endpoint.Grant
@@ -180,8 +176,7 @@ func TestSilentConnections(t *testing.T) {
 	})
 }
 
-// The descriptors of records of zero bytes, and of records that are not read, are all closed
-// in the end.
+// All descriptors of records of zero bytes, and of records that are not read, are closed.
 func TestDescriptorsInFlight(t *testing.T) {
 	DescriptorLeaks(t)
 	p := newFakeProvider(t)

@@ -25,14 +25,14 @@ var (
 	remoteAddr = netip.MustParseAddr("10.0.0.2")
 )
 
-// start runs s until stop is called, or the test ends. stop returns when Serve
-// has, and then every lease must be closed.
+// start runs s until stop is called, or the test ends. stop returns when Serve has returned.
 func start(t testing.TB, s *Server) (socket string, stop func()) {
 	t.Helper()
 	socket, ln := Listen(t)
 	return socket, serve(t, s, ln)
 }
 
+// serve is start with a listener.
 func serve(t testing.TB, s *Server, ln *net.UnixListener) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
@@ -79,6 +79,7 @@ func (d *daemon) kill() {
 	d.p.abandon()
 }
 
+// mustOpen opens an endpoint until the test ends.
 func mustOpen(t testing.TB, socket string, req endpoint.Request) (*endpoint.Grant, *control.Lease) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), Patience)
@@ -96,7 +97,7 @@ func until(t testing.TB, what string, f func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(Patience); !f(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("waited in vain for %s", what)
+			t.Fatalf("waited %v for %s", Patience, what)
 		}
 	}
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/unet-go/unet/mux"
 )
 
+// The calls of a lease, and what the provider and the application get.
 func TestOpenClaimResolveClose(t *testing.T) {
 	DescriptorLeaks(t)
 	p := newFakeProvider(t)
@@ -36,18 +37,18 @@ func TestOpenClaimResolveClose(t *testing.T) {
 		Tags:     []endpoint.Tag{endpoint.MessageTag(9), endpoint.AddrTag(netip.MustParseAddr("10.0.0.9"))},
 	}
 	var mu sync.Mutex
-	var asked endpoint.Request
+	var received endpoint.Request
 	var peer mux.Owner
 	p.hook(hooks{open: func(_ context.Context, p mux.Owner, r endpoint.Request) error {
 		mu.Lock()
 		defer mu.Unlock()
-		peer, asked = p, r
+		peer, received = p, r
 		return nil
 	}})
 	g, l := mustOpen(t, socket, req)
 	mu.Lock()
-	if !reflect.DeepEqual(asked, req) {
-		t.Errorf("the provider was asked for %+v, not %+v", asked, req)
+	if !reflect.DeepEqual(received, req) {
+		t.Errorf("the provider received %+v, want %+v", received, req)
 	}
 	if peer.PID != os.Getpid() || peer.UID != uint32(os.Getuid()) || peer.GID != uint32(os.Getgid()) || peer.Groups[0] != peer.GID {
 		t.Errorf("peer %+v", peer)
@@ -105,7 +106,7 @@ func TestOpenClaimResolveClose(t *testing.T) {
 	if err := l.Close(); err != nil {
 		t.Error(err)
 	}
-	select { // it has been reclaimed when Close returns
+	select { // the endpoint has been reclaimed when Close returns
 	case <-p.closed:
 	default:
 		t.Error("Close returned before the lease was closed")
@@ -120,10 +121,11 @@ func TestOpenClaimResolveClose(t *testing.T) {
 	if err := g.Close(); err != nil {
 		t.Error(err)
 	}
-	p.noCopies()
+	p.awaitGrantsClosed()
 }
 
-func TestErrorsCrossTheSocket(t *testing.T) {
+// The application gets the errors of the provider with their sentinels and texts.
+func TestErrorsReachApplication(t *testing.T) {
 	p := newFakeProvider(t)
 	socket, _ := start(t, &Server{Provider: p})
 	_, l := mustOpen(t, socket, endpoint.Request{})
@@ -161,8 +163,8 @@ func TestErrorsCrossTheSocket(t *testing.T) {
 	}
 }
 
-// Invalid arguments are errors on either side, and do not end the lease.
-func TestUnusableArguments(t *testing.T) {
+// Invalid arguments are errors, whether the application's side or unetd finds them, and do not end the lease.
+func TestInvalidArguments(t *testing.T) {
 	p := newFakeProvider(t)
 	socket, _ := start(t, &Server{Provider: p})
 	_, l := mustOpen(t, socket, endpoint.Request{})
@@ -177,7 +179,7 @@ func TestUnusableArguments(t *testing.T) {
 		t.Errorf("no address: %v", err)
 	}
 	if _, err := l.Resolve(ctx, remoteAddr); err != nil {
-		t.Errorf("the lease did not survive: %v", err)
+		t.Errorf("the lease has ended: %v", err)
 	}
 	if _, _, err := control.Open(ctx, socket, endpoint.Request{Geometry: endpoint.Geometry{FrameSize: 3000}}); !errors.Is(err, endpoint.ErrGeometry) {
 		t.Errorf("geometry: %v", err)
@@ -218,13 +220,12 @@ func TestDescriptorsAreCloseOnExec(t *testing.T) {
 		}
 		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
 		if err == nil && flags&unix.FD_CLOEXEC == 0 && !slices.Contains(inherited, open) {
-			t.Errorf("descriptor %s is for children too", open)
+			t.Errorf("a child process would inherit descriptor %s", open)
 		}
 	}
 }
 
-// Answers in any order reach their callers, and callers beyond the limit wait for their
-// turn.
+// Each caller gets the answer to its request, in whatever order they come. Callers beyond the limit of requests wait.
 func TestConcurrentRequests(t *testing.T) {
 	p := newFakeProvider(t)
 	release := make(chan struct{})
@@ -252,7 +253,8 @@ func TestConcurrentRequests(t *testing.T) {
 	wg.Wait()
 }
 
-func TestCancelledRequestLeavesTheLease(t *testing.T) {
+// A caller that cancels its request returns. The lease goes on, and the late answer is discarded.
+func TestCancelledRequestKeepsLease(t *testing.T) {
 	p := newFakeProvider(t)
 	inside, release := make(chan struct{}), make(chan struct{})
 	p.hook(hooks{route: func(context.Context, netip.Addr) (endpoint.Route, error) {
@@ -316,7 +318,9 @@ func TestAbandonedClaimIsGivenBack(t *testing.T) {
 	}
 }
 
-func TestUnetdStops(t *testing.T) {
+// When unetd stops, requests in progress are cancelled and end with ErrLeaseClosed, the lease is closed, and the
+// grant stays open.
+func TestLeaseEndsWhenUnetdStops(t *testing.T) {
 	DescriptorLeaks(t)
 	p := newFakeProvider(t)
 	inside := make(chan struct{}, 10)
@@ -357,18 +361,19 @@ func TestUnetdStops(t *testing.T) {
 	if err := l.Err(); !errors.Is(err, endpoint.ErrLeaseClosed) || !strings.Contains(err.Error(), "stopped") {
 		t.Errorf("Err: %v", err)
 	}
-	if _, err := g.XSK.WriteString("still ours"); err != nil {
-		t.Errorf("the grant did not outlive unetd: %v", err)
+	if _, err := g.XSK.WriteString("x"); err != nil {
+		t.Errorf("the granted socket: %v", err)
 	}
 	l.Close()
 	g.Close()
-	p.noCopies()
+	p.awaitGrantsClosed()
 	if _, _, err := control.Open(context.Background(), socket, endpoint.Request{}); err == nil || !strings.Contains(err.Error(), "unetd is not running at "+socket) {
 		t.Errorf("Open: %v", err)
 	}
 }
 
-func TestOpenIsCancelled(t *testing.T) {
+// The endpoint of an Open that was cancelled is reclaimed.
+func TestCancelledOpenIsReclaimed(t *testing.T) {
 	DescriptorLeaks(t)
 	p := newFakeProvider(t)
 	inside := make(chan struct{})
@@ -387,5 +392,5 @@ func TestOpenIsCancelled(t *testing.T) {
 		t.Errorf("Open: %v", err)
 	}
 	p.awaitClosed()
-	p.noCopies()
+	p.awaitGrantsClosed()
 }

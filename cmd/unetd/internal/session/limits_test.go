@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/unet-go/unet/control"
 	"github.com/unet-go/unet/endpoint"
@@ -30,16 +29,23 @@ func as(t *testing.T, uid uint32, f func()) {
 	netlab.AsUser(uid, f)
 }
 
+// connectAs connects as a user.
+func connectAs(t *testing.T, uid uint32, socket string) (a *application) {
+	t.Helper()
+	as(t, uid, func() { a = connect(t, socket) })
+	return a
+}
+
 // openAs connects as a user and opens an endpoint.
 func openAs(t *testing.T, uid uint32, socket string) (a *application) {
 	t.Helper()
-	as(t, uid, func() { a = connect(t, socket) })
+	a = connectAs(t, uid, socket)
 	a.open()
 	return a
 }
 
-// forAll lets every user connect.
-func forAll(t *testing.T, socket string) {
+// permitAll lets every user connect.
+func permitAll(t *testing.T, socket string) {
 	t.Helper()
 	folder := filepath.Dir(socket)
 	if err := errors.Join(os.Chmod(socket, 0o666), os.Chmod(folder, 0o755), os.Chmod(filepath.Dir(folder), 0o755)); err != nil {
@@ -52,7 +58,7 @@ func forAll(t *testing.T, socket string) {
 func TestConnectionsOfAUser(t *testing.T) {
 	p := newFakeProvider(t)
 	socket, _ := start(t, &Server{Provider: p, Limits: Limits{Connections: 6, ConnectionsPerUID: 2}})
-	forAll(t, socket)
+	permitAll(t, socket)
 	first := openAs(t, 1001, socket)
 	openAs(t, 1001, socket)
 	as(t, 1001, func() {
@@ -70,28 +76,30 @@ func TestConnectionsOfAUser(t *testing.T) {
 	}
 	as(t, 1002, func() {
 		if _, _, err := control.Open(context.Background(), socket, endpoint.Request{}); !errors.Is(err, endpoint.ErrBusy) || !strings.Contains(err.Error(), "all applications") {
-			t.Errorf("one more than all: %v", err)
+			t.Errorf("one connection more than Connections: %v", err)
 		}
 	})
 	first.conn.Close()
 	p.awaitClosed()
-	deadline := time.Now().Add(Patience)
-	as(t, 1001, func() {
-		for {
-			g, l, err := control.Open(context.Background(), socket, endpoint.Request{})
-			if err == nil {
-				l.Close()
-				g.Close()
-				return
-			}
-			if !errors.Is(err, endpoint.ErrBusy) || time.Now().After(deadline) {
-				t.Fatal(err)
-			}
+	as(t, 1001, func() { untilServed(t, socket) })
+}
+
+// untilServed opens endpoints until the calling user is not refused because of a limit, and closes that one.
+func untilServed(t *testing.T, socket string) {
+	t.Helper()
+	until(t, "the user to be served", func() bool {
+		g, l, err := control.Open(context.Background(), socket, endpoint.Request{})
+		if err == nil {
+			l.Close()
+			g.Close()
+		} else if !errors.Is(err, endpoint.ErrBusy) {
+			t.Fatal(err)
 		}
+		return err == nil
 	})
 }
 
-// A connection that presents counts as one that opens.
+// A connection on which an endpoint was presented counts as one on which one was opened.
 func TestPresentsCountAsConnections(t *testing.T) {
 	p := newFakeProvider(t)
 	socket, _ := start(t, &Server{Provider: p, Limits: Limits{Connections: 2}})
@@ -105,8 +113,7 @@ func TestPresentsCountAsConnections(t *testing.T) {
 	b.wantEOF()
 }
 
-// Resolves whose neighbour does not answer are bounded for each user, so that those of
-// other users are made, and for all.
+// The number of resolves in progress is limited for each user, so that other users can resolve, and for all users.
 func TestResolvesAtOnce(t *testing.T) {
 	p := newFakeProvider(t)
 	inside, release := make(chan struct{}, 100), make(chan struct{})
@@ -117,17 +124,17 @@ func TestResolvesAtOnce(t *testing.T) {
 	}})
 	socket, _ := start(t, &Server{Provider: p, Limits: Limits{Resolves: 4, ResolvesPerUID: 2}})
 	defer func() { close(release) }()
-	forAll(t, socket)
+	permitAll(t, socket)
 	resolve := func(a *application, id int) {
 		a.send(fmt.Sprintf(`{"v":1,"id":%d,"op":"resolve","addr":"10.0.0.2"}`, id))
 	}
-	mine, more, other := openAs(t, 1001, socket), openAs(t, 1001, socket), openAs(t, 1002, socket)
-	resolve(mine, 2)
-	resolve(mine, 3)
+	first, second, other := openAs(t, 1001, socket), openAs(t, 1001, socket), openAs(t, 1002, socket)
+	resolve(first, 2)
+	resolve(first, 3)
 	Await(t, "resolve", inside)
 	Await(t, "resolve", inside)
-	resolve(more, 4)
-	more.wantError(4, "busy")
+	resolve(second, 4)
+	second.wantError(4, "busy")
 	resolve(other, 5)
 	Await(t, "the other's resolve", inside)
 	root := openAs(t, 0, socket)
@@ -139,17 +146,17 @@ func TestResolvesAtOnce(t *testing.T) {
 	release <- struct{}{}
 	release <- struct{}{}
 	release <- struct{}{}
-	for _, a := range []*application{mine, mine, other, root} {
+	for _, a := range []*application{first, first, other, root} {
 		if m, _ := a.receive(); m["route"] == nil {
 			t.Errorf("%v", m)
 		}
 	}
-	resolve(more, 8)
+	resolve(second, 8)
 	Await(t, "resolve", inside)
 }
 
-// A grant is one short line however many tags it has.
-func TestLogIsShort(t *testing.T) {
+// The log has one short line for a grant, however many tags it has.
+func TestLogOfGrantIsShort(t *testing.T) {
 	var log strings.Builder
 	p := newFakeProvider(t)
 	socket, stop := start(t, &Server{Provider: p, Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))})

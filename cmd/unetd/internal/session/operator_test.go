@@ -53,7 +53,7 @@ func TestOperatorRecords(t *testing.T) {
 	}
 }
 
-// Lists of any length are sent, in several records if needed.
+// Lists of any length are sent, in several records if one is too short.
 func TestListAndCounters(t *testing.T) {
 	DescriptorLeaks(t)
 	p := newFakeProvider(t)
@@ -66,7 +66,7 @@ func TestListAndCounters(t *testing.T) {
 	if list, err := control.Counters(ctx, socket); err != nil || len(list) != 0 {
 		t.Errorf("Counters: %v, %v", list, err)
 	}
-	// The longest entries that there can be.
+	// Entries of the greatest length.
 	p.mu.Lock()
 	for id := uint64(1); id <= 40; id++ {
 		e := &fakeEndpoint{id: id << 58, peer: mux.Owner{UID: 1<<32 - 1, PID: 1<<31 - 1}, tags: make(map[endpoint.Tag]bool)}
@@ -102,7 +102,7 @@ func TestListAndCounters(t *testing.T) {
 	}
 }
 
-// The status of endpoints with any number of sockets is sent, in as many records as it takes.
+// The status of endpoints with any number of sockets is sent, in several records if one is too short.
 func TestStatus(t *testing.T) {
 	DescriptorLeaks(t)
 	p := newFakeProvider(t)
@@ -148,12 +148,12 @@ func TestStatus(t *testing.T) {
 	a.want(`{"error":{"code":"protocol","message":"control protocol violation: op status does not take the argument socket"},"id":2,"v":1}`)
 }
 
-// A user who is no operator gets an error that says so. Where no unetd is running the error
-// names the socket.
+// A user who is no operator gets os.ErrPermission from all commands. If no unetd is running the error names the
+// socket.
 func TestOperatorsOnly(t *testing.T) {
 	p := newFakeProvider(t)
 	socket, _ := start(t, &Server{Provider: p})
-	forAll(t, socket)
+	permitAll(t, socket)
 	as(t, 1001, func() {
 		if _, err := control.List(context.Background(), socket); !errors.Is(err, os.ErrPermission) || !strings.Contains(err.Error(), socket) {
 			t.Errorf("List: %v", err)
@@ -178,7 +178,7 @@ func TestOperatorsOnly(t *testing.T) {
 		}
 	})
 	if _, err := control.List(context.Background(), socket+"x"); err == nil || !strings.Contains(err.Error(), "unetd is not running at "+socket+"x") {
-		t.Errorf("nobody: %v", err)
+		t.Errorf("without unetd: %v", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -187,8 +187,8 @@ func TestOperatorsOnly(t *testing.T) {
 	}
 }
 
-// The application of a revoked endpoint gets the reason. A policy that is not read again, and a
-// reason that cannot be sent, are errors of one line.
+// The application of a revoked endpoint gets the reason. A reason that cannot be sent, and a policy with mistakes,
+// are errors of one line.
 func TestRevokeAndReload(t *testing.T) {
 	p := newFakeProvider(t)
 	socket, _ := start(t, &Server{Provider: p})
@@ -219,7 +219,7 @@ func TestRevokeAndReload(t *testing.T) {
 	}
 }
 
-// The answer to reload fits a record, however much of the policy has changed.
+// The answer to reload fits a record, however many rules have changed.
 func TestReloadOfManyRules(t *testing.T) {
 	p := newFakeProvider(t)
 	socket, _ := start(t, &Server{Provider: p})
@@ -238,9 +238,8 @@ func TestReloadOfManyRules(t *testing.T) {
 	}
 }
 
-// An operator may send any number of requests on a connection, but an idle connection is
-// closed.
-func TestOperatorIdles(t *testing.T) {
+// An operator may send several requests on a connection. An idle connection is closed.
+func TestIdleOperatorConnectionIsClosed(t *testing.T) {
 	p := newFakeProvider(t)
 	socket, _ := start(t, &Server{Provider: p, Limits: Limits{IdleTimeout: 50 * time.Millisecond}})
 	a := connect(t, socket)

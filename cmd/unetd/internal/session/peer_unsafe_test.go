@@ -17,7 +17,7 @@ import (
 	"github.com/unet-go/unet/mux"
 )
 
-// Any number of groups of the process that connected is read.
+// The owner of an endpoint has all groups of the process that connected, sorted, however many they are.
 func TestPeerGroups(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root, to be of other groups")

@@ -36,6 +36,7 @@ func endpointOf(t testing.TB, p *fakeProvider, uid uint32, tags ...endpoint.Tag)
 	return fdOf(t, g.XSK)
 }
 
+// want receives a record without descriptors and compares it.
 func (a *application) want(answer string) {
 	a.t.Helper()
 	m, fds := a.receive()
@@ -139,15 +140,15 @@ func TestPresentViolations(t *testing.T) {
 	}
 }
 
-// Whatever is sent in place of an endpoint's socket is refused and closed, and does no harm.
-func TestPresentRefused(t *testing.T) {
+// Descriptors that are not the socket of an endpoint of the user are refused and closed. Other leases go on.
+func TestPresentOfOtherDescriptorsIsRefused(t *testing.T) {
 	DescriptorLeaks(t)
 	p := newFakeProvider(t)
 	socket, stop := start(t, &Server{Provider: p})
 	defer stop()
-	mine, others := endpointOf(t, p, 0), endpointOf(t, p, 4711)
+	leased, others := endpointOf(t, p, 0), endpointOf(t, p, 4711)
 	holder := connect(t, socket)
-	holder.present(mine)
+	holder.present(leased)
 
 	folder := t.TempDir()
 	path, err := unix.Open(folder, unix.O_PATH|unix.O_CLOEXEC, 0)
@@ -199,8 +200,8 @@ func TestPresentRefused(t *testing.T) {
 			_ = raw.Control(func(of uintptr) { fd = int(of) })
 			return fd
 		}, "not-presentable"},
-		{"somebody else's", func(*application) int { return others }, "permission"},
-		{"leased", func(*application) int { return mine }, "leased"},
+		{"of another user", func(*application) int { return others }, "permission"},
+		{"leased", func(*application) int { return leased }, "leased"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			a := connect(t, socket)
@@ -216,7 +217,7 @@ func TestPresentRefused(t *testing.T) {
 	holder.want(`{"id":2,"tag":"msg:1","v":1}`)
 }
 
-// An endpoint may have more tags than a record has room for.
+// An endpoint that is presented may have more tags than a record has room for: several answers have them.
 func TestPresentManyTags(t *testing.T) {
 	p := newFakeProvider(t)
 	d := newDaemon(t, p)
@@ -237,7 +238,7 @@ func TestPresentManyTags(t *testing.T) {
 	if _, err := l.Resolve(ctx, remoteAddr); err != nil {
 		t.Fatal(err)
 	}
-	// The tags of several answers are all of them.
+	// The answers together have all tags.
 	fd := endpointOf(t, p, 0, tags...)
 	a := connect(t, d.socket)
 	a.send(presentRecord, fd)
@@ -282,7 +283,7 @@ func TestStop(t *testing.T) {
 			lease := p.newest
 			p.mu.Unlock()
 			if n := lease.watched.Load(); n != 0 {
-				t.Errorf("%d watch an ended session's lease", n)
+				t.Errorf("the lease of a session that has ended has %d watchers", n)
 			}
 			granted.conn.Close()
 			presented.conn.Close()
@@ -291,19 +292,19 @@ func TestStop(t *testing.T) {
 	}
 }
 
-// Nobody can present an endpoint whose grant was not sent, so it is closed also with Keep.
-// One that was presented is kept, whether or not that was answered.
-func TestKeepOfUnanswered(t *testing.T) {
+// An endpoint whose grant was not sent is closed also with Keep, because no process can present it. An endpoint
+// that was presented is kept, whether or not the present was answered.
+func TestKeepOfUnansweredRequests(t *testing.T) {
 	p := newFakeProvider(t)
 	inside := make(chan struct{}, 2)
-	late := func(ctx context.Context) error { // too late to stop
+	block := func(ctx context.Context) error { // the operation succeeds after unetd was stopped
 		inside <- struct{}{}
 		<-ctx.Done()
 		return nil
 	}
 	p.hook(hooks{
-		open:    func(ctx context.Context, _ mux.Owner, _ endpoint.Request) error { return late(ctx) },
-		present: func(ctx context.Context, _ mux.Owner, _ *os.File) error { return late(ctx) },
+		open:    func(ctx context.Context, _ mux.Owner, _ endpoint.Request) error { return block(ctx) },
+		present: func(ctx context.Context, _ mux.Owner, _ *os.File) error { return block(ctx) },
 	})
 	socket, stop := start(t, &Server{Provider: p, Keep: true})
 	a, b := connect(t, socket), connect(t, socket)
@@ -321,12 +322,12 @@ func TestKeepOfUnanswered(t *testing.T) {
 		t.Errorf("lease of endpoint %d was closed", l.e.id)
 	}
 	if p.tagsOf(1) == nil || len(p.closed) != 0 {
-		t.Error("the presented endpoint was not left alone")
+		t.Error("the presented endpoint was closed")
 	}
 }
 
-// A presented file is not added to the runtime's poller, also if its owner has made it
-// non-blocking: to poll a hostile file can block.
+// A presented file is not added to the runtime's poller, also if its owner has made it non-blocking: poll of some
+// files blocks.
 func TestPresentedIsNotPolled(t *testing.T) {
 	p := newFakeProvider(t)
 	fd := endpointOf(t, p, 0)
@@ -365,7 +366,8 @@ func TestPresentedIsNotPolled(t *testing.T) {
 	}
 }
 
-// The padding of a control message has no room for more descriptors.
+// ReadRecord takes at most as many descriptors as there is room for, also if the padding of the control message has
+// space for one more. More are an error.
 func TestRoomForDescriptors(t *testing.T) {
 	DescriptorLeaks(t)
 	r, w := Pipe(t)

@@ -21,9 +21,9 @@ import (
 	"github.com/unet-go/unet/mux"
 )
 
-// The lease continues with the next unetd: the endpoint and its tags are the same, and no
-// descriptor of earlier connections is left.
-func TestUnetdDies(t *testing.T) {
+// A lease continues with the next unetd: the endpoint has the same tags, and no descriptor of earlier connections is
+// open.
+func TestLeaseContinuesWithNextUnetd(t *testing.T) {
 	DescriptorLeaks(t)
 	p := newFakeProvider(t)
 	d := newDaemon(t, p)
@@ -58,7 +58,7 @@ func TestUnetdDies(t *testing.T) {
 	}
 	g.Close()
 	d.stop()
-	p.noCopies()
+	p.awaitGrantsClosed()
 }
 
 // The table of connections goes to the unetd that opens the endpoint, and to each that
@@ -90,13 +90,13 @@ func TestTableIsPresented(t *testing.T) {
 	got := slices.Clone(p.tables)
 	p.mu.Unlock()
 	if want := slices.Repeat([]uint64{file.Ino}, 3); !slices.Equal(got, want) {
-		t.Errorf("tables %v have come, want %v", got, want)
+		t.Errorf("tables %v were received, want %v", got, want)
 	}
 	l.Close()
 	p.awaitClosed()
 	g.Close()
 	d.stop()
-	p.noCopies()
+	p.awaitGrantsClosed()
 }
 
 // Calls that are made or in progress while there is no unetd are completed by the
@@ -134,20 +134,20 @@ func TestCallsWaitForUnetd(t *testing.T) {
 		}
 	})
 	ctx, cancel := context.WithCancelCause(context.Background())
-	enough := errors.New("enough")
-	impatient := make(chan error)
+	cause := errors.New("cancelled")
+	cancelled := make(chan error)
 	go func() {
 		_, err := l.Resolve(ctx, remoteAddr)
-		impatient <- err
+		cancelled <- err
 	}()
 	go func() {
 		_, err := l.Claim(ctx, endpoint.MessageTag(4))
-		impatient <- err
+		cancelled <- err
 	}()
-	go func() { impatient <- l.Unclaim(ctx, endpoint.MessageTag(5)) }()
-	cancel(enough)
+	go func() { cancelled <- l.Unclaim(ctx, endpoint.MessageTag(5)) }()
+	cancel(cause)
 	for range 3 {
-		if err := <-impatient; !errors.Is(err, enough) {
+		if err := <-cancelled; !errors.Is(err, cause) {
 			t.Errorf("%v", err)
 		}
 	}
@@ -158,17 +158,16 @@ func TestCallsWaitForUnetd(t *testing.T) {
 	}
 }
 
-// Close of a lease does not wait for a unetd that is stopped or busy. Such a unetd reclaims
-// the endpoint later.
-func TestCloseOfAStuckUnetd(t *testing.T) {
+// Close of a lease does not wait for a unetd that hangs, which reclaims the endpoint later.
+func TestCloseWhileUnetdHangs(t *testing.T) {
 	DescriptorLeaks(t)
 	p := newFakeProvider(t)
-	stuck := make(chan struct{})
-	goOn := sync.OnceFunc(func() { close(stuck) })
-	p.hook(hooks{close: func() { <-stuck }})
+	blocked := make(chan struct{})
+	unblock := sync.OnceFunc(func() { close(blocked) })
+	p.hook(hooks{close: func() { <-blocked }})
 	socket, stop := start(t, &Server{Provider: p})
 	g, l := mustOpen(t, socket, endpoint.Request{})
-	t.Cleanup(goOn)
+	t.Cleanup(unblock)
 	closed := make(chan struct{})
 	go func() {
 		defer close(closed)
@@ -182,15 +181,15 @@ func TestCloseOfAStuckUnetd(t *testing.T) {
 		t.Errorf("ended by %v", err)
 	}
 	if len(p.closed) != 0 {
-		t.Error("reclaimed by a unetd that is stuck")
+		t.Error("a unetd that hangs has reclaimed the endpoint")
 	}
-	goOn()
-	<-p.closed
+	unblock()
+	p.awaitClosed()
 	g.Close()
 	stop()
 }
 
-// Close needs no unetd.
+// Close works without a unetd, and ends calls that wait for one.
 func TestCloseWithoutUnetd(t *testing.T) {
 	DescriptorLeaks(t)
 	p := newFakeProvider(t)
@@ -212,10 +211,10 @@ func TestCloseWithoutUnetd(t *testing.T) {
 		t.Errorf("Err: %v", err)
 	}
 	g.Close()
-	p.noCopies()
+	p.awaitGrantsClosed()
 }
 
-// Close while the endpoint is being presented: in any case the endpoint is reclaimed.
+// The endpoint of a lease that is closed while it is being presented is reclaimed.
 func TestCloseWhilePresenting(t *testing.T) {
 	p := newFakeProvider(t)
 	d := newDaemon(t, p)
@@ -236,8 +235,8 @@ func TestCloseWhilePresenting(t *testing.T) {
 	}
 }
 
-// There is no timeout for the answer to present: closing the connection would end the lease.
-func TestPresentIsSlow(t *testing.T) {
+// There is no timeout for the answer to present, because closing the connection would end the lease.
+func TestPresentHasNoTimeout(t *testing.T) {
 	p := newFakeProvider(t)
 	d := newDaemon(t, p)
 	_, l := mustOpen(t, d.socket, endpoint.Request{})
@@ -262,7 +261,7 @@ func TestPresentIsSlow(t *testing.T) {
 }
 
 // The socket is found again from another working directory.
-func TestRelativeSocket(t *testing.T) {
+func TestReconnectToRelativePath(t *testing.T) {
 	p := newFakeProvider(t)
 	d := newDaemon(t, p)
 	t.Chdir(filepath.Dir(d.socket))

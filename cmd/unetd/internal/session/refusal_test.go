@@ -18,9 +18,9 @@ import (
 	"github.com/unet-go/unet/mux"
 )
 
-// The errors with which the next unetd can answer present, those that end the lease and
-// those after which it is presented again.
-func TestPresentIsRefused(t *testing.T) {
+// Some errors with which the next unetd answers present end the lease. After the others the endpoint is presented
+// again.
+func TestErrorsOfPresent(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		err  error
@@ -46,13 +46,13 @@ func TestPresentIsRefused(t *testing.T) {
 			}
 			g.Close()
 			d.stop()
-			p.noCopies() // without Close: the lease keeps nothing
+			p.awaitGrantsClosed() // also without Close of the lease
 		})
 	}
 	for _, c := range []struct {
 		name string
 		err  error
-	}{{"busy", protocol.Busy("full house")}, {"internal", errors.New("out of luck")}} {
+	}{{"busy", protocol.Busy("too many")}, {"internal", errors.New("cause")}} {
 		t.Run(c.name, func(t *testing.T) {
 			p := newFakeProvider(t)
 			d := newDaemon(t, p)
@@ -76,8 +76,8 @@ func TestPresentIsRefused(t *testing.T) {
 	}
 }
 
-// If unetd refuses the connection because of a limit, the endpoint is presented again later.
-func TestNoPlaceToPresent(t *testing.T) {
+// If unetd refuses the connection because of its limit, the endpoint is presented again later.
+func TestPresentAfterLimitOfConnections(t *testing.T) {
 	p := newFakeProvider(t)
 	d := newDaemon(t, p)
 	_, l := mustOpen(t, d.socket, endpoint.Request{})
@@ -96,10 +96,10 @@ func TestNoPlaceToPresent(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 		defer cancel()
 		if _, err := l.Resolve(ctx, remoteAddr); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("Resolve without a place: %v", err)
+			t.Errorf("Resolve while all connections are in use: %v", err)
 		}
 	}()
-	Await(t, "the caller's patience", refused)
+	Await(t, "the end of Resolve", refused)
 	holder.conn.Close()
 	if _, err := l.Resolve(context.Background(), remoteAddr); err != nil {
 		t.Error(err)

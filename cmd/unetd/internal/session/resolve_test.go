@@ -15,7 +15,7 @@ import (
 	. "github.com/unet-go/unet/internal/protocoltest"
 )
 
-// An error that unetd is busy does not mean that there is no route.
+// Resolve asks again while unetd answers that it is busy, until it is cancelled or the lease is closed.
 func TestResolveWhileBusy(t *testing.T) {
 	p := newFakeProvider(t)
 	socket, _ := start(t, &Server{Provider: p})
@@ -46,7 +46,7 @@ func TestResolveWhileBusy(t *testing.T) {
 		cancel()
 	}()
 	if _, err := l.Resolve(ctx, remoteAddr); !errors.Is(err, context.Canceled) {
-		t.Errorf("Resolve that was given up: %v", err)
+		t.Errorf("Resolve that was cancelled: %v", err)
 	}
 	ended := make(chan struct{})
 	go func() {
@@ -60,8 +60,8 @@ func TestResolveWhileBusy(t *testing.T) {
 	Await(t, "the end of Resolve", ended)
 }
 
-// A claim does not wait for resolves whose neighbours do not answer.
-func TestClaimAmongResolves(t *testing.T) {
+// A claim does not wait for resolves that are not answered: some of the requests in progress cannot be resolves.
+func TestClaimWhileResolvesWait(t *testing.T) {
 	p := newFakeProvider(t)
 	inside := make(chan struct{}, 2*protocol.MaxRequests)
 	p.hook(hooks{route: func(ctx context.Context, _ netip.Addr) (endpoint.Route, error) {
@@ -91,7 +91,7 @@ func TestClaimAmongResolves(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(inside) != 0 {
-		t.Errorf("%d resolves more than %d", len(inside), protocol.MaxRequests-slotsForClaims)
+		t.Errorf("%d more resolves in progress than %d", len(inside), protocol.MaxRequests-slotsForClaims)
 	}
 	cancel()
 	callers.Wait()

@@ -30,6 +30,7 @@ type application struct {
 	conn *net.UnixConn
 }
 
+// connect connects until the test ends.
 func connect(t testing.TB, socket string) *application {
 	t.Helper()
 	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: socket, Net: "unixpacket"})
@@ -43,6 +44,7 @@ func connect(t testing.TB, socket string) *application {
 	return &application{t, conn}
 }
 
+// send sends a record with descriptors.
 func (a *application) send(record string, fds ...int) {
 	a.t.Helper()
 	var oob []byte
@@ -84,6 +86,7 @@ func (a *application) receive() (map[string]any, []int) {
 	return m, fds
 }
 
+// wantError receives an error.
 func (a *application) wantError(id float64, code string) {
 	a.t.Helper()
 	m, fds := a.receive()
@@ -93,6 +96,7 @@ func (a *application) wantError(id float64, code string) {
 	}
 }
 
+// wantEOF expects that the connection was closed.
 func (a *application) wantEOF() {
 	a.t.Helper()
 	if n, err := a.conn.Read(make([]byte, protocol.MaxRecord)); err != io.EOF {
@@ -104,6 +108,7 @@ const presentRecord = `{"v":1,"id":1,"op":"present"}`
 
 const openRecord = `{"v":1,"id":1,"op":"open","open":{"attach":"port","geometry":{},"tags":["msg:7"]}}`
 
+// open opens an endpoint.
 func (a *application) open() {
 	a.t.Helper()
 	a.send(openRecord)
@@ -147,8 +152,7 @@ func TestRecords(t *testing.T) {
 	p.awaitClosed()
 }
 
-// Each violation is answered, ends the connection and frees what it held. Other connections
-// are not affected.
+// Each violation is answered, ends the connection and its lease. Other connections go on.
 func TestViolations(t *testing.T) {
 	DescriptorLeaks(t)
 	p := newFakeProvider(t)
@@ -171,7 +175,7 @@ func TestViolations(t *testing.T) {
 		fds    []int
 		id     float64
 	}{
-		{name: "not JSON", record: "open sesame"},
+		{name: "not JSON", record: "open"},
 		{name: "half a request", record: openRecord[:len(openRecord)/2]},
 		{name: "half a request of an open lease", opened: true, record: `{"v":1,"id":2,"op":"cla`},
 		{name: "two values", record: openRecord + "{}"},
@@ -182,7 +186,7 @@ func TestViolations(t *testing.T) {
 		{name: "too long", record: openRecord + strings.Repeat(" ", protocol.MaxRecord)},
 		{name: "too long of an open lease", opened: true, record: strings.Repeat(" ", protocol.MaxRecord+1)},
 		{name: "older version", record: `{"v":0,"id":7,"op":"open","open":{}}`, id: 7},
-		{name: "newer version, with news", record: `{"v":2,"id":7,"op":"open","flags":[],"open":{}}`, id: 7},
+		{name: "newer version, with a new field", record: `{"v":2,"id":7,"op":"open","flags":[],"open":{}}`, id: 7},
 		{name: "no version", record: `{"id":7,"op":"open","open":{}}`, id: 7},
 		{name: "no id", record: `{"v":1,"op":"open","open":{}}`},
 		{name: "negative id", record: `{"v":1,"id":-1,"op":"open","open":{}}`},
@@ -193,7 +197,7 @@ func TestViolations(t *testing.T) {
 		{name: "unknown attachment", record: `{"v":1,"id":7,"op":"open","open":{"attach":"nic"}}`, id: 7},
 		{name: "wrong type", record: `{"v":1,"id":7,"op":"open","open":[]}`, id: 7},
 		{name: "no argument", record: `{"v":1,"id":7,"op":"open"}`, id: 7},
-		{name: "another's argument", opened: true, record: `{"v":1,"id":7,"op":"resolve","tag":"msg:1"}`, id: 7},
+		{name: "argument of another op", opened: true, record: `{"v":1,"id":7,"op":"resolve","tag":"msg:1"}`, id: 7},
 		{name: "two arguments", opened: true, record: `{"v":1,"id":7,"op":"resolve","addr":"10.0.0.2","tag":"msg:1"}`, id: 7},
 		{name: "not an address", opened: true, record: `{"v":1,"id":7,"op":"resolve","addr":"localhost"}`, id: 7},
 		{name: "claim before open", record: `{"v":1,"id":7,"op":"claim","tag":"msg:1"}`, id: 7},
@@ -228,12 +232,12 @@ func TestViolations(t *testing.T) {
 	}
 	neighbour.Close()
 	g.Close()
-	p.noCopies()
+	p.awaitGrantsClosed()
 }
 
-// The application gets the answer to a violation also if it has sent more records after it.
-// (If unetd closed with unread records, the application would get ECONNRESET.)
-func TestAnswerBeforeTheEnd(t *testing.T) {
+// An application that has sent more records after a violation still gets the answer. (If unetd closed the connection
+// with unread records, the application would get ECONNRESET.)
+func TestViolationIsAnsweredBeforeClose(t *testing.T) {
 	p := newFakeProvider(t)
 	socket, _ := start(t, &Server{Provider: p})
 	for range 100 {
@@ -267,7 +271,8 @@ func TestEmptyRecord(t *testing.T) {
 	p.awaitClosed()
 }
 
-func TestNothingOpened(t *testing.T) {
+// A connection on which nothing is opened is closed after OpenTimeout. It does not apply to open leases.
+func TestOpenTimeout(t *testing.T) {
 	p := newFakeProvider(t)
 	socket, _ := start(t, &Server{Provider: p, Limits: Limits{OpenTimeout: 20 * time.Millisecond}})
 	a := connect(t, socket)
@@ -284,6 +289,7 @@ func TestNothingOpened(t *testing.T) {
 	}
 }
 
+// Connections beyond the limit are refused. A connection that was closed does not count.
 func TestConnectionLimit(t *testing.T) {
 	p := newFakeProvider(t)
 	socket, _ := start(t, &Server{Provider: p, Limits: Limits{Connections: 2}})
@@ -292,27 +298,17 @@ func TestConnectionLimit(t *testing.T) {
 	a := connect(t, socket)
 	a.wantError(0, "busy")
 	a.wantEOF()
-	for range 50 { // in any order of the request, the answer and the end of the connection
+	for range 50 { // the request, the answer and the end of the connection can be in any order
 		if _, _, err := control.Open(context.Background(), socket, endpoint.Request{}); !errors.Is(err, endpoint.ErrBusy) {
 			t.Fatalf("Open: %v", err)
 		}
 	}
 	// The connection does not count any more soon after the application has read its end.
 	first.Close()
-	deadline := time.Now().Add(Patience)
-	for {
-		g, l, err := control.Open(context.Background(), socket, endpoint.Request{})
-		if err == nil {
-			l.Close()
-			g.Close()
-			break
-		}
-		if !errors.Is(err, endpoint.ErrBusy) || time.Now().After(deadline) {
-			t.Fatal(err)
-		}
-	}
+	untilServed(t, socket)
 }
 
+// The requests in progress of a connection are limited, by their number and by their bytes.
 func TestTooManyRequests(t *testing.T) {
 	p := newFakeProvider(t)
 	inside, release := make(chan struct{}, 1000), make(chan struct{})
@@ -335,7 +331,7 @@ func TestTooManyRequests(t *testing.T) {
 	if m, _ := a.receive(); m["route"] == nil {
 		t.Fatalf("%v", m)
 	}
-	// Bytes are limited too, and an identifier that is still in use is a violation.
+	// The bytes of the requests are limited too, and an identifier of a request in progress is a violation.
 	long := `{"v":1,"id":%d,"op":"resolve","addr":"10.0.0.2"}` + strings.Repeat(" ", protocol.MaxRecord-100)
 	b := connect(t, socket)
 	b.open()
@@ -349,9 +345,8 @@ func TestTooManyRequests(t *testing.T) {
 	b.wantError(0, "protocol")
 }
 
-// When an application dies during a request, the request is cancelled and its endpoint is
-// reclaimed.
-func TestApplicationDies(t *testing.T) {
+// When an application ends during a request, the request is cancelled and its endpoint is reclaimed.
+func TestApplicationEndsDuringRequest(t *testing.T) {
 	DescriptorLeaks(t)
 	p := newFakeProvider(t)
 	entered, ended := make(chan struct{}, 1), make(chan struct{}, 1)
@@ -393,11 +388,11 @@ func TestApplicationDies(t *testing.T) {
 	a.send(openRecord)
 	a.conn.Close()
 	stop()
-	p.noCopies()
+	p.awaitGrantsClosed()
 }
 
-// The connection of an application that does not read answers is closed some time after its
-// socket buffer is full.
+// The connection of an application that does not read answers is closed WriteTimeout after its socket buffer is
+// full.
 func TestApplicationDoesNotRead(t *testing.T) {
 	p := newFakeProvider(t)
 	p.hook(hooks{route: func(context.Context, netip.Addr) (endpoint.Route, error) {
@@ -407,9 +402,8 @@ func TestApplicationDoesNotRead(t *testing.T) {
 	_, neighbour := mustOpen(t, socket, endpoint.Request{})
 	a := connect(t, socket)
 	a.open()
-	record := []byte(`{"v":1,"id":2,"op":"claim","tag":"tcp:"}`)
 	for id := 2; ; id++ {
-		record = fmt.Appendf(record[:0], `{"v":1,"id":%d,"op":"resolve","addr":"10.0.0.2"}`, id)
+		record := fmt.Appendf(nil, `{"v":1,"id":%d,"op":"resolve","addr":"10.0.0.2"}`, id)
 		if _, err := a.conn.Write(record); errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Fatal("the connection was not ended")
 		} else if err != nil {
@@ -424,8 +418,8 @@ func TestApplicationDoesNotRead(t *testing.T) {
 	}
 }
 
-// Many applications open and end at once, with and without closing their leases.
-func TestChurn(t *testing.T) {
+// Many applications at a time open endpoints and end, with and without closing their leases: all are reclaimed.
+func TestManyLeasesAtOnce(t *testing.T) {
 	DescriptorLeaks(t)
 	p := newFakeProvider(t)
 	socket, stop := start(t, &Server{Provider: p})
@@ -435,11 +429,11 @@ func TestChurn(t *testing.T) {
 	for w := range workers {
 		go func() {
 			for i := range rounds {
-				come := openAndDie
+				open := openAndExit
 				if (i+w)%2 == 0 {
-					come = openAndClose
+					open = openAndClose
 				}
-				if err := come(socket, endpoint.MessageTag(uint32(i))); err != nil {
+				if err := open(socket, endpoint.MessageTag(uint32(i))); err != nil {
 					done <- err
 					return
 				}
@@ -456,9 +450,10 @@ func TestChurn(t *testing.T) {
 		p.awaitClosed()
 	}
 	stop()
-	p.noCopies()
+	p.awaitGrantsClosed()
 }
 
+// openAndClose opens an endpoint, claims a tag and closes the lease.
 func openAndClose(socket string, t endpoint.Tag) error {
 	g, l, err := control.Open(context.Background(), socket, endpoint.Request{})
 	if err != nil {
@@ -468,8 +463,8 @@ func openAndClose(socket string, t endpoint.Tag) error {
 	return errors.Join(err, l.Close(), g.Close())
 }
 
-// openAndDie ends the connection as the kernel does when the process is killed.
-func openAndDie(socket string, t endpoint.Tag) error {
+// openAndExit closes the connection as the kernel does when the process is killed.
+func openAndExit(socket string, t endpoint.Tag) error {
 	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: socket, Net: "unixpacket"})
 	if err != nil {
 		return err

@@ -19,18 +19,17 @@ import (
 	. "github.com/unet-go/unet/internal/protocoltest"
 )
 
-// unetd is killed and started again 200 times, at every stage of the calls of three
-// applications, which cancel some of them. In the end each endpoint has exactly the tags
-// that its application has claimed.
-func TestSoak(t *testing.T) {
-	const deaths, applications, workers = 200, 3, 4
+// unetd is killed and started again 200 times during the calls of three applications, which cancel some of their
+// calls. At the end each endpoint has exactly the tags that its application has claimed.
+func TestRestartsOfUnetdDuringCalls(t *testing.T) {
+	const restarts, applications, workers = 200, 3, 4
 	DescriptorLeaks(t)
 	p := newFakeProvider(t)
 	d := newDaemon(t, p)
 	var progress atomic.Uint64 // calls that have ended, or are in a hook that waits for unetd's end
 
 	// One call in eight waits for the end of unetd, before it has had its effect or after.
-	fate := func(ctx context.Context) error {
+	maybeBlock := func(ctx context.Context) error {
 		if rand.IntN(8) == 0 {
 			progress.Add(1)
 			<-ctx.Done()
@@ -39,11 +38,11 @@ func TestSoak(t *testing.T) {
 		return nil
 	}
 	p.hook(hooks{
-		claim:   func(ctx context.Context, t endpoint.Tag) (endpoint.Tag, error) { return t, fate(ctx) },
-		unclaim: func(ctx context.Context, _ endpoint.Tag) error { return fate(ctx) },
-		done:    func(ctx context.Context) { _ = fate(ctx) },
+		claim:   func(ctx context.Context, t endpoint.Tag) (endpoint.Tag, error) { return t, maybeBlock(ctx) },
+		unclaim: func(ctx context.Context, _ endpoint.Tag) error { return maybeBlock(ctx) },
+		done:    func(ctx context.Context) { _ = maybeBlock(ctx) },
 		route: func(ctx context.Context, dst netip.Addr) (endpoint.Route, error) {
-			return endpoint.Route{NextHop: dst}, fate(ctx)
+			return endpoint.Route{NextHop: dst}, maybeBlock(ctx)
 		},
 	})
 
@@ -61,7 +60,7 @@ func TestSoak(t *testing.T) {
 			models[a] = append(models[a], model)
 			wg.Go(func() {
 				for stop.Err() == nil {
-					work(t, l, model, uint32(1+w))
+					makeCall(t, l, model, uint32(1+w))
 					progress.Add(1)
 				}
 			})
@@ -69,7 +68,7 @@ func TestSoak(t *testing.T) {
 		l.Watch(func([]endpoint.Notice) {})
 	}
 	var before uint64
-	for i := range deaths {
+	for i := range restarts {
 		// unetd is killed during calls, before all leases have been presented, or when all
 		// calls in progress wait for its end.
 		target := progress.Load() + uint64(i%20)
@@ -79,12 +78,12 @@ func TestSoak(t *testing.T) {
 			}
 			for a, l := range leases {
 				if l.Err() != nil {
-					t.Fatalf("application %d lost its lease at death %d: %v", a, i, l.Err())
+					t.Fatalf("the lease of application %d ended before restart %d: %v", a, i, l.Err())
 				}
 			}
 		}
 		d.kill()
-		if i == deaths-1 {
+		if i == restarts-1 {
 			p.hook(hooks{})
 			cancel()
 		}
@@ -103,11 +102,11 @@ func TestSoak(t *testing.T) {
 			maps.Copy(want, model)
 		}
 		if got := p.tagsOf(uint64(a + 1)); !maps.Equal(got, want) {
-			t.Errorf("application %d has %d tags, was told of %d: %v, %v", a, len(got), len(want), got, want)
+			t.Errorf("application %d has %d tags, has claimed %d: %v, %v", a, len(got), len(want), got, want)
 		}
 		held[a] = want
 	}
-	// A claim whose request is lost is made again. No tag that is held is taken for its answer.
+	// A claim whose request is lost is made again, and does not return a tag that is held already.
 	for _, tag := range []endpoint.Tag{endpoint.MessageTag(0), endpoint.UDPTag(netip.AddrPortFrom(localAddr, 0))} {
 		lost, done := make(chan struct{}, applications), make(chan struct{}, applications)
 		p.hook(hooks{claim: func(ctx context.Context, t endpoint.Tag) (endpoint.Tag, error) {
@@ -131,32 +130,33 @@ func TestSoak(t *testing.T) {
 		d.kill()
 		d.start()
 		for range leases {
-			Await(t, "its end", done)
+			Await(t, "the end of a claim", done)
 		}
 	}
 	for _, l := range leases {
 		l.Close()
 	}
 	d.stop()
-	p.noCopies()
+	p.awaitGrantsClosed()
 }
 
-// work makes one call, and keeps the model of what this worker holds.
-func work(t *testing.T, l *control.Lease, model map[endpoint.Tag]bool, own uint32) {
+// makeCall makes one random call. model are the tags that this worker holds. worker is in the message tags that only
+// this worker claims.
+func makeCall(t *testing.T, l *control.Lease, model map[endpoint.Tag]bool, worker uint32) {
 	ctx, cancel := context.Background(), func() {}
 	if rand.IntN(4) == 0 {
 		ctx, cancel = context.WithTimeout(ctx, time.Duration(rand.IntN(3000))*time.Microsecond)
 	}
 	defer cancel()
-	late := func(err error) bool { return errors.Is(err, context.DeadlineExceeded) }
+	timedOut := func(err error) bool { return errors.Is(err, context.DeadlineExceeded) }
 	switch choice := rand.IntN(8); {
 	case choice < 2:
 		dst := netip.AddrFrom4([4]byte{10, 0, 0, byte(rand.IntN(256))})
-		if r, err := l.Resolve(ctx, dst); !late(err) && (err != nil || r.NextHop != dst) {
+		if r, err := l.Resolve(ctx, dst); !timedOut(err) && (err != nil || r.NextHop != dst) {
 			t.Errorf("Resolve: %+v, %v", r, err)
 		}
 	case choice < 5 && len(model) < 20:
-		tag := endpoint.MessageTag(own<<24 + rand.Uint32N(30))
+		tag := endpoint.MessageTag(worker<<24 + rand.Uint32N(30))
 		switch rand.IntN(4) {
 		case 0:
 			tag = endpoint.MessageTag(0)
@@ -169,20 +169,20 @@ func work(t *testing.T, l *control.Lease, model map[endpoint.Tag]bool, own uint3
 			t.Errorf("Claim(%v): %v", tag, got)
 		case err == nil:
 			model[got] = true
-		case errors.Is(err, endpoint.ErrTagHeld) && model[tag], late(err):
+		case errors.Is(err, endpoint.ErrTagHeld) && model[tag], timedOut(err):
 		default:
 			t.Errorf("Claim(%v): %v", tag, err)
 		}
 	case len(model) > 0:
 		held := slices.Collect(maps.Keys(model))
 		tag := held[rand.IntN(len(held))]
-		if tag.Kind != endpoint.TagMessage || tag.Message>>24 != own {
+		if tag.Kind != endpoint.TagMessage || tag.Message>>24 != worker {
 			// Another worker may get it as soon as it is free, so this one does not repeat
 			// a call that it has cancelled.
 			ctx = context.Background()
 		}
 		err := l.Unclaim(ctx, tag)
-		if late(err) { // it may have had its effect, or have it later
+		if timedOut(err) { // the call may have taken effect, or take effect later
 			if err = l.Unclaim(context.Background(), tag); err != nil && err.Error() == "no such tag" {
 				err = nil
 			}
@@ -194,10 +194,10 @@ func work(t *testing.T, l *control.Lease, model map[endpoint.Tag]bool, own uint3
 	}
 }
 
-// fits reports whether a claim of asked can have become got.
-func fits(got, asked endpoint.Tag) bool {
-	if asked.Kind == endpoint.TagMessage {
-		return got == asked || asked.Message == 0 && got.Kind == asked.Kind
+// fits reports whether a claim of a tag or wildcard can return got.
+func fits(got, claimed endpoint.Tag) bool {
+	if claimed.Kind == endpoint.TagMessage {
+		return got == claimed || claimed.Message == 0 && got.Kind == claimed.Kind
 	}
-	return got.Kind == asked.Kind && got.Addr == asked.Addr && got.Port != 0
+	return got.Kind == claimed.Kind && got.Addr == claimed.Addr && got.Port != 0
 }

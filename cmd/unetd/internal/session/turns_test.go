@@ -12,14 +12,13 @@ import (
 	"github.com/unet-go/unet/mux"
 )
 
-// If a user opens many endpoints at once, unetd works on a few at a time, and serves other
-// users meanwhile.
+// If a user opens many endpoints at once, unetd opens one at a time, and serves other users meanwhile.
 func TestOpensTakeTurns(t *testing.T) {
 	p := newFakeProvider(t)
 	socket, stop := start(t, &Server{Provider: p})
-	forAll(t, socket)
-	const wide = 20
-	inside, release := make(chan struct{}, wide), make(chan struct{})
+	permitAll(t, socket)
+	const opens = 20
+	inside, release := make(chan struct{}, opens), make(chan struct{})
 	p.hook(hooks{open: func(_ context.Context, peer mux.Owner, _ endpoint.Request) error {
 		if peer.UID == 1001 {
 			inside <- struct{}{}
@@ -28,9 +27,10 @@ func TestOpensTakeTurns(t *testing.T) {
 		return nil
 	}})
 	var apps []*application
-	for range wide {
-		as(t, 1001, func() { apps = append(apps, connect(t, socket)) })
-		apps[len(apps)-1].send(openRecord)
+	for range opens {
+		a := connectAs(t, 1001, socket)
+		a.send(openRecord)
+		apps = append(apps, a)
 	}
 	Await(t, "the first", inside)
 	openAs(t, 1002, socket)
@@ -38,10 +38,9 @@ func TestOpensTakeTurns(t *testing.T) {
 	if n := len(inside); n != 0 {
 		t.Errorf("%d more opens of one user are being worked on", n)
 	}
-	// A connection that is closed loses its place in the queue; the others keep theirs.
-	gone := apps[wide-1]
-	gone.conn.Close()
-	apps = apps[:wide-1]
+	// A connection that is closed while it waits does not delay the others.
+	apps[opens-1].conn.Close()
+	apps = apps[:opens-1]
 	close(release)
 	for _, a := range apps {
 		m, fds := a.receive()
@@ -53,8 +52,7 @@ func TestOpensTakeTurns(t *testing.T) {
 	stop()
 }
 
-// A wait for a turn that is cancelled takes no turn, and nothing is kept for users without
-// one.
+// A cancelled wait for a turn takes no turn, and a user without turns has no entry in lines.
 func TestTurns(t *testing.T) {
 	turns := newTurns(2)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -74,7 +72,7 @@ func TestTurns(t *testing.T) {
 	}
 	turns.give(1)
 	if !turns.take(context.Background(), 1) {
-		t.Error("no turn that was given back")
+		t.Error("no turn after one was given back")
 	}
 	for _, uid := range []uint32{1, 1, 2} {
 		turns.give(uid)
