@@ -25,18 +25,18 @@ func BenchmarkPrograms(b *testing.B) {
 
 func (l *lab) benchmark(b *testing.B) {
 	l.deliverTo(openSocket(b, l.uplink))
-	cases := l.costs()
+	cases := l.costCases()
 	// Limits that are not reached: of an endpoint and its user, and of an endpoint only.
-	far := func(uid uint32) *Limit {
+	highLimit := func(uid uint32) *Limit {
 		return &Limit{Uid: uid, Packets: NewBucket(1e9, 1e9), Bytes: NewBucket(1e10, 5e9)}
 	}
-	putLimit(b, l.objs.PortLimits, l.a, far(limitedUID))
-	putLimit(b, l.objs.UserLimits, limitedUID, far(0))
-	putLimit(b, l.objs.PortLimits, l.b, far(NoUser))
+	putLimit(b, l.objs.PortLimits, l.a, highLimit(limitedUID))
+	putLimit(b, l.objs.UserLimits, limitedUID, highLimit(0))
+	putLimit(b, l.objs.PortLimits, l.b, highLimit(NoUser))
 	for _, c := range cases {
 		l.want(c.name, c.program, c.frame, c.from, 0, c.counter)
 	}
-	cases = append(cases, cost{"floor", empty(b, ebpf.XDP, drop), toSocket(64), l.uplink, 0})
+	cases = append(cases, costCase{"floor", empty(b, ebpf.XDP, drop), toSocket(64), l.uplink, 0})
 	turns := make([][]time.Duration, len(cases))
 	for b.Loop() {
 		for i, c := range cases {
@@ -50,7 +50,7 @@ func (l *lab) benchmark(b *testing.B) {
 		b.ReportMetric(fastMean(turns[i])-floor, c.name+"-ns")
 	}
 	b.ReportMetric(floor, "floor-ns")
-	b.ReportMetric(0, "ns/op") // hides it
+	b.ReportMetric(0, "ns/op") // the time of an iteration says nothing
 	for name, p := range map[string]*ebpf.Program{"unet_port": l.objs.UnetPort, "unet_port_limited": l.objs.UnetPortLimited, "unet_uplink": l.objs.UnetUplink, "unet_deliver": l.objs.UnetDeliver,
 		"unet_deliver_linear": l.objs.UnetDeliverLinear, "unet_deliver_whole": l.objs.UnetDeliverWhole} {
 		info, err := p.Info()
@@ -90,7 +90,7 @@ func BenchmarkUnclaimed(b *testing.B) {
 		for name, pair := range programs {
 			b.ReportMetric(fastMean(turns[pair[0]])-fastMean(turns[pair[1]]), name+"-ns")
 		}
-		b.ReportMetric(0, "ns/op") // hides it
+		b.ReportMetric(0, "ns/op") // the time of an iteration says nothing
 	})
 }
 
@@ -114,8 +114,8 @@ func fastMean(turns []time.Duration) float64 {
 	return float64(sum) / float64(len(half))
 }
 
-// cost is a program and a frame, and the counter of its verdict.
-type cost struct {
+// costCase is a program and a frame, and the counter of its verdict.
+type costCase struct {
 	name    string
 	program *ebpf.Program
 	frame   []byte
@@ -123,13 +123,14 @@ type cost struct {
 	counter Counter
 }
 
-func (l *lab) costs() []cost {
+// costCases are the cases of BenchmarkPrograms.
+func (l *lab) costCases() []costCase {
 	claimForPorts(l)
 	l.claim(Key(TagTCP, shared.As4(), 7000), l.port(l.a))
 	l.reach(l.uplink, l.a, l.b)
 	theirs := netip.AddrPortFrom(peer, 4000)
 	own := func(a netip.Addr, port uint16) netip.AddrPort { return netip.AddrPortFrom(a, port) }
-	var list []cost
+	var list []costCase
 	for _, c := range []struct {
 		name string
 		tcp  bool
@@ -142,26 +143,26 @@ func (l *lab) costs() []cost {
 		{"owned", false, own(owned, 5000), l.b},
 		{"UDP6", false, own(shared6, 7000), l.a},
 	} {
-		make := datagram
+		build := datagram
 		remote := theirs
 		if c.tcp {
-			make = segment
+			build = segment
 		}
 		if c.ours.Addr().Is6() {
 			remote = netip.AddrPortFrom(peer6, 4000)
 		}
 		list = append(list,
-			cost{"port/" + c.name, l.objs.UnetPort, make(peerMAC, l.mac, c.ours, remote, 64), c.from, txUplink},
-			cost{"uplink/" + c.name, l.objs.UnetUplink, make(l.mac, peerMAC, remote, c.ours, 64), l.uplink, rxPort})
+			costCase{"port/" + c.name, l.objs.UnetPort, build(peerMAC, l.mac, c.ours, remote, 64), c.from, txUplink},
+			costCase{"uplink/" + c.name, l.objs.UnetUplink, build(l.mac, peerMAC, remote, c.ours, 64), l.uplink, rxPort})
 	}
 	return append(list,
-		cost{"port/message", l.objs.UnetPort, message(peerMAC, l.mac, 9, 7, 64, 64), l.a, txUplink},
-		cost{"uplink/message", l.objs.UnetUplink, message(l.mac, peerMAC, 7, 9, 64, 64), l.uplink, rxPort},
-		cost{"limited/message", l.objs.UnetPortLimited, message(peerMAC, l.mac, 9, 7, 64, 64), l.a, txUplink},
-		cost{"limited-endpoint/message", l.objs.UnetPortLimited, message(peerMAC, l.mac, 9, 8, 64, 64), l.b, txUplink},
-		cost{"port/local", l.objs.UnetPort, datagram(l.mac, l.mac, own(shared, 7000), own(owned, 5000), 64), l.a, txLocal},
-		cost{"uplink/pass", l.objs.UnetUplink, datagram(l.mac, peerMAC, theirs, own(shared, 53), 64), l.uplink, rxPass},
-		cost{"deliver/trusted", l.objs.UnetDeliver, toSocket(64), l.uplink, delivered},
-		cost{"deliver/linear", l.objs.UnetDeliverLinear, toSocket(64), l.uplink, delivered},
-		cost{"deliver/whole", l.objs.UnetDeliverWhole, toSocket(64), l.uplink, delivered})
+		costCase{"port/message", l.objs.UnetPort, message(peerMAC, l.mac, 9, 7, 64, 64), l.a, txUplink},
+		costCase{"uplink/message", l.objs.UnetUplink, message(l.mac, peerMAC, 7, 9, 64, 64), l.uplink, rxPort},
+		costCase{"limited/message", l.objs.UnetPortLimited, message(peerMAC, l.mac, 9, 7, 64, 64), l.a, txUplink},
+		costCase{"limited-endpoint/message", l.objs.UnetPortLimited, message(peerMAC, l.mac, 9, 8, 64, 64), l.b, txUplink},
+		costCase{"port/local", l.objs.UnetPort, datagram(l.mac, l.mac, own(shared, 7000), own(owned, 5000), 64), l.a, txLocal},
+		costCase{"uplink/pass", l.objs.UnetUplink, datagram(l.mac, peerMAC, theirs, own(shared, 53), 64), l.uplink, rxPass},
+		costCase{"deliver/trusted", l.objs.UnetDeliver, toSocket(64), l.uplink, delivered},
+		costCase{"deliver/linear", l.objs.UnetDeliverLinear, toSocket(64), l.uplink, delivered},
+		costCase{"deliver/whole", l.objs.UnetDeliverWhole, toSocket(64), l.uplink, delivered})
 }

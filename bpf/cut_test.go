@@ -28,20 +28,20 @@ func TestParts(t *testing.T) {
 		l.wantReceived([]received{
 			{"to its owner", part(ofA, shared, 7000), l.a, rxPort},
 			{"its port is gone", part(ofA, shared, 7000), 0, rxPortGone},
-			{"the tag is another port's", part(ofB, shared, 7000), l.a, rxStalePart},
-			{"the tag is a queue's", part(ofA, shared, 7001), l.a, rxStalePart},
-			{"no owner of the tag", part(ofA, shared, 7002), l.a, rxPass},
+			{"another port holds the tag", part(ofB, shared, 7000), l.a, rxStalePart},
+			{"an endpoint on a queue holds the tag", part(ofA, shared, 7001), l.a, rxStalePart},
+			{"nobody holds the tag", part(ofA, shared, 7002), l.a, rxPass},
 			{"an owned address", part(ofB, owned, 7000), l.b, rxPort},
-			{"an owned address, of another now", part(ofA, owned, 7000), l.b, rxStalePart},
-			{"not the secret", part(other, shared, 7000), l.a, rxPass},
+			{"an owned address that another port holds now", part(ofA, owned, 7000), l.b, rxStalePart},
+			{"another secret", part(other, shared, 7000), l.a, rxPass},
 			{"a wrong length", edit(part(ofA, shared, 7000), atUDPLength, 9), l.a, rxBadLength},
 		})
 	})
 }
 
-// The deliver program restores the destination MAC address of a part. The place in that address is the
-// number of parts that were sent to the owner before, in units of 16: these have arrived. Parts of later
-// super-frames are not counted as arrived, and a smaller place does not decrease the count.
+// The deliver program restores the destination MAC address of a part. The place in that address is the number of
+// parts that were sent to the owner before the super-frame, in units of 16. These count as arrived. A smaller place
+// does not decrease the count.
 func TestPartsAreDelivered(t *testing.T) {
 	inLab(t, true, func(l *lab) {
 		frame := func(mac net.HardwareAddr) []byte {
@@ -82,7 +82,7 @@ func TestPartsAreDelivered(t *testing.T) {
 }
 
 // The MAC address of a part is never the uplink's.
-func TestPartsAreNotTheUplinks(t *testing.T) {
+func TestMACOfPartsIsNotTheUplinks(t *testing.T) {
 	for head := range 256 {
 		own := [6]byte{byte(head), 1, 2, 3, 4, 5}
 		for secret := range 256 {

@@ -28,6 +28,7 @@ const (
 	tooLong   = MuxUnetCounterUNET_DELIVER_TOO_LONG
 )
 
+// Frames are redirected to the socket in the slot of the port, and dropped if there is none.
 func TestDeliver(t *testing.T) {
 	for _, generic := range []bool{true, false} {
 		inLab(t, generic, testDeliver)
@@ -50,10 +51,12 @@ func testDeliver(l *lab) {
 	}
 }
 
+// deliverPrograms are the deliver programs by the owners or frames that they are for.
 func (l *lab) deliverPrograms() map[string]*ebpf.Program {
 	return map[string]*ebpf.Program{"trusted": l.objs.UnetDeliver, "linear": l.objs.UnetDeliverLinear, "whole": l.objs.UnetDeliverWhole}
 }
 
+// toSocket is a frame with n bytes of payload.
 func toSocket(n int) []byte {
 	return datagram(peerMAC, peerMAC, netip.AddrPortFrom(peer, 1), netip.AddrPortFrom(shared, 1), n)
 }
@@ -73,6 +76,7 @@ type fillRing struct {
 	producer, consumer, first uint32 // offsets
 }
 
+// mapFillRing maps the fill ring of a socket.
 func mapFillRing(t testing.TB, sock *os.File) *fillRing {
 	t.Helper()
 	kernel, err := btf.LoadKernelSpec()
@@ -87,6 +91,7 @@ func mapFillRing(t testing.TB, sock *os.File) *fillRing {
 	return f
 }
 
+// offset is where a member of a struct is.
 func offset(t testing.TB, s *btf.Struct, member string) uint32 {
 	t.Helper()
 	for _, m := range s.Members {
@@ -104,7 +109,7 @@ func (f *fillRing) setEntry(i int, addr uint64) {
 	binary.NativeEndian.PutUint64(f.mem[int(f.first)+8*i:], addr)
 }
 
-// setEntries makes all entries frames, or none.
+// setEntries sets all entries to frames, or to an address that is no frame.
 func (f *fillRing) setEntries(frames bool) {
 	for i := range socketFill {
 		if frames {
@@ -152,7 +157,7 @@ func testFillRing(l *lab) {
 		{"one buffer, no frame in the first entry", socketFill, []int{0}, short, 0, badFill, badFill},
 		{"one buffer, no frame in the only entry", 1, []int{0}, short, 0, badFill, badFill},
 		{"one buffer, no frame in the second entry", socketFill, []int{1}, short, 0, delivered, delivered},
-		{"one buffer, no frame in an entry that nobody claims", 0, []int{0}, short, 0, delivered, delivered},
+		{"one buffer, no frame in an entry that the kernel has not been given", 0, []int{0}, short, 0, delivered, delivered},
 		{"as much as one buffer takes", socketFill, nil, full, 0, delivered, delivered},
 		{"as much as one buffer takes, no frame in the first entry", socketFill, []int{0}, full, 0, badFill, badFill},
 		{"two buffers", socketFill, nil, two, 0, delivered, tooLong},
@@ -191,7 +196,7 @@ func testFillRing(l *lab) {
 	}
 	l.wantAlarm("many alarms", alarms, true)
 	fill.setProducer(socketFill)
-	l.want("a sound ring again", l.objs.UnetDeliver, short, l.uplink, 0, delivered)
+	l.want("a valid ring again", l.objs.UnetDeliver, short, l.uplink, 0, delivered)
 }
 
 // receiver is a socket without checks of its fill ring, for small frames.
@@ -202,6 +207,7 @@ type receiver struct {
 	from  *netlab.Host
 }
 
+// inReceiver runs f with a receiver in a namespace of its own.
 func inReceiver(t *testing.T, f func(r *receiver)) {
 	t.Helper()
 	pair := netlab.RequirePair(t, netlab.Config{})
@@ -231,12 +237,12 @@ func (r *receiver) receive(taken uint32) {
 	eventually(r.t, "a frame for the socket", func() bool { return r.fill.consumed() == taken })
 }
 
-// An owner that changes the ring after the check is detected at the next frame, by the kernel's count
-// of invalid entries.
-func TestFillRingAfterwards(t *testing.T) {
+// An owner that changes the ring after the check of a frame is detected at the next frame, by the kernel's count of
+// invalid entries.
+func TestFillRingChangedAfterCheck(t *testing.T) {
 	inReceiver(t, func(r *receiver) {
 		r.receive(1)
-		r.want("an honest ring", r.objs.UnetDeliver, r.small, r.uplink, 0, delivered)
+		r.want("a valid ring", r.objs.UnetDeliver, r.small, r.uplink, 0, delivered)
 	})
 	inReceiver(t, func(r *receiver) {
 		r.fill.setEntries(true)
@@ -250,15 +256,15 @@ func TestFillRingAfterwards(t *testing.T) {
 		const limit = 64
 		r.fill.setProducer(limit)
 		r.receive(limit)
-		r.want("the kernel has skipped as many entries as may be", r.objs.UnetDeliver, r.small, r.uplink, 0, delivered)
+		r.want("the kernel has skipped as many entries as are permitted", r.objs.UnetDeliver, r.small, r.uplink, 0, delivered)
 		r.fill.setProducer(limit + 1)
 		r.receive(limit + 1)
 		r.fill.setEntries(true)
-		r.want("and one", r.objs.UnetDeliver, r.small, r.uplink, 0, badFill)
+		r.want("the kernel has skipped one more", r.objs.UnetDeliver, r.small, r.uplink, 0, badFill)
 	})
 }
 
-// wantAlarm checks for one alarm, or for none.
+// wantAlarm checks that there is an alarm about the fill ring, or none.
 func (l *lab) wantAlarm(name string, alarms *ringbuf.Reader, want bool) {
 	l.t.Helper()
 	alarms.SetDeadline(time.Now()) // does not block

@@ -9,8 +9,8 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// join makes ports hold the tag of a group: for copies of received frames the set has the ports, for
-// copies of sent ones (GroupDevices) also the uplink.
+// join gives ports the tag of a group: the set of devices for copies of received frames has the ports, that for
+// copies of sent frames (GroupDevices) also the uplink.
 func (l *lab) join(group netip.AddrPort, ports ...int) {
 	l.t.Helper()
 	l.countTag(TagUDP, group.Port())
@@ -82,7 +82,7 @@ func testPortGroups(l *lab) {
 	}
 }
 
-// What unet_group gets is copied to all ports that hold the tag.
+// unet_group copies a frame to all ports that hold the tag of its group.
 func testGroup(l *lab) {
 	at := netip.AddrPortFrom
 	group6 := netip.MustParseAddr("ff15::a1:b2c3")
@@ -90,7 +90,7 @@ func testGroup(l *lab) {
 	for _, group := range []netip.Addr{group4, group6, all} {
 		l.join(at(group, 5000), l.a, l.b)
 	}
-	got := func(src, mac, dst netip.Addr, port uint16) []byte {
+	received := func(src, mac, dst netip.Addr, port uint16) []byte {
 		return datagram(groupMAC(mac), peerMAC, at(src, 4000), at(dst, port), 64)
 	}
 	for _, c := range []struct {
@@ -98,17 +98,17 @@ func testGroup(l *lab) {
 		frame  []byte
 		copies int
 	}{
-		{"a group", got(peer, group4, group4, 5000), 2},
-		{"an IPv6 group", got(peer6, group6, group6, 5000), 2},
-		{"limited broadcast", got(peer, all, all, 5000), 2},
-		{"broadcast of the subnet", got(peer, all, subnetBroadcast, 5000), 2},
-		{"another port", got(peer, group4, group4, 5001), 0},
-		{"another group", got(peer, netip.MustParseAddr("239.129.2.4"), netip.MustParseAddr("239.129.2.4"), 5000), 0},
-		{"another group's MAC address", got(peer, netip.MustParseAddr("239.129.2.4"), group4, 5000), 0},
-		{"IPv6 by another group's MAC address", got(peer6, nodes6, group6, 5000), 0},
-		{"a fragment", fragment4(got(peer, group4, group4, 5000), 0, 32, true), 0},
+		{"a group", received(peer, group4, group4, 5000), 2},
+		{"an IPv6 group", received(peer6, group6, group6, 5000), 2},
+		{"limited broadcast", received(peer, all, all, 5000), 2},
+		{"broadcast of the subnet", received(peer, all, subnetBroadcast, 5000), 2},
+		{"another port", received(peer, group4, group4, 5001), 0},
+		{"another group", received(peer, netip.MustParseAddr("239.129.2.4"), netip.MustParseAddr("239.129.2.4"), 5000), 0},
+		{"another group's MAC address", received(peer, netip.MustParseAddr("239.129.2.4"), group4, 5000), 0},
+		{"IPv6 by another group's MAC address", received(peer6, nodes6, group6, 5000), 0},
+		{"a fragment", fragment4(received(peer, group4, group4, 5000), 0, 32, true), 0},
 		{"TCP", segment(groupMAC(group4), peerMAC, at(peer, 4000), at(group4, 5000), 64), 0},
-		{"a truncated header", got(peer, group4, group4, 5000)[:40], 0},
+		{"a truncated header", received(peer, group4, group4, 5000)[:40], 0},
 	} {
 		verdict, moved, err := l.runCounted(func() (uint32, error) { return run(l.objs.UnetGroup, c.frame, l.uplink, 0) })
 		want := slices.Repeat([]Counter{MuxUnetCounterUNET_RX_GROUP}, c.copies)

@@ -89,7 +89,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// transmit sends a frame from another host without changing it.
+// transmit sends a frame n times from another host.
 func transmit(t testing.TB, from *netlab.Host, frame []byte, n int) {
 	t.Helper()
 	must(t, from.Do(func() error {
@@ -111,12 +111,12 @@ func transmit(t testing.TB, from *netlab.Host, frame []byte, n int) {
 	}))
 }
 
-// eventually waits until what was sent has arrived.
-func eventually(t testing.TB, what string, arrived func() bool) {
+// eventually waits until a condition is true.
+func eventually(t testing.TB, what string, condition func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !arrived(); time.Sleep(100 * time.Microsecond) {
+	for deadline := time.Now().Add(10 * time.Second); !condition(); time.Sleep(100 * time.Microsecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("%s: nothing came", what)
+			t.Fatalf("not true within 10 s: %s", what)
 		}
 	}
 }
@@ -165,8 +165,8 @@ func openLab(t testing.TB, device string, config func(mac [6]byte, ifindex int) 
 	return l
 }
 
-// reach makes ifindexes the only devices of redirects. A frame to any other device counts as one whose
-// port is gone. 0 is no device.
+// reach sets the devices to which frames can be redirected. A frame to any other device counts as one whose port is
+// gone. 0 is no device.
 func (l *lab) reach(ifindexes ...int) {
 	l.t.Helper()
 	for _, i := range []int{l.uplink, l.a, l.b, lo} {
@@ -204,7 +204,7 @@ func (l *lab) countTag(kind TagKind, port uint16) {
 
 func (l *lab) port(ifindex int) Owner { return Owner{Port: uint32(ifindex)} }
 
-// readCounters reads all counters by one system call: it is called twice for each frame.
+// readCounters reads all counters, by one system call because it is called twice for each frame.
 func readCounters(t testing.TB, m *ebpf.Map) (c [NumCounters]uint64) {
 	t.Helper()
 	cpus, err := ebpf.PossibleCPU()
@@ -306,7 +306,7 @@ func (l *lab) wantUplink(name string, frame []byte, counter Counter) {
 	if counter == rxQueueGone {
 		l.want(name+", unet_queue", l.objs.UnetQueue, frame, l.uplink, 0, counter)
 	} else if verdict, moved, err := l.runCounted(func() (uint32, error) { return run(l.objs.UnetQueue, frame, l.uplink, 0) }); err != nil || verdict != pass || moved != nil {
-		l.t.Errorf("%s, unet_queue: verdict %d, %v, %v; want that it passes", name, verdict, names(moved), err)
+		l.t.Errorf("%s, unet_queue: verdict %d, %v, %v; want the verdict to pass, and no counter", name, verdict, names(moved), err)
 	}
 	if len(frame) < 14 {
 		return // no skb is shorter

@@ -22,7 +22,7 @@ const (
 
 const limitedUID = 4242
 
-// monotonic is the programs' clock, in ns.
+// monotonic is the clock of the programs, in ns.
 func monotonic(t testing.TB) uint64 {
 	t.Helper()
 	var ts unix.Timespec
@@ -40,6 +40,7 @@ func putLimit(t testing.TB, m *ebpf.Map, key int, limit *Limit) {
 	must(t, m.Put(uint32(key), limit))
 }
 
+// getLimit reads a limit under its lock.
 func getLimit(t testing.TB, m *ebpf.Map, key int) (limit Limit) {
 	t.Helper()
 	must(t, m.LookupWithFlags(uint32(key), &limit, ebpf.LookupLock))
@@ -47,8 +48,8 @@ func getLimit(t testing.TB, m *ebpf.Map, key int) (limit Limit) {
 	return limit
 }
 
-// filled is the model of advance in src/limit.h, with integers that cannot overflow. It returns the limit
-// as it is at a time.
+// filled is the model of advance in src/limit.h, with integers that cannot overflow. It returns the limit at a later
+// time.
 func filled(l Limit, at uint64) Limit {
 	if int64(at-l.Last) <= 0 {
 		return l
@@ -66,7 +67,7 @@ func filled(l Limit, at uint64) Limit {
 	return l
 }
 
-// takes returns l after a frame of a number of bytes; false: l has too little.
+// takes returns l after a frame of a number of bytes, or false if a bucket has too little for it.
 func takes(l Limit, bytes int) (Limit, bool) {
 	for b, cost := range map[*Bucket]uint64{&l.Packets: BucketUnit, &l.Bytes: uint64(bytes) * BucketUnit} {
 		if b.Rate == 0 {
@@ -97,7 +98,7 @@ func randomBucket(r *rand.Rand) Bucket {
 	return b
 }
 
-// Each frame takes from the buckets what the model says. Afterwards Last of a limit is the time at which the
+// Each frame takes from the buckets the model's amount. Afterwards Last of a limit is the time at which the
 // program has filled its buckets: that of the last tick, or the exact time if the frame was refused.
 func TestLimitModel(t *testing.T) {
 	inLab(t, true, func(l *lab) {
@@ -108,7 +109,7 @@ func TestLimitModel(t *testing.T) {
 		for range 4000 {
 			random := func() *Limit {
 				last := monotonic(t) - r.Uint64N(1<<r.IntN(33))
-				if r.IntN(8) == 0 { // another processor was later
+				if r.IntN(8) == 0 { // another processor has filled it later
 					last += 1 << 40
 				}
 				return &Limit{Uid: limitedUID, Last: last, Packets: randomBucket(r), Bytes: randomBucket(r), Refused: r.Uint64N(9), RefusedUser: r.Uint64N(9)}
@@ -167,8 +168,8 @@ func TestLimitModel(t *testing.T) {
 	})
 }
 
-// Frames to which a limit applies, and others.
-func TestLimited(t *testing.T) {
+// The frames to which the limits of an endpoint and of its user apply.
+func TestFramesUnderLimits(t *testing.T) {
 	inLab(t, true, func(l *lab) {
 		claimForPorts(l)
 		theirs, theirsMAC := solicitedNode(peer6)
@@ -209,8 +210,8 @@ func TestLimited(t *testing.T) {
 	})
 }
 
-// Bytes in further buffers count.
-func TestLimitBuffers(t *testing.T) {
+// The bytes of a frame in further buffers count too.
+func TestLimitCountsAllBuffers(t *testing.T) {
 	inLab(t, true, func(l *lab) {
 		claimForPorts(l)
 		l.reach(l.uplink)
@@ -228,7 +229,7 @@ func TestLimitBuffers(t *testing.T) {
 }
 
 // Two processors take from one user's bucket at the same time, and its level stays exact.
-func TestLimitShared(t *testing.T) {
+func TestLimitOnTwoProcessors(t *testing.T) {
 	inLab(t, true, func(l *lab) {
 		claimForPorts(l)
 		l.reach(l.uplink)
@@ -237,7 +238,7 @@ func TestLimitShared(t *testing.T) {
 		putLimit(t, l.objs.PortLimits, l.a, &Limit{Uid: limitedUID})
 		putLimit(t, l.objs.PortLimits, l.b, &Limit{Uid: limitedUID})
 		putLimit(t, l.objs.UserLimits, limitedUID, &before)
-		was := readCounters(t, l.objs.Counters)
+		countersBefore := readCounters(t, l.objs.Counters)
 		const turns, runs = 20, 10_000
 		var all sync.WaitGroup
 		for _, s := range []struct {
@@ -257,11 +258,11 @@ func TestLimitShared(t *testing.T) {
 			})
 		}
 		all.Wait()
-		after, is := getLimit(t, l.objs.UserLimits, limitedUID), readCounters(t, l.objs.Counters)
-		passed, refused := is[txUplink]-was[txUplink], is[txRateUser]-was[txRateUser]
-		noted := getLimit(t, l.objs.PortLimits, l.a).RefusedUser + getLimit(t, l.objs.PortLimits, l.b).RefusedUser
-		if passed+refused < 2*turns*runs || refused == 0 || refused != noted { // a signal repeats a turn
-			t.Errorf("%d frames passed and %d refused, of %d; the limits have counted %d refused", passed, refused, 2*turns*runs, noted)
+		after, countersAfter := getLimit(t, l.objs.UserLimits, limitedUID), readCounters(t, l.objs.Counters)
+		passed, refused := countersAfter[txUplink]-countersBefore[txUplink], countersAfter[txRateUser]-countersBefore[txRateUser]
+		inLimits := getLimit(t, l.objs.PortLimits, l.a).RefusedUser + getLimit(t, l.objs.PortLimits, l.b).RefusedUser
+		if passed+refused < 2*turns*runs || refused == 0 || refused != inLimits { // timed repeats a turn that a signal has interrupted
+			t.Errorf("%d frames passed and %d refused, of %d; the limits have counted %d refused", passed, refused, 2*turns*runs, inLimits)
 		}
 		if want := before.Packets.Level + (after.Last-before.Last)*before.Packets.Rate - passed*BucketUnit; after.Packets.Level != want {
 			t.Errorf("after %d frames in %v the bucket has %d, want %d", passed, time.Duration(after.Last-before.Last), after.Packets.Level, want)
@@ -269,21 +270,22 @@ func TestLimitShared(t *testing.T) {
 	})
 }
 
+// New buckets are full, and a changed bucket keeps its level up to the new size.
 func TestBuckets(t *testing.T) {
 	b := NewBucket(3, 10)
 	if b.FillNs != 3_333_333_334 || b.Level != 10*BucketUnit || b.Full != b.Level {
 		t.Errorf("%+v", b)
 	}
 	if NewBucket(0, 0) != (Bucket{}) {
-		t.Error("no limit has a bucket")
+		t.Error("NewBucket(0, 0) is not the bucket of no limit")
 	}
 	b.Level = 7
 	if got := b.Change(NewBucket(100, 1)); got.Level != 7 || got.Rate != 100 || got.Full != BucketUnit {
-		t.Errorf("more: %+v", got)
+		t.Errorf("higher rate: %+v", got)
 	}
 	b.Level = b.Full
 	if got := b.Change(NewBucket(100, 1)); got.Level != got.Full {
-		t.Errorf("less: %+v", got)
+		t.Errorf("smaller bucket: %+v", got)
 	}
 	if got := (Bucket{}).Change(b); got != b {
 		t.Errorf("from no limit: %+v", got)

@@ -27,7 +27,7 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// On a kernel without the fields of fill rings, frames are delivered without the check.
+// The programs load on a kernel without the types and fields of fill rings.
 func TestLoadWithoutSocketTypes(t *testing.T) {
 	netlab.RequireXDP(t)
 	raw, err := os.ReadFile("/sys/kernel/btf/vmlinux")
@@ -53,6 +53,7 @@ func TestLoadWithoutSocketTypes(t *testing.T) {
 	}
 }
 
+// ObjectsHash is the SHA-256 hash of the object.
 func TestObjectsHash(t *testing.T) {
 	object, err := os.ReadFile("mux_bpfel.o")
 	must(t, err)

@@ -23,7 +23,7 @@ func testPortLocal(l *lab) {
 		{"local UDP", local(at(shared, 7000), at(owned, 5)), l.a, l.b, txLocal},
 		{"local UDP to itself", local(at(shared, 7000), at(shared, 7009)), l.a, l.a, txLocal},
 		{"local UDP, port gone", local(at(shared, 7000), at(owned, 5)), l.a, 0, txPortGone},
-		{"local UDP to nobody", local(at(shared, 7000), at(shared, 53)), l.a, l.a, txNoOwner},
+		{"local UDP to a port without an owner", local(at(shared, 7000), at(shared, 53)), l.a, l.a, txNoOwner},
 		{"local UDP to the kernel", local(at(shared, 7000), at(shared, 53)), l.a, lo, txHost},
 		{"local UDP to a loopback address", local(at(shared, 7000), at(netip.MustParseAddr("127.0.0.1"), 53)), l.a, lo, txNoOwner},
 		{"local UDP to an address that the uplink does not have", local(at(shared, 7000), at(netip.MustParseAddr("10.255.0.9"), 53)), l.a, lo, txNoOwner},
@@ -37,7 +37,7 @@ func testPortLocal(l *lab) {
 		{"local fragment to the owned address", fragment4(local(at(other, 5), at(owned, 5)), 0, 32, true), l.a, l.b, txLocal},
 		{"local fragment to a port", fragment4(local(at(owned, 5), at(shared, 7000)), 0, 32, true), l.b, lo, txNoOwner},
 		{"local message", message(l.mac, l.mac, 8, 7, 64, 64), l.a, l.b, txLocal},
-		{"local message to nobody", message(l.mac, l.mac, 9, 7, 64, 64), l.a, lo, txNoOwner},
+		{"local message to a tag without an owner", message(l.mac, l.mac, 9, 7, 64, 64), l.a, lo, txNoOwner},
 		{"local unreachable", quote(l.mac, l.mac, owned, shared, 3, sentByA), l.b, l.a, txLocal},
 		{"local ARP reply to the kernel", arp(l.mac, l.mac, l.mac, owned, shared, 2), l.b, lo, txHost},
 		{"local ARP reply", arp(l.mac, l.mac, l.mac, owned, owned, 2), l.b, l.b, txLocal},
@@ -47,6 +47,7 @@ func testPortLocal(l *lab) {
 	})
 }
 
+// testPortLocal6 is testPortLocal for IPv6.
 func testPortLocal6(l *lab) {
 	at := netip.AddrPortFrom
 	local := func(src, dst netip.AddrPort) []byte { return datagram(l.mac, l.mac, src, dst, 64) }
@@ -64,7 +65,7 @@ func testPortLocal6(l *lab) {
 		{"local UDP", local(at(shared6, 7000), at(owned6, 5)), l.a, l.b, txLocal},
 		{"local UDP to itself", local(at(shared6, 7000), at(shared6, 7009)), l.a, l.a, txLocal},
 		{"local UDP, port gone", local(at(shared6, 7000), at(owned6, 5)), l.a, 0, txPortGone},
-		{"local UDP to nobody", local(at(shared6, 7000), at(shared6, 53)), l.a, l.a, txNoOwner},
+		{"local UDP to a port without an owner", local(at(shared6, 7000), at(shared6, 53)), l.a, l.a, txNoOwner},
 		{"local UDP to the kernel", local(at(shared6, 7000), at(shared6, 53)), l.a, lo, txHost},
 		{"local UDP to the loopback address", local(at(shared6, 7000), at(netip.IPv6Loopback(), 53)), l.a, lo, txNoOwner},
 		{"local UDP to an address that the uplink does not have", local(at(shared6, 7000), at(netip.MustParseAddr("fd77::5"), 53)), l.a, lo, txNoOwner},
@@ -84,7 +85,7 @@ func testPortLocal6(l *lab) {
 	})
 }
 
-// Frames of the kernel on lo are redirected to their owner, and all others, uncounted, left to the kernel.
+// Frames of the kernel on lo are redirected to their owner. All others pass, and are not counted.
 func testLo(l *lab) {
 	at := netip.AddrPortFrom
 	none := net.HardwareAddr(make([]byte, 6))
@@ -99,17 +100,17 @@ func testLo(l *lab) {
 		{"UDP with the uplink's addresses", datagram(l.mac, l.mac, at(shared, 4000), at(shared, 7000), 64), rxHost},
 		{"a length that is wrong", edit(on(at(shared, 7000)), atTotalLength, 1), rxBadLength},
 		{"a fragment", fragment4(on(at(shared, 7000)), 0, 32, true), rxFragment},
-		{"UDP to nobody", on(at(shared, 53)), rxPass},
+		{"UDP to a port without an owner", on(at(shared, 53)), rxPass},
 		{"UDP to a queue's endpoint", on(at(shared, 7001)), rxPass},
 		{"UDP to a loopback address", on(at(netip.MustParseAddr("127.0.0.1"), 7000)), rxPass},
 		{"UDP to another MAC address", datagram(peerMAC, l.mac, at(shared, 4000), at(shared, 7000), 64), rxPass},
 	} {
-		if c.want == rxPass { // counted nowhere
+		if c.want == rxPass { // passes without a counter
 			verdict, moved, err := l.runCounted(func() (uint32, error) {
 				return l.objs.UnetLo.Run(&ebpf.RunOptions{Data: c.frame, DataOut: make([]byte, len(c.frame)+256)})
 			})
 			if err != nil || verdict != 0xffffffff || moved != nil {
-				l.t.Errorf("%s, unet_lo: verdict %d, %v, %v; want that it passes", c.name, int32(verdict), names(moved), err)
+				l.t.Errorf("%s, unet_lo: verdict %d, %v, %v; want the verdict to pass, and no counter", c.name, int32(verdict), names(moved), err)
 			}
 			continue
 		}

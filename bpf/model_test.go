@@ -10,57 +10,60 @@ import (
 )
 
 // A model of the mux in Go, written from the rules in doc.go and the RFCs, without code of the
-// programs: the owner of a received frame, and the errors of a sent one.
+// programs. It finds the owner of a received frame, and the errors of a frame that an endpoint sends.
 
-// who is an endpoint, by its port.
-type who int
+// holder is an endpoint, by the ifindex of its port.
+type holder int
 
-const nobody who = -1
+const noHolder holder = -1
 
-// flow is a port in the model's book.
-type flow struct {
+// portTag is the tag of a port, or of a block by its first port.
+type portTag struct {
 	tcp bool
 	at  netip.AddrPort
 }
 
-// book is the holders of all tags.
-type book struct {
+// tagTable has the holders of all tags.
+type tagTable struct {
 	link    [6]byte
 	mtu     int
-	ports   map[flow]who
-	blocks  map[flow]who // by their first port
-	owned   map[netip.Addr]who
-	message map[uint32]who
+	ports   map[portTag]holder
+	blocks  map[portTag]holder
+	owned   map[netip.Addr]holder
+	message map[uint32]holder
 
-	infrastructure map[who]bool // owners with Infrastructure
+	infrastructure map[holder]bool // owners with Infrastructure
 }
 
-func newBook(link []byte) *book {
-	return &book{[6]byte(link), testMTU, map[flow]who{}, map[flow]who{}, map[netip.Addr]who{}, map[uint32]who{}, map[who]bool{}}
+func newTagTable(link []byte) *tagTable {
+	return &tagTable{[6]byte(link), testMTU, map[portTag]holder{}, map[portTag]holder{}, map[netip.Addr]holder{}, map[uint32]holder{}, map[holder]bool{}}
 }
 
-func (b *book) holdsPort(tcp bool, a netip.Addr, port uint16) who {
-	if w, ok := b.ports[flow{tcp, netip.AddrPortFrom(a, port)}]; ok {
+// portHolder is the holder of a port: by its own tag, or by the tag of its block.
+func (b *tagTable) portHolder(tcp bool, a netip.Addr, port uint16) holder {
+	if w, ok := b.ports[portTag{tcp, netip.AddrPortFrom(a, port)}]; ok {
 		return w
 	}
-	if w, ok := b.blocks[flow{tcp, netip.AddrPortFrom(a, port/BlockPorts*BlockPorts)}]; ok {
+	if w, ok := b.blocks[portTag{tcp, netip.AddrPortFrom(a, port/BlockPorts*BlockPorts)}]; ok {
 		return w
 	}
-	return nobody
+	return noHolder
 }
 
-func (b *book) holdsAddr(a netip.Addr) who {
+// addrHolder is the holder of an owned address.
+func (b *tagTable) addrHolder(a netip.Addr) holder {
 	if w, ok := b.owned[a]; ok {
 		return w
 	}
-	return nobody
+	return noHolder
 }
 
-func (b *book) holdsMessage(tag uint32) who {
+// messageHolder is the holder of a message tag.
+func (b *tagTable) messageHolder(tag uint32) holder {
 	if w, ok := b.message[tag]; ok {
 		return w
 	}
-	return nobody
+	return noHolder
 }
 
 // be16 reads two bytes, which must exist.
@@ -70,8 +73,8 @@ func be16(p []byte, at int) int { return int(binary.BigEndian.Uint16(p[at:])) }
 type headers struct {
 	src, dst      netip.Addr
 	protocol      byte
-	fragment      bool // of whatever kind
-	first         bool // it has the beginning of the payload
+	fragment      bool // of any kind
+	first         bool // the packet has the beginning of the payload
 	inner         byte // the protocol of the payload, behind an IPv6 fragment header
 	options       bool // IPv4
 	length        int  // of the packet, by its header
@@ -81,9 +84,8 @@ type headers struct {
 	fragmentCut   bool // the fragment header is truncated or missing
 }
 
-// takeApart returns false if the version or header length is invalid. cutOff: the fixed header is
-// truncated.
-func takeApart(p []byte, version int) (h headers, ok bool) {
+// parseHeaders returns false if the version or header length is invalid. cutOff: the fixed header is truncated.
+func parseHeaders(p []byte, version int) (h headers, ok bool) {
 	if version == 4 {
 		if len(p) < 20 {
 			return headers{cutOff: true}, true
@@ -129,44 +131,44 @@ func transport(p []byte, h headers) (src, dst uint16, cut, badLength bool) {
 }
 
 // receives returns the endpoint that gets a frame from the wire, and the counter.
-func (b *book) receives(f []byte) (who, Counter) {
+func (b *tagTable) receives(f []byte) (holder, Counter) {
 	if len(f) < 14 {
-		return nobody, rxTruncated
+		return noHolder, rxTruncated
 	}
 	if t := be16(f, 12); t == 0x8100 || t == 0x88a8 {
 		return b.receivesTagged(f)
 	}
 	part := f[0] == partSecret[0]
 	w, c := b.receivesWhole(f, part || bytes.Equal(f[:6], b.link[:]))
-	if w != nobody && part && !bytes.Equal(f[2:6], partMAC(int(w), 0)[2:]) {
-		return nobody, rxStalePart
+	if w != noHolder && part && !bytes.Equal(f[2:6], partMAC(int(w), 0)[2:]) {
+		return noHolder, rxStalePart
 	}
 	return w, c
 }
 
-// receivesTagged is for a frame with a tag of 802.1Q: VLAN 0 is the untagged network.
-func (b *book) receivesTagged(f []byte) (who, Counter) {
+// receivesTagged is receives for a frame with a tag of 802.1Q. VLAN 0 is the untagged network.
+func (b *tagTable) receivesTagged(f []byte) (holder, Counter) {
 	if len(f) < 18 {
-		return nobody, rxTruncated
+		return noHolder, rxTruncated
 	}
 	if be16(f, 14)&0xfff != 0 {
-		return nobody, rxVLAN
+		return noHolder, rxVLAN
 	}
 	if t := be16(f, 16); t == 0x8100 || t == 0x88a8 {
 		switch {
 		case len(f) < 20:
-			return nobody, rxTruncated
+			return noHolder, rxTruncated
 		case be16(f, 18)&0xfff != 0:
-			return nobody, rxVLAN
+			return noHolder, rxVLAN
 		}
-		return nobody, rxTaggedTwice
+		return noHolder, rxTaggedTwice
 	}
 	return b.receivesWhole(slices.Concat(f[:12], f[16:]), bytes.Equal(f[:6], b.link[:]))
 }
 
 // receivesWhole is receives for frames that are not parts of super-frames. ours: the destination is this
 // host's MAC address.
-func (b *book) receivesWhole(f []byte, ours bool) (who, Counter) {
+func (b *tagTable) receivesWhole(f []byte, ours bool) (holder, Counter) {
 	p := f[14:]
 	all := bytes.Equal(f[:6], bcast)
 	switch t := be16(f, 12); {
@@ -175,79 +177,80 @@ func (b *book) receivesWhole(f []byte, ours bool) (who, Counter) {
 	case t == 0x86dd && ours:
 		return b.receivesIP(p, 6)
 	case t == 0x86dd && f[0] == 0x33 && f[1] == 0x33:
-		return b.receivesQuestion(f[:6], p)
+		return b.receivesMulticast6(f[:6], p)
 	case t == 0x88b5 && ours:
 		if len(p) < 12 {
-			return nobody, rxTruncated
+			return noHolder, rxTruncated
 		}
-		if w := b.holdsMessage(binary.BigEndian.Uint32(p[4:])); p[0] == 1 && w != nobody {
-			return w.given(12+be16(p, 2) <= len(p))
+		if w := b.messageHolder(binary.BigEndian.Uint32(p[4:])); p[0] == 1 && w != noHolder {
+			return w.resultOf(12+be16(p, 2) <= len(p))
 		}
 	case t == 0x0806 && (ours || all):
 		if len(p) < 28 {
-			return nobody, rxTruncated
+			return noHolder, rxTruncated
 		}
-		if w := b.holdsAddr(netip.AddrFrom4([4]byte(p[24:28]))); isARP(p) && w != nobody {
+		if w := b.addrHolder(netip.AddrFrom4([4]byte(p[24:28]))); isARP(p) && w != noHolder {
 			return w, rxPort
 		}
 	}
-	return nobody, rxPass
+	return noHolder, rxPass
 }
 
 func isARP(p []byte) bool { return bytes.Equal(p[:6], []byte{0, 1, 8, 0, 6, 4}) }
 
-// given is the result for a claimed frame.
-func (w who) given(lengthsTrue bool) (who, Counter) {
-	if !lengthsTrue {
-		return nobody, rxBadLength
+// resultOf is the result for a frame that has an owner.
+func (w holder) resultOf(lengthsValid bool) (holder, Counter) {
+	if !lengthsValid {
+		return noHolder, rxBadLength
 	}
 	return w, rxPort
 }
 
-func (b *book) receivesIP(p []byte, version int) (who, Counter) {
-	h, ok := takeApart(p, version)
+// receivesIP is receives for an IP packet to this host.
+func (b *tagTable) receivesIP(p []byte, version int) (holder, Counter) {
+	h, ok := parseHeaders(p, version)
 	if h.cutOff {
-		return nobody, rxTruncated
+		return noHolder, rxTruncated
 	}
 	if !ok {
-		return nobody, rxPass
+		return noHolder, rxPass
 	}
-	lengthsTrue := h.length >= h.head && h.length <= len(p) && !h.jumbo
+	lengthsValid := h.length >= h.head && h.length <= len(p) && !h.jumbo
 	if h.fragment && version == 6 {
-		lengthsTrue = h.length <= len(p) && !h.jumbo // its owner checks what follows the fixed header
+		lengthsValid = h.length <= len(p) && !h.jumbo // its owner checks what follows the fixed header
 	}
 	truncated := false
 	if !h.fragment && (h.protocol == 17 || h.protocol == 6) {
 		_, port, cut, badLength := transport(p, h)
 		truncated = cut
-		if w := b.holdsPort(h.protocol == 6, h.dst, port); !cut && w != nobody {
-			return w.given(lengthsTrue && !badLength)
+		if w := b.portHolder(h.protocol == 6, h.dst, port); !cut && w != noHolder {
+			return w.resultOf(lengthsValid && !badLength)
 		}
 	}
 	if !h.fragment && (h.protocol == 1 && version == 4 || h.protocol == 58 && version == 6) {
-		if w := b.concerns(p, h, version); w != nobody {
-			return w.given(lengthsTrue)
+		if w := b.icmpHolder(p, h, version); w != noHolder {
+			return w.resultOf(lengthsValid)
 		}
 	}
-	if w := b.holdsAddr(h.dst); w != nobody {
-		return w.given(lengthsTrue)
+	if w := b.addrHolder(h.dst); w != noHolder {
+		return w.resultOf(lengthsValid)
 	}
 	if truncated {
-		return nobody, rxTruncated
+		return noHolder, rxTruncated
 	}
 	if h.fragment && version == 4 && h.first && (h.inner == 6 || h.inner == 17) && len(p) >= h.head+8 &&
-		b.holdsPort(h.inner == 6, h.dst, uint16(be16(p, h.head+2))) != nobody {
-		return nobody, rxFragment
+		b.portHolder(h.inner == 6, h.dst, uint16(be16(p, h.head+2))) != noHolder {
+		return noHolder, rxFragment
 	}
 	if version == 6 {
-		return nobody, b.mayConcern(p[40:], h.protocol, h.dst, false, 0)
+		return noHolder, b.withoutOwner(p[40:], h.protocol, h.dst, false, 0)
 	}
-	return nobody, rxPass
+	return noHolder, rxPass
 }
 
-// mayConcern is the result for an IPv6 packet without an owner. rest is what follows depth extension
-// headers, next its protocol.
-func (b *book) mayConcern(rest []byte, next byte, dst netip.Addr, fragment bool, depth int) Counter {
+// withoutOwner is the result for an IPv6 packet without an owner. rest is what follows depth extension headers, next
+// its protocol.
+func (b *tagTable) withoutOwner(rest []byte, next byte, dst netip.Addr, fragment bool, depth int) Counter {
 	if depth == 16 {
 		return rxExtension
 	}
@@ -258,7 +261,7 @@ func (b *book) mayConcern(rest []byte, next byte, dst netip.Addr, fragment bool,
 	switch next {
 	case 6, 17:
 		switch {
-		case depth == 0 || b.holdsPort(next == 6, dst, uint16(be16(rest, 2))) == nobody:
+		case depth == 0 || b.portHolder(next == 6, dst, uint16(be16(rest, 2))) == noHolder:
 			return rxPass
 		case fragment:
 			return rxFragment
@@ -281,43 +284,43 @@ func (b *book) mayConcern(rest []byte, next byte, dst netip.Addr, fragment bool,
 	default:
 		return rxPass
 	}
-	return b.mayConcern(rest[min(length, len(rest)):], rest[0], dst, fragment, depth+1)
+	return b.withoutOwner(rest[min(length, len(rest)):], rest[0], dst, fragment, depth+1)
 }
 
-// concerns finds the holder of the port that an ICMP error quotes, or of the target of a solicitation.
-func (b *book) concerns(p []byte, h headers, version int) who {
+// icmpHolder is the holder of the port that an ICMP error quotes, or of the target of a solicitation.
+func (b *tagTable) icmpHolder(p []byte, h headers, version int) holder {
 	body := p[min(h.head, len(p)):max(min(h.head, len(p)), min(h.length, len(p)))]
 	if version == 6 && len(body) >= 24 && body[0] == 135 {
-		return b.holdsAddr(netip.AddrFrom16([16]byte(body[8:24])))
+		return b.addrHolder(netip.AddrFrom16([16]byte(body[8:24])))
 	}
 	if len(body) < 8 || version == 4 && body[0] != 3 && body[0] != 11 && body[0] != 12 || version == 6 && (body[0] < 1 || body[0] > 4) {
-		return nobody
+		return noHolder
 	}
 	quoted := body[8:]
-	q, ok := takeApart(quoted, version)
+	q, ok := parseHeaders(quoted, version)
 	if !ok || q.cutOff || q.src != h.dst || !q.first || q.protocol != 17 && q.protocol != 6 || len(quoted) < q.head+8 {
-		return nobody
+		return noHolder
 	}
-	return b.holdsPort(q.protocol == 6, h.dst, uint16(be16(quoted, q.head)))
+	return b.portHolder(q.protocol == 6, h.dst, uint16(be16(quoted, q.head)))
 }
 
-// receivesQuestion is for IPv6 multicast, of which only solicitations concern endpoints.
-func (b *book) receivesQuestion(link, p []byte) (who, Counter) {
-	h, ok := takeApart(p, 6)
+// receivesMulticast6 is receives for IPv6 multicast, of which only solicitations have an owner.
+func (b *tagTable) receivesMulticast6(link, p []byte) (holder, Counter) {
+	h, ok := parseHeaders(p, 6)
 	if h.cutOff {
-		return nobody, rxTruncated
+		return noHolder, rxTruncated
 	}
 	dst := h.dst.As16()
 	if !ok || h.protocol != 58 || h.length < 64 || !bytes.Equal(link[2:], dst[12:]) {
-		return nobody, rxPass
+		return noHolder, rxPass
 	}
 	if len(p) < 64 {
-		return nobody, rxTruncated
+		return noHolder, rxTruncated
 	}
 	target := netip.AddrFrom16([16]byte(p[48:64]))
 	group, _ := solicitedNode(target)
-	if w := b.holdsAddr(target); p[40] == 135 && h.dst == group && w != nobody {
-		return w.given(h.length <= len(p))
+	if w := b.addrHolder(target); p[40] == 135 && h.dst == group && w != noHolder {
+		return w.resultOf(h.length <= len(p))
 	}
-	return nobody, rxPass
+	return noHolder, rxPass
 }

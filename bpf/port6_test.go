@@ -10,14 +10,14 @@ import (
 	"github.com/google/gopacket/layers"
 )
 
-// What an endpoint sends in IPv6, with the claims of claimForPorts.
+// Frames that an endpoint sends in IPv6. The rows run with the claims of claimForPorts.
 func testPort6(l *lab) {
 	at := netip.AddrPortFrom
 	out := func(src netip.AddrPort) []byte { return datagram(peerMAC, l.mac, src, at(peer6, 1), 64) }
 	outTCP := func(src netip.AddrPort) []byte { return segment(peerMAC, l.mac, src, at(peer6, 1), 64) }
 	ping := func(src netip.Addr) []byte { return quote(peerMAC, l.mac, src, peer6, 128, nil) }
-	good, mine := out(at(shared6, 7000)), out(at(owned6, 5))
-	goodTCP, mineTCP := outTCP(at(shared6, 32769)), outTCP(at(owned6, 9))
+	good, fromOwned := out(at(shared6, 7000)), out(at(owned6, 5))
+	goodTCP, ownedTCP := outTCP(at(shared6, 32769)), outTCP(at(owned6, 9))
 	l.wantSent([]sent{
 		{"UDP", good, l.a, l.uplink, txUplink},
 		{"UDP, uplink gone", good, l.a, 0, txUplinkGone},
@@ -29,8 +29,8 @@ func testPort6(l *lab) {
 		{"UDP from an address that differs in its first byte", edit(good, 22, 0xfc), l.a, l.uplink, txForgedAddr},
 		{"UDP from no address", out(at(nobody6, 546)), l.b, l.uplink, txForgedAddr},
 		{"UDP from a multicast address", out(at(nodes6, 7000)), l.a, l.uplink, txForgedAddr},
-		{"UDP from the owned address", mine, l.b, l.uplink, txUplink},
-		{"UDP from another's owned address", mine, l.a, l.uplink, txForgedAddr},
+		{"UDP from the owned address", fromOwned, l.b, l.uplink, txUplink},
+		{"UDP from another's owned address", fromOwned, l.a, l.uplink, txForgedAddr},
 		{"UDP from another's tag on the owned address", out(at(owned6, 9)), l.b, l.uplink, txForgedTag},
 		{"that tag's owner", out(at(owned6, 9)), l.a, l.uplink, txUplink},
 		{"TCP from a block", goodTCP, l.a, l.uplink, txUplink},
@@ -38,23 +38,23 @@ func testPort6(l *lab) {
 		{"TCP from another's block", goodTCP, l.b, l.uplink, txForgedTag},
 		{"TCP from another's port inside the block", outTCP(at(shared6, 32770)), l.a, l.uplink, txForgedTag},
 		{"TCP from a UDP tag", outTCP(at(shared6, 7000)), l.a, l.uplink, txForgedAddr},
-		{"TCP from the owned address, another's UDP port", mineTCP, l.b, l.uplink, txUplink},
+		{"TCP from the owned address, another's UDP port", ownedTCP, l.b, l.uplink, txUplink},
 		{"ping from a UDP tag's address", ping(shared6), l.a, l.uplink, txForgedAddr},
 		{"ping from the owned address", ping(owned6), l.b, l.uplink, txUplink},
-		{"no next header, from the owned address", edit(mine, atNextHeader, 59), l.b, l.uplink, txInfrastructure},
+		{"no next header, from the owned address", edit(fromOwned, atNextHeader, 59), l.b, l.uplink, txInfrastructure},
 		{"no next header, from a UDP tag's address", edit(good, atNextHeader, 59), l.a, l.uplink, txForgedAddr},
 
 		{"IP version 4 in an IPv6 frame", edit(good, 14, 0x45), l.a, l.uplink, txBadHeader},
 		{"payload length beyond the frame", edit16(good, atPayloadLength, 73), l.a, l.uplink, txBadLength},
 		{"jumbogram", edit16(good, atPayloadLength, 0), l.a, l.uplink, txBadLength},
-		{"nothing behind the header", edit16(edit(mine, atNextHeader, 59), atPayloadLength, 0), l.b, l.uplink, txBadLength},
-		{"jumbogram from the owned address", edit16(mine, atPayloadLength, 0), l.b, l.uplink, txBadLength},
+		{"nothing behind the header", edit16(edit(fromOwned, atNextHeader, 59), atPayloadLength, 0), l.b, l.uplink, txBadLength},
+		{"jumbogram from the owned address", edit16(fromOwned, atPayloadLength, 0), l.b, l.uplink, txBadLength},
 		{"UDP length beyond the packet", edit16(padded(good, 9), atUDPLength6, 73), l.a, l.uplink, txBadLength},
 		{"UDP length less than its header's", edit16(good, atUDPLength6, 7), l.a, l.uplink, txBadLength},
 		{"UDP header behind the packet's end", edit16(good, atPayloadLength, 7), l.a, l.uplink, txBadLength},
 		{"TCP data offset of 4 words", edit(goodTCP, atTCPOffset6, 0x40), l.a, l.uplink, txBadLength},
 		{"TCP data offset beyond the packet", edit(edit16(goodTCP, atPayloadLength, 40), atTCPOffset6, 0xb0), l.a, l.uplink, txBadLength},
-		{"TCP data offset of 4 words, owned address", edit(mineTCP, atTCPOffset6, 0x40), l.b, l.uplink, txBadLength},
+		{"TCP data offset of 4 words, owned address", edit(ownedTCP, atTCPOffset6, 0x40), l.b, l.uplink, txBadLength},
 		{"IPv6 header cut off", good[:53], l.a, l.uplink, txTruncated},
 		{"UDP header cut off", edit16(good[:61], atPayloadLength, 7), l.a, l.uplink, txTruncated},
 		{"TCP header cut off", edit16(goodTCP[:73], atPayloadLength, 19), l.a, l.uplink, txTruncated},
@@ -68,29 +68,30 @@ func testPort6(l *lab) {
 		{"first fragment of a UDP tag", fragment6(good, 0, 32, true), l.a, l.uplink, txForgedAddr},
 		{"later fragment of a UDP tag", fragment6(good, 32, 100, false), l.a, l.uplink, txForgedAddr},
 		{"an atomic fragment of a UDP tag", fragment6(good, 0, 100, false), l.a, l.uplink, txForgedAddr},
-		{"first fragment of the owned address", fragment6(mine, 0, 32, true), l.b, l.uplink, txUplink},
-		{"later fragment of the owned address", fragment6(mine, 32, 100, false), l.b, l.uplink, txUplink},
+		{"first fragment of the owned address", fragment6(fromOwned, 0, 32, true), l.b, l.uplink, txUplink},
+		{"later fragment of the owned address", fragment6(fromOwned, 32, 100, false), l.b, l.uplink, txUplink},
 		{"first fragment from another's tag on it", fragment6(theirs, 0, 32, true), l.b, l.uplink, txForgedTag},
 		{"first fragment of 8 bytes from that tag", fragment6(theirs, 0, 8, true), l.b, l.uplink, txForgedTag},
-		{"first fragment without payload", fragment6(mine, 0, 0, true), l.b, l.uplink, txTruncated},
-		{"first fragment that ends in the header", padded(fragment6(mine, 0, 7, true), 9), l.b, l.uplink, txBadLength},
-		{"first fragment of TCP that ends in the options", fragment6(mineTCP, 0, 20, true), l.b, l.uplink, txBadLength},
+		{"first fragment without payload", fragment6(fromOwned, 0, 0, true), l.b, l.uplink, txTruncated},
+		{"first fragment that ends in the header", padded(fragment6(fromOwned, 0, 7, true), 9), l.b, l.uplink, txBadLength},
+		{"first fragment of TCP that ends in the options", fragment6(ownedTCP, 0, 20, true), l.b, l.uplink, txBadLength},
 		{"first fragment of a ping", fragment6(ping(owned6), 0, 8, true), l.b, l.uplink, txUplink},
-		{"fragment header behind the packet's end", edit16(fragment6(mine, 0, 32, true), atPayloadLength, 7), l.b, l.uplink, txBadLength},
-		{"fragment header cut off", edit16(fragment6(mine, 0, 32, true)[:61], atPayloadLength, 7), l.b, l.uplink, txTruncated},
-		{"a fragment in a fragment", fragment6(fragment6(mine, 0, 100, false), 0, 100, false), l.b, l.uplink, txBadHeader},
+		{"fragment header behind the packet's end", edit16(fragment6(fromOwned, 0, 32, true), atPayloadLength, 7), l.b, l.uplink, txBadLength},
+		{"fragment header cut off", edit16(fragment6(fromOwned, 0, 32, true)[:61], atPayloadLength, 7), l.b, l.uplink, txTruncated},
+		{"a fragment in a fragment", fragment6(fragment6(fromOwned, 0, 100, false), 0, 100, false), l.b, l.uplink, txBadHeader},
 		{"a redirect in a fragment", fragment6(nd(peerMAC, l.mac, owned6, peer6, 137, &layers.ICMPv6Redirect{TargetAddress: peer6.AsSlice(), DestinationAddress: peer6.AsSlice()}), 0, 24, true), l.b, l.uplink, txForgedND},
 		{"a solicitation in a fragment", fragment6(nd(peerMAC, l.mac, owned6, peer6, 135, solicits(peer6, nil)), 0, 100, false), l.b, l.uplink, txForgedND},
 	})
 	for _, kind := range []byte{0, 43, 51, 60, 135, 139, 140, 253, 254} {
 		l.wantSent([]sent{
 			{fmt.Sprintf("extension header %d from a UDP tag", kind), extended6(good, kind), l.a, l.uplink, txBadHeader},
-			{fmt.Sprintf("extension header %d from the owned address", kind), extended6(mine, kind), l.b, l.uplink, txBadHeader},
-			{fmt.Sprintf("extension header %d in a first fragment", kind), fragment6(extended6(mine, kind), 0, 32, true), l.b, l.uplink, txBadHeader},
+			{fmt.Sprintf("extension header %d from the owned address", kind), extended6(fromOwned, kind), l.b, l.uplink, txBadHeader},
+			{fmt.Sprintf("extension header %d in a first fragment", kind), fragment6(extended6(fromOwned, kind), 0, 32, true), l.b, l.uplink, txBadHeader},
 		})
 	}
 }
 
+// Neighbour discovery messages of endpoints: only those of an owned address are allowed.
 func testPortND(l *lab) {
 	group, groupMAC := solicitedNode(owned6)
 	theirs, theirsMAC := solicitedNode(peer6)

@@ -36,6 +36,7 @@ const (
 	txUplinkGone     = MuxUnetCounterUNET_TX_UPLINK_GONE
 )
 
+// Frames that endpoints send: the counters of those that are allowed, and of each reason to drop one.
 func TestPort(t *testing.T) {
 	inLab(t, true, func(l *lab) {
 		claimForPorts(l)
@@ -86,7 +87,7 @@ func testPort(l *lab) {
 	out := func(src, dst netip.AddrPort) []byte { return datagram(peerMAC, l.mac, src, dst, 64) }
 	ping := func(src netip.Addr) []byte { return quote(peerMAC, l.mac, src, peer, 8, nil) }
 	good := out(at(shared, 7000), at(peer, 1))
-	mine := out(at(owned, 5), at(peer, 1))
+	fromOwned := out(at(owned, 5), at(peer, 1))
 	// routed has a loose source route (RFC 791, 3.1) through 10.0.0.9.
 	routed := func(src netip.AddrPort) []byte {
 		ip := ip4(src.Addr(), peer, layers.IPProtocolUDP)
@@ -103,8 +104,8 @@ func testPort(l *lab) {
 		{"UDP from another host's address", out(at(peer, 7000), at(peer, 1)), l.a, l.uplink, txForgedAddr},
 		{"UDP from no address", out(at(netip.IPv4Unspecified(), 68), at(peer, 67)), l.b, l.uplink, txForgedAddr},
 		{"UDP from broadcast", out(at(netip.MustParseAddr("255.255.255.255"), 7000), at(peer, 1)), l.a, l.uplink, txForgedAddr},
-		{"UDP from the owned address", mine, l.b, l.uplink, txUplink},
-		{"UDP from another's owned address", mine, l.a, l.uplink, txForgedAddr},
+		{"UDP from the owned address", fromOwned, l.b, l.uplink, txUplink},
+		{"UDP from another's owned address", fromOwned, l.a, l.uplink, txForgedAddr},
 		{"UDP from another's tag on the owned address", out(at(owned, 9), at(peer, 1)), l.b, l.uplink, txForgedTag},
 		{"that tag's owner", out(at(owned, 9), at(peer, 1)), l.a, l.uplink, txUplink},
 		{"source route from a UDP tag", routed(at(shared, 7000)), l.a, l.uplink, txForgedAddr},
@@ -117,12 +118,12 @@ func testPort(l *lab) {
 		{"first fragment of a UDP tag", fragment4(good, 0, 32, true), l.a, l.uplink, txForgedAddr},
 		{"later fragment of a UDP tag", fragment4(good, 32, 100, false), l.a, l.uplink, txForgedAddr},
 		{"a UDP tag's packet that promises more", edit(good, atFragment, 0x20), l.a, l.uplink, txForgedAddr},
-		{"first fragment of the owned address", fragment4(mine, 0, 32, true), l.b, l.uplink, txUplink},
-		{"later fragment of the owned address", fragment4(mine, 32, 100, false), l.b, l.uplink, txUplink},
+		{"first fragment of the owned address", fragment4(fromOwned, 0, 32, true), l.b, l.uplink, txUplink},
+		{"later fragment of the owned address", fragment4(fromOwned, 32, 100, false), l.b, l.uplink, txUplink},
 		{"first fragment from another's tag on it", fragment4(out(at(owned, 9), at(peer, 1)), 0, 32, true), l.b, l.uplink, txForgedTag},
 		{"a first fragment of 8 bytes from that tag", fragment4(out(at(owned, 9), at(peer, 1)), 0, 8, true), l.b, l.uplink, txForgedTag},
-		{"a first fragment without payload", fragment4(mine, 0, 0, true), l.b, l.uplink, txTruncated},
-		{"a first fragment that ends in the header", padded(fragment4(mine, 0, 7, true), 9), l.b, l.uplink, txBadLength},
+		{"a first fragment without payload", fragment4(fromOwned, 0, 0, true), l.b, l.uplink, txTruncated},
+		{"a first fragment that ends in the header", padded(fragment4(fromOwned, 0, 7, true), 9), l.b, l.uplink, txBadLength},
 
 		{"IP version 6 in an IPv4 frame", edit(good, atVersionIHL, 0x65), l.a, l.uplink, txBadHeader},
 		{"IHL of 4 words", edit(good, atVersionIHL, 0x44), l.a, l.uplink, txBadHeader},
@@ -130,7 +131,7 @@ func testPort(l *lab) {
 		{"total length beyond the frame", edit(good, atTotalLength, 1), l.a, l.uplink, txBadLength},
 		{"UDP length beyond the packet", edit(good, atUDPLength, 1), l.a, l.uplink, txBadLength},
 		{"UDP length less than its header's", edit(good, atUDPLength+1, 7), l.a, l.uplink, txBadLength},
-		{"UDP length beyond the packet, owned address", edit(mine, atUDPLength, 1), l.b, l.uplink, txBadLength},
+		{"UDP length beyond the packet, owned address", edit(fromOwned, atUDPLength, 1), l.b, l.uplink, txBadLength},
 		{"UDP header behind the packet's end", edit(good, atTotalLength+1, 27), l.a, l.uplink, txBadLength},
 		{"UDP header cut off", edit(good[:41], atTotalLength+1, 27), l.a, l.uplink, txTruncated},
 		{"IP header cut off", good[:33], l.a, l.uplink, txTruncated},
@@ -141,7 +142,7 @@ func testPort(l *lab) {
 func testPortTCP(l *lab) {
 	at := netip.AddrPortFrom
 	out := func(src netip.AddrPort) []byte { return segment(peerMAC, l.mac, src, at(peer, 1), 64) }
-	good, mine := out(at(shared, 32769)), out(at(owned, 9))
+	good, fromOwned := out(at(shared, 32769)), out(at(owned, 9))
 	l.wantSent([]sent{
 		{"TCP from a block", good, l.a, l.uplink, txUplink},
 		{"TCP from its first port", out(at(shared, 32768)), l.a, l.uplink, txUplink},
@@ -152,17 +153,17 @@ func testPortTCP(l *lab) {
 		{"that port's owner", out(at(shared, 32770)), l.b, l.uplink, txUplink},
 		{"TCP from a UDP tag", out(at(shared, 7000)), l.a, l.uplink, txForgedAddr},
 		{"UDP from a TCP block", datagram(peerMAC, l.mac, at(shared, 32769), at(peer, 1), 64), l.a, l.uplink, txForgedAddr},
-		{"TCP from the owned address, another's UDP port", mine, l.b, l.uplink, txUplink},
-		{"TCP from another's owned address", mine, l.a, l.uplink, txForgedAddr},
+		{"TCP from the owned address, another's UDP port", fromOwned, l.b, l.uplink, txUplink},
+		{"TCP from another's owned address", fromOwned, l.a, l.uplink, txForgedAddr},
 		{"data offset of 4 words", edit(good, atTCPOffset, 0x40), l.a, l.uplink, txBadLength},
-		{"data offset of 4 words, owned address", edit(mine, atTCPOffset, 0x40), l.b, l.uplink, txBadLength},
+		{"data offset of 4 words, owned address", edit(fromOwned, atTCPOffset, 0x40), l.b, l.uplink, txBadLength},
 		{"data offset beyond the packet", edit(edit16(good, atTotalLength, 60), atTCPOffset, 0xb0), l.a, l.uplink, txBadLength},
 		{"data offset up to the packet's end", edit(edit16(good, atTotalLength, 60), atTCPOffset, 0xa0), l.a, l.uplink, txUplink},
 		{"header behind the packet's end", edit16(good, atTotalLength, 39), l.a, l.uplink, txBadLength},
 		{"header cut off", edit16(good[:53], atTotalLength, 39), l.a, l.uplink, txTruncated},
-		{"first fragment of the owned address", fragment4(mine, 0, 32, true), l.b, l.uplink, txUplink},
-		{"first fragment that ends in the header", fragment4(mine, 0, 16, true), l.b, l.uplink, txTruncated},
-		{"first fragment that ends in the options", fragment4(mine, 0, 20, true), l.b, l.uplink, txBadLength},
+		{"first fragment of the owned address", fragment4(fromOwned, 0, 32, true), l.b, l.uplink, txUplink},
+		{"first fragment that ends in the header", fragment4(fromOwned, 0, 16, true), l.b, l.uplink, txTruncated},
+		{"first fragment that ends in the options", fragment4(fromOwned, 0, 20, true), l.b, l.uplink, txBadLength},
 		{"first fragment of a block", fragment4(good, 0, 32, true), l.a, l.uplink, txForgedAddr},
 	})
 }
@@ -179,7 +180,7 @@ func testPortEthernet(l *lab) {
 	}
 	const q, ad, ip = layers.EthernetTypeDot1Q, layers.EthernetTypeQinQ, layers.EthernetTypeIPv4
 	l.wantSent([]sent{
-		{"source MAC address of somebody else", edit(good, 11, 0x99), l.a, l.uplink, txForgedLink},
+		{"source MAC address of another host", edit(good, 11, 0x99), l.a, l.uplink, txForgedLink},
 		{"source MAC address of broadcast", edit(good, 6, 0xff), l.a, l.uplink, txForgedLink},
 		{"as long as the uplink carries", datagram(peerMAC, l.mac, at(shared, 7000), at(peer, 1), testMTU-28), l.a, l.uplink, txUplink},
 		{"a byte more", datagram(peerMAC, l.mac, at(shared, 7000), at(peer, 1), testMTU-27), l.a, l.uplink, txOversize},
@@ -201,16 +202,16 @@ func testPortEthernet(l *lab) {
 }
 
 func testPortARP(l *lab) {
-	nobody := netip.IPv4Unspecified()
+	unspecified := netip.IPv4Unspecified()
 	l.wantSent([]sent{
 		{"ARP request of the owned address", arp(bcast, l.mac, l.mac, owned, peer, 1), l.b, l.uplink, txUplink},
 		{"ARP reply of the owned address", arp(peerMAC, l.mac, l.mac, owned, peer, 2), l.b, l.uplink, txUplink},
 		{"its announcement", arp(bcast, l.mac, l.mac, owned, owned, 1), l.b, l.uplink, txUplink},
-		{"a probe for it", arp(bcast, l.mac, l.mac, nobody, owned, 1), l.b, l.uplink, txUplink},
-		{"a probe for another's owned address", arp(bcast, l.mac, l.mac, nobody, owned, 1), l.a, l.uplink, txForgedARP},
-		{"a probe for a foreign address", arp(bcast, l.mac, l.mac, nobody, peer, 1), l.b, l.uplink, txForgedARP},
-		{"a probe that names another MAC address", arp(bcast, l.mac, peerMAC, nobody, owned, 1), l.b, l.uplink, txForgedARP},
-		{"a reply without a sender", arp(peerMAC, l.mac, l.mac, nobody, owned, 2), l.b, l.uplink, txForgedARP},
+		{"a probe for it", arp(bcast, l.mac, l.mac, unspecified, owned, 1), l.b, l.uplink, txUplink},
+		{"a probe for another's owned address", arp(bcast, l.mac, l.mac, unspecified, owned, 1), l.a, l.uplink, txForgedARP},
+		{"a probe for a foreign address", arp(bcast, l.mac, l.mac, unspecified, peer, 1), l.b, l.uplink, txForgedARP},
+		{"a probe that names another MAC address", arp(bcast, l.mac, peerMAC, unspecified, owned, 1), l.b, l.uplink, txForgedARP},
+		{"a reply without a sender", arp(peerMAC, l.mac, l.mac, unspecified, owned, 2), l.b, l.uplink, txForgedARP},
 		{"ARP for another's owned address", arp(bcast, l.mac, l.mac, owned, peer, 1), l.a, l.uplink, txForgedARP},
 		{"ARP for the shared address", arp(bcast, l.mac, l.mac, shared, peer, 1), l.a, l.uplink, txForgedARP},
 		{"ARP for a foreign address", arp(bcast, l.mac, l.mac, peer, peer, 1), l.b, l.uplink, txForgedARP},
@@ -231,6 +232,7 @@ func testPortMessages(l *lab) {
 	})
 }
 
+// Frames in several buffers, of which only the first is read.
 func testPortBuffers(l *lab) {
 	l.reach(l.uplink)
 	at := netip.AddrPortFrom

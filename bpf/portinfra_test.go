@@ -10,8 +10,8 @@ import (
 	"github.com/google/gopacket/layers"
 )
 
-// testPortInfrastructure sends what only the infrastructure of a network sends, from an owned address,
-// without and with Infrastructure.
+// Packets that only the infrastructure of a network sends are allowed from an owned address with Infrastructure, and
+// dropped without it.
 func testPortInfrastructure(l *lab) {
 	at := netip.AddrPortFrom
 	var frames []sent
@@ -42,7 +42,7 @@ func testPortInfrastructure(l *lab) {
 		for _, p := range []layers.IPProtocol{layers.IPProtocolIGMP, layers.IPProtocolVRRP, layers.IPProtocolOSPF, layers.IPProtocolGRE, layers.IPProtocolSCTP} {
 			add(p.String(), packet(peerMAC, l.mac, own.owned, own.peer, p, gopacket.Payload(make([]byte, 32))))
 		}
-		// Allowed for any host.
+		// Packets that any host may send.
 		for _, ports := range [][2]uint16{{68, 67}, {546, 547}, {5353, 5353}, {66, 69}} {
 			frames = append(frames, sent{name + "UDP of a client", datagram(peerMAC, l.mac, at(own.owned, ports[0]), at(own.peer, ports[1]), 300), l.b, l.uplink, txUplink})
 		}
@@ -95,7 +95,7 @@ func testPortInfrastructure(l *lab) {
 }
 
 // Infrastructure applies to owned addresses only.
-func TestInfrastructureForgesNothing(t *testing.T) {
+func TestInfrastructureNeedsOwnedAddress(t *testing.T) {
 	inLab(t, true, func(l *lab) {
 		claimForPorts(l)
 		right := l.port(l.a)

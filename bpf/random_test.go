@@ -21,13 +21,13 @@ const randomFrames = 20000
 // The seed is fixed, so that a failure can be repeated.
 func random() *rand.Rand { return rand.New(rand.NewPCG(1995, 12)) }
 
-// crowd gives endpoints a and b tags of each kind, next to one another, and enters them in a book.
-func (l *lab) crowd() *book {
-	b := newBook(l.mac)
-	b.infrastructure[who(l.a)] = true
+// claimForModel gives endpoints a and b tags of each kind, next to one another, and returns the model's table of them.
+func (l *lab) claimForModel() *tagTable {
+	b := newTagTable(l.mac)
+	b.infrastructure[holder(l.a)] = true
 	owner := func(w int) Owner {
 		o := l.port(w)
-		if b.infrastructure[who(w)] {
+		if b.infrastructure[holder(w)] {
 			o.Queue = Infrastructure
 		}
 		return o
@@ -41,14 +41,14 @@ func (l *lab) crowd() *book {
 		at := netip.AddrPortFrom(a, port)
 		switch kind {
 		case TagAddr:
-			b.owned[a] = who(w)
+			b.owned[a] = holder(w)
 		case TagUDP, TagTCP:
-			b.ports[flow{kind == TagTCP, at}] = who(w)
+			b.ports[portTag{kind == TagTCP, at}] = holder(w)
 		default:
-			b.blocks[flow{kind == TagTCPBlock, at}] = who(w)
+			b.blocks[portTag{kind == TagTCPBlock, at}] = holder(w)
 		}
 	}
-	for _, own := range []struct{ shared, owned, whole2 netip.Addr }{
+	for _, own := range []struct{ shared, owned, owned2 netip.Addr }{
 		{shared, owned, netip.MustParseAddr("10.0.0.78")},
 		{shared6, owned6, netip.MustParseAddr("fd00::aa:78")},
 	} {
@@ -60,18 +60,19 @@ func (l *lab) crowd() *book {
 		addr(own.owned, TagUDP, 9, l.a)
 		addr(own.owned, TagTCPBlock, 128, l.a)
 		addr(own.owned, TagTCP, 130, l.b)
-		addr(own.whole2, TagAddr, 0, l.a)
+		addr(own.owned2, TagAddr, 0, l.a)
 	}
 	for tag, w := range map[uint32]int{7: l.a, 8: l.b} {
 		l.claim(MessageKey(tag), owner(w))
-		b.message[tag] = who(w)
+		b.message[tag] = holder(w)
 	}
 	return b
 }
 
+// pick is a random element.
 func pick[T any](r *rand.Rand, list ...T) T { return list[r.IntN(len(list))] }
 
-// frame makes a frame of a random kind, mostly correct, between the addresses and ports of the book.
+// frame makes a frame of a random kind, mostly correct, between the addresses and ports of claimForModel.
 func (l *lab) frame(r *rand.Rand) []byte {
 	six := r.IntN(2) == 0
 	addr := func() netip.Addr {
@@ -192,8 +193,8 @@ func (l *lab) discovery(r *rand.Rand, dst, src net.HardwareAddr, from, to, targe
 	return f
 }
 
-// spoil changes some of a frame's bytes, mostly in the headers.
-func spoil(r *rand.Rand, f []byte) []byte {
+// damage changes some of a frame's bytes, mostly in the headers.
+func damage(r *rand.Rand, f []byte) []byte {
 	f = slices.Clone(f)
 	for range r.IntN(3) {
 		at := r.IntN(min(len(f), 100))
@@ -222,11 +223,11 @@ func spoil(r *rand.Rand, f []byte) []byte {
 // The uplink program and the model find the same owner of a frame.
 func TestUplinkAgainstModel(t *testing.T) {
 	inLab(t, true, func(l *lab) {
-		b, r := l.crowd(), random()
+		b, r := l.claimForModel(), random()
 		for i := range randomFrames {
-			f := spoil(r, l.frame(r))
+			f := damage(r, l.frame(r))
 			owner, counter := b.receives(f)
-			if owner == nobody {
+			if owner == noHolder {
 				l.reach(l.uplink, l.a, l.b)
 			} else {
 				l.reach(int(owner)) // to another, it would count as rx_pass_port_gone
@@ -246,10 +247,10 @@ func TestUplinkAgainstModel(t *testing.T) {
 // other frame. Frames to this host go to the owner that the uplink program finds.
 func TestPortAgainstModel(t *testing.T) {
 	inLab(t, true, func(l *lab) {
-		b, r := l.crowd(), random()
+		b, r := l.claimForModel(), random()
 		for i := range randomFrames {
-			f, from := spoil(r, l.frame(r)), pick(r, l.a, l.b)
-			wrong := b.sends(who(from), f)
+			f, from := damage(r, l.frame(r)), pick(r, l.a, l.b)
+			wrong := b.errorsOf(holder(from), f)
 			if len(wrong) == 0 {
 				l.wantSentOn(named(i, f), b, f, from)
 			} else if got, err := l.counted(func() (uint32, error) { return run(l.objs.UnetPort, f, from, 0) }); err != nil {
@@ -271,15 +272,15 @@ func TestPortAgainstModel(t *testing.T) {
 }
 
 // wantSentOn checks the destination of an allowed frame.
-func (l *lab) wantSentOn(name string, b *book, f []byte, from int) {
+func (l *lab) wantSentOn(name string, b *tagTable, f []byte, from int) {
 	l.t.Helper()
 	ours := net.HardwareAddr(f[:6]).String() == l.mac.String()
 	owner, _ := b.receivesWhole(f, ours)
 	switch {
-	case ours && owner == nobody:
+	case ours && owner == noHolder:
 		l.reach(l.uplink, l.a, l.b)
 		l.want(name, l.objs.UnetPort, f, from, 0, txNoOwner)
-	case ours || owner != nobody && owner != who(from):
+	case ours || owner != noHolder && owner != holder(from):
 		l.reach(int(owner))
 		l.want(name, l.objs.UnetPort, f, from, 0, txLocal)
 	default:
@@ -288,8 +289,10 @@ func (l *lab) wantSentOn(name string, b *book, f []byte, from int) {
 	}
 }
 
+// named is the name of a random frame in errors.
 func named(i int, f []byte) string { return fmt.Sprintf("frame %d, %s", i, hex.EncodeToString(f)) }
 
+// names are the names of counters.
 func names(list []Counter) (text []string) {
 	for _, c := range list {
 		text = append(text, CounterName(c))

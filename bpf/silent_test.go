@@ -19,13 +19,13 @@ import (
 	"github.com/unet-go/unet/internal/netlab"
 )
 
-// disguise makes frames with a segment in another form: fragments, options, extension headers.
-type disguise struct {
+// encapsulation makes frames with a segment in another form: fragments, options, extension headers.
+type encapsulation struct {
 	name   string
 	frames func(segment []byte) [][]byte
 }
 
-var disguises4 = []disguise{
+var encapsulations4 = []encapsulation{
 	{"plain", func(f []byte) [][]byte { return [][]byte{f} }},
 	{"with a priority", func(f []byte) [][]byte { return [][]byte{tagged(f, layers.EthernetTypeDot1Q, 0, 5)} }},
 	{"with two priorities", func(f []byte) [][]byte {
@@ -46,7 +46,7 @@ var disguises4 = []disguise{
 	}},
 }
 
-var disguises6 = []disguise{
+var encapsulations6 = []encapsulation{
 	{"plain", func(f []byte) [][]byte { return [][]byte{f} }},
 	{"behind destination options", func(f []byte) [][]byte { return [][]byte{extended6(f, 60)} }},
 	{"behind hop-by-hop options", func(f []byte) [][]byte { return [][]byte{extended6(f, 0)} }},
@@ -87,10 +87,10 @@ func summed4(frame []byte) []byte {
 	return edit16(f, atIP+10, ^uint16(sum))
 }
 
-// The kernel does not answer packets to a held port, in any form: no reset, no ICMP. It answers the same
-// segments to a port that nobody holds by a reset.
-func TestKernelIsSilent(t *testing.T) {
-	const held, free, last = 7000, 9, 8
+// The kernel does not answer packets to a held port with a reset or ICMP, in whatever headers or fragments they are.
+// It answers the same segments to a port that nobody holds with a reset.
+func TestKernelDoesNotAnswerForHeldPort(t *testing.T) {
+	const held, free, last = 7000, 9, 8 // nobody holds free and last
 	pair := netlab.RequirePair(t, netlab.Config{IPv6: true})
 	var l *lab
 	must(t, pair.A.Do(func() error {
@@ -104,7 +104,7 @@ func TestKernelIsSilent(t *testing.T) {
 		t.Cleanup(func() { xdp.Close() })
 		return nil
 	}))
-	ear := listen(t, pair.B)
+	answers := listen(t, pair.B)
 	syn := func(to netip.Addr, port uint16) []byte {
 		from := peer
 		if to.Is6() {
@@ -115,8 +115,8 @@ func TestKernelIsSilent(t *testing.T) {
 	}
 	for _, v := range []struct {
 		to   netip.Addr
-		list []disguise
-	}{{shared, disguises4}, {shared6, disguises6}} {
+		list []encapsulation
+	}{{shared, encapsulations4}, {shared6, encapsulations6}} {
 		for _, d := range v.list {
 			send := func(port uint16) {
 				whole := syn(v.to, port)
@@ -133,7 +133,7 @@ func TestKernelIsSilent(t *testing.T) {
 			send(held)
 			// Answers to earlier frames come before the answer to this one.
 			transmit(t, pair.B, syn(v.to, last), 1)
-			for _, answer := range ear.until(last) {
+			for _, answer := range answers.until(last) {
 				t.Errorf("%s, to a port that is held: the kernel answers %v", name, answer)
 			}
 			if strings.Contains(d.name, "20 headers") || strings.Contains(d.name, "two priorities") {
@@ -141,7 +141,7 @@ func TestKernelIsSilent(t *testing.T) {
 			}
 			send(free)
 			transmit(t, pair.B, syn(v.to, last), 1)
-			if len(ear.until(last)) != 1 {
+			if len(answers.until(last)) != 1 {
 				t.Errorf("%s, to a port without an owner: the kernel does not answer", name)
 			}
 		}
@@ -162,20 +162,21 @@ func TestKernelIsSilent(t *testing.T) {
 		n, err := service.Read(buf)
 		must(t, err)
 		if string(buf[:n]) != text {
-			t.Errorf("%s: the kernel got %d bytes of %d", network, n, len(text))
+			t.Errorf("%s: the kernel has received %d bytes of %d", network, n, len(text))
 		}
 	}
 }
 
-// ear receives frames from a host's wire.
-type ear struct {
+// answerSocket receives the frames that arrive at a host.
+type answerSocket struct {
 	t  *testing.T
 	fd int
 }
 
-func listen(t *testing.T, h *netlab.Host) *ear {
+// listen opens an answerSocket.
+func listen(t *testing.T, h *netlab.Host) *answerSocket {
 	t.Helper()
-	e := &ear{t: t}
+	e := &answerSocket{t: t}
 	must(t, h.Do(func() (err error) {
 		device, err := netlink.LinkByName(h.Interface)
 		must(t, err)
@@ -191,7 +192,7 @@ func listen(t *testing.T, h *netlab.Host) *ear {
 }
 
 // until returns the resets and ICMP errors that come before a reset from port.
-func (e *ear) until(port uint16) (before []string) {
+func (e *answerSocket) until(port uint16) (before []string) {
 	e.t.Helper()
 	buf := make([]byte, 65536)
 	for {

@@ -77,7 +77,7 @@ func TestCounterNames(t *testing.T) {
 			t.Errorf("%s is called %q, want %q", v.Name, got, want)
 		}
 		if CounterHelp(Counter(v.Value)) == "" {
-			t.Errorf("%s: nothing says what it counts", v.Name)
+			t.Errorf("%s: nothing icmp what it counts", v.Name)
 		}
 	}
 	if last := enum.Values[NumCounters]; last.Name != "UNET_COUNTERS" || last.Value != uint64(NumCounters) {
@@ -86,7 +86,7 @@ func TestCounterNames(t *testing.T) {
 }
 
 // A counter is one of frames that were delivered, of frames that were left to the kernel, or of frames that were dropped.
-func TestDropped(t *testing.T) {
+func TestDroppedCounters(t *testing.T) {
 	for c := range Counter(NumCounters) {
 		name := CounterName(c)
 		kept := strings.HasPrefix(name, "rx_pass") || slices.Contains([]string{"rx_port", "rx_queue", "rx_host", "rx_group", "rx_cut", "tx_uplink", "tx_local", "tx_host", "tx_group", "deliver_socket"}, name)

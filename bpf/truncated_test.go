@@ -14,11 +14,11 @@ import (
 	"github.com/google/gopacket/layers"
 )
 
-// sound is a correct frame of each stack of headers that an endpoint sends (mine) or receives, without
-// padding.
-func sound(dst, src net.HardwareAddr, mine bool) map[string][]byte {
+// completeFrames are correct frames without padding, one with each stack of headers, that an endpoint sends or
+// receives.
+func completeFrames(dst, src net.HardwareAddr, sent bool) map[string][]byte {
 	end := func(ours, theirs netip.Addr, port uint16) (from, to netip.AddrPort) {
-		if mine {
+		if sent {
 			return netip.AddrPortFrom(ours, port), netip.AddrPortFrom(theirs, 4000)
 		}
 		return netip.AddrPortFrom(theirs, 4000), netip.AddrPortFrom(ours, port)
@@ -67,14 +67,14 @@ func TestTruncatedFrames(t *testing.T) {
 		l.claim6(Key6(TagAddr, owned6.As16(), 0), l.port(l.a))
 		l.claim(MessageKey(8), l.port(l.a))
 		l.reach(l.uplink, l.a, l.b)
-		for name, f := range sound(l.mac, peerMAC, false) {
+		for name, f := range completeFrames(l.mac, peerMAC, false) {
 			l.want(name, l.objs.UnetUplink, f, l.uplink, 0, rxPort)
 			for n := 14; n < len(f); n++ {
 				l.wantOneOf(fmt.Sprintf("%s, %d bytes of it", name, n), l.objs.UnetUplink, f[:n], l.uplink, 0, rxTruncated, rxBadLength, rxPass)
 				l.wantOneOf(fmt.Sprintf("%s, %d bytes of it in the first buffer", name, n), l.objs.UnetUplink, f, l.uplink, n, rxPort, rxTruncated, rxPass)
 			}
 		}
-		for name, f := range sound(peerMAC, l.mac, true) {
+		for name, f := range completeFrames(peerMAC, l.mac, true) {
 			l.want(name+" sent", l.objs.UnetPort, f, l.a, 0, txUplink)
 			for n := 14; n < len(f); n++ {
 				l.wantOneOf(fmt.Sprintf("%s sent, %d bytes of it", name, n), l.objs.UnetPort, f[:n], l.a, 0, txTruncated, txBadLength)
@@ -84,6 +84,7 @@ func TestTruncatedFrames(t *testing.T) {
 	})
 }
 
+// wantOneOf checks that the counter of a frame is one of several.
 func (l *lab) wantOneOf(name string, p *ebpf.Program, frame []byte, ifindex, linear int, counters ...Counter) {
 	l.t.Helper()
 	got, err := l.counted(func() (uint32, error) { return run(p, frame, ifindex, linear) })

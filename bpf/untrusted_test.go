@@ -11,8 +11,8 @@ import (
 	"github.com/unet-go/unet/internal/netlab"
 )
 
-// The sockets of untrusted owners get frames of one buffer, and longer ones are dropped and counted, for
-// real frames in each form of the kernel, over a link with the MTU of a port.
+// The sockets of untrusted owners get frames of one buffer, and longer ones are dropped and counted. The frames come
+// over a link with the MTU of a port, in generic and in native mode.
 func TestDeliverToUntrusted(t *testing.T) {
 	for _, generic := range []bool{true, false} {
 		pair := netlab.RequirePair(t, netlab.Config{MTU: 65535})

@@ -10,6 +10,7 @@ import (
 	"github.com/google/gopacket/layers"
 )
 
+// TestUplink6 is TestUplink for IPv6.
 func TestUplink6(t *testing.T) { inLab(t, true, testUplink6) }
 
 func testUplink6(l *lab) {
@@ -35,7 +36,7 @@ func testUplink6(l *lab) {
 	l.wantReceived([]received{
 		{"UDP hit", hit, l.a, rxPort},
 		{"UDP hit with Ethernet padding", padded(hit, 3), l.a, rxPort},
-		{"UDP hit with a traffic class and a flow label", edit(edit(hit, 14, 0x6f), 17, 7), l.a, rxPort},
+		{"UDP hit with a traffic class and a portTag label", edit(edit(hit, 14, 0x6f), 17, 7), l.a, rxPort},
 		{"UDP to a port without an owner", to(shared6, 53), l.a, rxPass},
 		{"UDP to another address", to(peer6, 7000), l.a, rxPass},
 		{"UDP to an address that differs in its first byte", edit(hit, 38, 0xfc), l.a, rxPass},
@@ -75,7 +76,7 @@ func testUplink6(l *lab) {
 		{"destination options, port of a block", extended6(tcpTo(shared6, 32800), 60), l.a, rxExtension},
 		{"destination options, a port without an owner", extended6(to(shared6, 53), 60), l.a, rxPass},
 		{"destination options, a ping", extended6(quote(l.mac, peerMAC, peer6, shared6, 128, nil), 60), l.a, rxPass},
-		{"destination options, then what hides the rest", extended6(edit(hit, atNextHeader, 50), 60), l.a, rxPass},
+		{"destination options, then ESP", extended6(edit(hit, atNextHeader, 50), 60), l.a, rxPass},
 		{"15 extension headers", extendedBy(hit, 15, 0), l.a, rxExtension},
 		{"15 extension headers, a port without an owner", extendedBy(to(shared6, 53), 15, 0), l.a, rxPass},
 		{"16 extension headers, whatever is behind", extendedBy(to(shared6, 53), 16, 0), l.a, rxExtension},
@@ -99,7 +100,7 @@ func testUplink6(l *lab) {
 		{"UDP length less than the header's", edit16(hit, atUDPLength6, 7), l.a, rxBadLength},
 		{"UDP jumbogram", edit16(hit, atUDPLength6, 0), l.a, rxBadLength},
 		{"UDP length, no owner", edit16(to(shared6, 53), atUDPLength6, 7), l.a, rxPass},
-		{"UDP length, owned address: its owner judges", edit16(to(owned6, 1), atUDPLength6, 7), l.b, rxPort},
+		{"UDP length, owned address: its owner checks", edit16(to(owned6, 1), atUDPLength6, 7), l.b, rxPort},
 		{"UDP header cut off", hit[:61], l.a, rxTruncated},
 		{"UDP header cut off, owned address", edit16(to(owned6, 1)[:61], atPayloadLength, 7), l.b, rxPort},
 		{"TCP data offset of 4 words", edit(tcpHit, atTCPOffset6, 0x40), l.b, rxBadLength},
@@ -147,7 +148,7 @@ func testUplinkICMP6(l *lab) {
 		{"time exceeded", report(3, shared6, sent(shared6, 7000)), l.a, rxPort},
 		{"parameter problem", report(4, shared6, sent(shared6, 7000)), l.a, rxPort},
 		{"type 0", report(0, shared6, sent(shared6, 7000)), l.a, rxPass},
-		{"an error of a type to come", report(5, shared6, sent(shared6, 7000)), l.a, rxPass},
+		{"an error of a type that is not defined", report(5, shared6, sent(shared6, 7000)), l.a, rxPass},
 		{"echo that carries our datagram", report(128, shared6, sent(shared6, 7000)), l.a, rxPass},
 		{"a fragment of an error", fragment6(unreachable, 0, 64, true), l.a, rxPass},
 		{"unreachable for the kernel's datagram", report(1, shared6, sent(shared6, 53)), l.a, rxPass},
@@ -192,7 +193,7 @@ func testUplinkND(l *lab) {
 		{"header cut off", asks[:53], l.b, rxTruncated},
 		{"IP version 4", edit(asks, 14, 0x45), l.b, rxPass},
 		{"advertisement to the owned address", nd(l.mac, peerMAC, peer6, owned6, 136, advertises(peer6, 0x60, linkOption(layers.ICMPv6OptTargetAddress, peerMAC))), l.b, rxPort},
-		{"advertisement of the owned address by a stranger", nd(l.mac, peerMAC, peer6, shared6, 136, advertises(owned6, 0x60, nil)), l.b, rxPass},
+		{"advertisement of the owned address by another host", nd(l.mac, peerMAC, peer6, shared6, 136, advertises(owned6, 0x60, nil)), l.b, rxPass},
 		{"advertisement to all nodes", nd([]byte{0x33, 0x33, 0, 0, 0, 1}, peerMAC, peer6, nodes6, 136, advertises(peer6, 0x20, nil)), l.b, rxPass},
 		{"router advertisement to all nodes", nd([]byte{0x33, 0x33, 0, 0, 0, 1}, peerMAC, peer6, nodes6, 134, &layers.ICMPv6RouterAdvertisement{}), l.b, rxPass},
 		{"router advertisement to the owned address", nd(l.mac, peerMAC, peer6, owned6, 134, &layers.ICMPv6RouterAdvertisement{}), l.b, rxPort},

@@ -28,6 +28,7 @@ const (
 	rxQueueGone   = MuxUnetCounterUNET_RX_QUEUE_GONE
 )
 
+// Frames from the wire: which owner gets them, and the counters of those that pass or are dropped.
 func TestUplink(t *testing.T) {
 	for _, generic := range []bool{true, false} {
 		inLab(t, generic, testUplink)
@@ -125,7 +126,7 @@ func testUplink(l *lab) {
 		{"UDP length beyond the packet", edit(hit, atUDPLength, 1), l.a, rxBadLength},
 		{"UDP length less than the header's", edit(hit, atUDPLength+1, 7), l.a, rxBadLength},
 		{"the same, no owner", edit(to(shared, 53), atUDPLength+1, 7), l.a, rxPass},
-		{"the same, owned address: its owner judges", edit(to(owned, 1), atUDPLength+1, 7), l.b, rxPort},
+		{"the same, owned address: its owner checks", edit(to(owned, 1), atUDPLength+1, 7), l.b, rxPort},
 		{"UDP header behind the packet's end", edit(hit, atTotalLength+1, 27), l.a, rxBadLength},
 		{"UDP header cut off", hit[:41], l.a, rxTruncated},
 		{"UDP header cut off, owned address", edit16(to(owned, 1)[:41], atTotalLength, 27), l.b, rxPort},
@@ -133,7 +134,7 @@ func testUplink(l *lab) {
 		{"TCP data offset beyond the packet", edit(edit16(tcpHit, atTotalLength, 60), atTCPOffset, 0xb0), l.b, rxBadLength},
 		{"TCP data offset up to the packet's end", edit(edit16(tcpHit, atTotalLength, 60), atTCPOffset, 0xa0), l.b, rxPort},
 		{"TCP data offset of 4 words, no owner", edit(tcpTo(shared, 53), atTCPOffset, 0x40), l.b, rxPass},
-		{"TCP data offset of 4 words, owned address: its owner judges", edit(tcpTo(owned, 1), atTCPOffset, 0x40), l.b, rxPort},
+		{"TCP data offset of 4 words, owned address: its owner checks", edit(tcpTo(owned, 1), atTCPOffset, 0x40), l.b, rxPort},
 		{"TCP header cut off", tcpHit[:53], l.b, rxTruncated},
 		{"IP header cut off", hit[:33], l.a, rxTruncated},
 		{"only an Ethernet header", hit[:14], l.a, rxTruncated},
@@ -162,7 +163,7 @@ func testUplink(l *lab) {
 	l.wantReceived([]received{
 		{"to a port that takes no super-frame", to(shared, 7003), l.a, rxPort},
 		{"the longest frame of the network", longer[:len(longer)-1], l.a, rxBadLength},
-		{"the same, true", datagram(l.mac, peerMAC, from(1), netip.AddrPortFrom(shared, 7003), testMTU-28), l.a, rxPort},
+		{"the same with correct lengths", datagram(l.mac, peerMAC, from(1), netip.AddrPortFrom(shared, 7003), testMTU-28), l.a, rxPort},
 		{"a longer one, which is no super-frame", longer, l.a, rxPort},
 	})
 
@@ -185,20 +186,20 @@ func testUplinkICMP(l *lab) {
 		return segment(peerMAC, l.mac, at(src, port), at(peer, 1), 64)[atIP:]
 	}
 	unreachable := func(to netip.Addr, packet []byte) []byte { return quote(l.mac, peerMAC, peer, to, 3, packet) }
-	whole9 := unreachable(shared, sent(shared, 7000))
+	portUnreachable := unreachable(shared, sent(shared, 7000))
 	l.wantReceived([]received{
-		{"port unreachable for our datagram", whole9, l.a, rxPort},
+		{"port unreachable for our datagram", portUnreachable, l.a, rxPort},
 		{"the same, only 8 bytes quoted", unreachable(shared, sent(shared, 7000)[:28]), l.a, rxPort},
 		{"the same, less than 8 bytes quoted", unreachable(shared, sent(shared, 7000)[:27]), l.a, rxPass},
-		{"the same, the quotation in the padding", edit16(whole9, atTotalLength, 20+8+27), l.a, rxPass},
+		{"the same, the quotation in the padding", edit16(portUnreachable, atTotalLength, 20+8+27), l.a, rxPass},
 		{"the same, behind IP options", unreachable(shared, append([]byte{0x46}, append(sent(shared, 7000)[1:20], append([]byte{1, 1, 1, 0}, sent(shared, 7000)[20:]...)...)...)), l.a, rxPort},
 		{"the same, with a quoted header of 4 words", unreachable(shared, edit(sent(shared, 7000), 0, 0x44)), l.a, rxPass},
-		{"total length beyond the frame", edit(whole9, atTotalLength, 1), l.a, rxBadLength},
+		{"total length beyond the frame", edit(portUnreachable, atTotalLength, 1), l.a, rxBadLength},
 		{"time exceeded", quote(l.mac, peerMAC, peer, shared, 11, sent(shared, 7000)), l.a, rxPort},
 		{"parameter problem", quote(l.mac, peerMAC, peer, shared, 12, sent(shared, 7000)), l.a, rxPort},
 		{"source quench", quote(l.mac, peerMAC, peer, shared, 4, sent(shared, 7000)), l.a, rxPass},
 		{"echo that carries our datagram", quote(l.mac, peerMAC, peer, shared, 8, sent(shared, 7000)), l.a, rxPass},
-		{"a fragment of an error", edit(whole9, atFragment, 0x20), l.a, rxPass},
+		{"a fragment of an error", edit(portUnreachable, atFragment, 0x20), l.a, rxPass},
 		{"unreachable for the kernel's datagram", unreachable(shared, sent(shared, 53)), l.a, rxPass},
 		{"unreachable that quotes a first fragment", unreachable(shared, edit(sent(shared, 7000), 6, 0x20)), l.a, rxPort},
 		{"unreachable that quotes a later fragment", unreachable(shared, edit(sent(shared, 7000), 7, 1)), l.a, rxPass},

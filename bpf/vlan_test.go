@@ -17,7 +17,7 @@ import (
 	"github.com/unet-go/unet/internal/netlab"
 )
 
-// The note of unet_note_vlan for a CPU is about the next frame on it.
+// A note of unet_note_vlan for a CPU applies to the next frame on this CPU.
 func TestVLANNote(t *testing.T) {
 	config := func(notes bool) func(mac [6]byte, ifindex int) MuxUnetConfig {
 		return func(mac [6]byte, ifindex int) MuxUnetConfig { return Config(mac, ifindex, 0, testMTU, true, notes) }
@@ -46,21 +46,21 @@ func TestVLANNote(t *testing.T) {
 		l.claim(MessageKey(7), l.port(l.a))
 		l.reach(l.a)
 		note(l, 1)
-		l.want("nobody writes notes", l.objs.UnetUplink, message(l.mac, peerMAC, 7, 1, 64, 64), l.uplink, 0, rxPort)
+		l.want("no notes in use", l.objs.UnetUplink, message(l.mac, peerMAC, 7, 1, 64, 64), l.uplink, 0, rxPort)
 	})
 }
 
-// Frames of a VLAN come over a veth pair, with the tag in the skb or in the frame, to the uplink or to a
-// macvlan on it. Without the notes an endpoint's tag claims those that look untagged to XDP.
-func TestVLANBesideTheFrame(t *testing.T) {
+// Frames of a VLAN arrive over a veth pair, with the tag in the skb or in the frame, at the uplink or at a macvlan on
+// it. Without the notes an endpoint gets those whose VLAN tag XDP programs cannot see.
+func TestVLANTagInSKB(t *testing.T) {
 	for _, device := range []string{netlab.Interface, "macvlan0"} {
 		for _, notes := range []bool{true, false} {
-			t.Run(fmt.Sprintf("%s, notes %v", device, notes), func(t *testing.T) { testVLANBesideTheFrame(t, device, notes) })
+			t.Run(fmt.Sprintf("%s, notes %v", device, notes), func(t *testing.T) { testVLANTagInSKB(t, device, notes) })
 		}
 	}
 }
 
-func testVLANBesideTheFrame(t *testing.T, device string, notes bool) {
+func testVLANTagInSKB(t *testing.T, device string, notes bool) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	var l *lab
 	must(t, pair.A.Do(func() error {
@@ -85,47 +85,48 @@ func testVLANBesideTheFrame(t *testing.T, device string, notes bool) {
 	}
 }
 
-// testVLAN sends frames of a VLAN. VLAN 0 is the untagged network, with the tag in the skb or the frame.
+// testVLAN sends frames of a VLAN with the tag in the skb or in the frame. VLAN 0 is the untagged network.
 func (l *lab) testVLAN(from *netlab.Host, id uint16, device string, notes bool) {
-	hidden := rxVLAN // where no program can read the tag
+	besideFrame := rxVLAN // the counter of a frame with the tag in the skb only
 	if !notes {
-		hidden = rxPort
+		besideFrame = rxPort
 	}
-	inside := rxVLAN // in the frame as it is sent
+	inFrame := rxVLAN // the counter of a frame that is sent with the tag in it
 	if device != netlab.Interface {
-		inside = hidden // the kernel removes it before the programs run
+		inFrame = besideFrame // the kernel removes the tag before the programs run
 	}
 	if id == 0 {
-		hidden, inside = rxPort, rxPort
+		besideFrame, inFrame = rxPort, rxPort
 	}
 	hit := datagram(l.mac, peerMAC, netip.AddrPortFrom(peer, 1), netip.AddrPortFrom(shared, 7000), 64)
 	in := func(t layers.EthernetType) []byte { return tagged(hit, t, id, 3) }
 	l.arrives(from, "untagged", hit, rxPort)
-	l.arrives(from, "802.1Q in the frame", in(layers.EthernetTypeDot1Q), inside)
+	l.arrives(from, "802.1Q in the frame", in(layers.EthernetTypeDot1Q), inFrame)
 	l.arrives(from, "untagged", hit, rxPort)
-	l.arrives(from, "802.1ad in the frame", in(layers.EthernetTypeQinQ), inside)
+	l.arrives(from, "802.1ad in the frame", in(layers.EthernetTypeQinQ), inFrame)
 	for _, protocol := range []int32{0x0081, 0xa888} { // the same two, in network byte order
 		undo := pushVLANs(l.t, from, protocol, id)
-		l.arrives(from, fmt.Sprintf("%#x beside the frame", protocol), hit, hidden)
+		l.arrives(from, fmt.Sprintf("%#x beside the frame", protocol), hit, besideFrame)
 		within := rxVLAN
 		if id == 0 {
 			within = rxPort
 		}
-		l.arrives(from, "priority in the frame, and a tag beside it", tagged(hit, layers.EthernetTypeDot1Q, 0, 3), orSeen(within, notes))
+		l.arrives(from, "priority in the frame, and a tag beside it", tagged(hit, layers.EthernetTypeDot1Q, 0, 3), ifNoted(within, notes))
 		l.arrives(from, "a VLAN in the frame, and a tag beside it", tagged(hit, layers.EthernetTypeDot1Q, 7, 3), rxVLAN)
 		undo()
 		l.arrives(from, "untagged again", hit, rxPort)
 	}
 }
 
-// orSeen is the counter of a frame whose tag in the skb only notes show.
-func orSeen(c Counter, notes bool) Counter {
+// ifNoted is the counter of a frame whose tag is in the skb, where programs see it only by notes.
+func ifNoted(c Counter, notes bool) Counter {
 	if notes {
 		return c
 	}
 	return rxPort
 }
 
+// addMacvlan makes a macvlan on the interface.
 func addMacvlan(name string) error {
 	parent, err := netlink.LinkByName(netlab.Interface)
 	if err != nil {
@@ -156,7 +157,7 @@ func pushVLANs(t testing.TB, host *netlab.Host, protocol int32, id uint16) (undo
 	return undo
 }
 
-// arrives sends a frame several times and checks the counter of the uplink program.
+// arrives sends a frame several times and checks the counter of the uplink program that they move.
 func (l *lab) arrives(from *netlab.Host, name string, frame []byte, counter Counter) {
 	l.t.Helper()
 	const n = 20
@@ -176,7 +177,7 @@ func (l *lab) arrives(from *netlab.Host, name string, frame []byte, counter Coun
 }
 
 // A frame with a priority tag is delivered without the tag, and passed to the kernel with it.
-func TestPriorityIsTakenOut(t *testing.T) {
+func TestPriorityTagIsRemoved(t *testing.T) {
 	for _, generic := range []bool{true, false} {
 		inLab(t, generic, func(l *lab) {
 			l.claim(Key(TagUDP, shared.As4(), 7000), l.port(l.a))
