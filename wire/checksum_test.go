@@ -7,8 +7,7 @@ import (
 	"testing"
 )
 
-// naiveSum is RFC 1071, section 4.1, in the obvious way: big-endian words, one
-// at a time, the carry folded in at once.
+// naiveSum is the sum of RFC 1071, section 4.1: it adds one big-endian word at a time, and its carry.
 func naiveSum(b []byte, sum uint16) uint16 {
 	add := func(w uint16) {
 		s := uint32(sum) + uint32(w)
@@ -23,7 +22,7 @@ func naiveSum(b []byte, sum uint16) uint16 {
 	return sum
 }
 
-// fills are contents that carry in different ways.
+// fills write contents of which the sums carry in different ways.
 var fills = map[string]func(b []byte){
 	"zero": func(b []byte) { clear(b) },
 	"ones": func(b []byte) {
@@ -53,8 +52,8 @@ var fills = map[string]func(b []byte){
 	},
 }
 
-// Every length over several unrolled steps, at every alignment, of contents
-// with and without carries, on top of initial sums that are about to overflow.
+// Sum and SumCopy at each length up to 200 and each alignment, for contents with and without carries and for initial
+// sums, some of which overflow.
 func TestSumAgainstNaive(t *testing.T) {
 	const maxLen = 200
 	buf, dst := make([]byte, maxLen+8), make([]byte, maxLen+16)
@@ -77,7 +76,7 @@ func TestSumAgainstNaive(t *testing.T) {
 						t.Fatalf("%s, align %d, len %d, initial %x: SumCopy %#04x, want %#04x", name, align, n, in, got, want)
 					}
 					if !bytes.Equal(d[:n], b) || d[n] != 0xa5 {
-						t.Fatalf("%s, align %d, len %d: SumCopy copied wrongly", name, align, n)
+						t.Fatalf("%s, align %d, len %d: SumCopy has not copied the bytes, or one byte more", name, align, n)
 					}
 				}
 			}
@@ -85,6 +84,7 @@ func TestSumAgainstNaive(t *testing.T) {
 	}
 }
 
+// The sums of large packets.
 func TestSumLarge(t *testing.T) {
 	for _, n := range []int{1400, 1472, 9000, 65507, 65535} {
 		for name, fill := range fills {
@@ -98,8 +98,7 @@ func TestSumLarge(t *testing.T) {
 	}
 }
 
-// The largest initial sum makes the first addition carry, and adding the carries
-// at the end carries once more.
+// With the largest initial sum the first addition carries, and the addition of the carries at the end carries again.
 func TestSumCarryOfCarry(t *testing.T) {
 	ones := bytes.Repeat([]byte{0xff}, 8)
 	for _, init := range []uint64{^uint64(0), ^uint64(0) - 1, 1, 0} {
@@ -131,7 +130,7 @@ func TestSumCopyShortDestinationPanics(t *testing.T) {
 	SumCopy(make([]byte, 3), make([]byte, 4), 0)
 }
 
-// A packet in two parts, cut anywhere, odd offsets included.
+// The sum of a packet in two parts, cut at each offset, even or odd.
 func TestSumOddParts(t *testing.T) {
 	b := make([]byte, 99)
 	for name, fill := range fills {
@@ -151,7 +150,7 @@ func TestSumOddParts(t *testing.T) {
 	}
 }
 
-// RFC 1071, section 3.
+// The example of RFC 1071, section 3.
 func TestSumRFC1071(t *testing.T) {
 	b := []byte{0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7}
 	if got := Fold(Sum(b, 0)); got != 0xddf2 {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// mads are the MADs of the captures by file, in their order. The file "" has all.
+// mads are the MADs of the captures by file, in order. Those of "" are all.
 func mads(t testing.TB) map[string][]CM {
 	all := make(map[string][]CM)
 	for _, p := range captures(t) {
@@ -51,6 +51,7 @@ func rewrite(m CM) []byte {
 	return b
 }
 
+// The MADs of the captures are written again as they were, and all kinds of them occur.
 func TestCMGolden(t *testing.T) {
 	seen := map[CMAttr]int{}
 	for _, m := range mads(t)[""] {
@@ -178,8 +179,8 @@ func TestCMErrors(t *testing.T) {
 	}
 }
 
-// FuzzParseCM: what is written from what was read is read as the same. Bits that no field has
-// are lost.
+// FuzzParseCM: a MAD that was written with the values that were read is read as the same. Bits that belong to no field
+// are not written.
 func FuzzParseCM(f *testing.F) {
 	for _, m := range mads(f)[""] {
 		f.Add([]byte(m))

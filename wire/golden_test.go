@@ -21,6 +21,7 @@ func unhex(t testing.TB, s string) []byte {
 	return b
 }
 
+// wantBytes compares bytes with hexadecimal digits.
 func wantBytes(t *testing.T, got []byte, want string) {
 	t.Helper()
 	if w := unhex(t, want); !bytes.Equal(got, w) {
@@ -155,9 +156,9 @@ func TestIPv4Golden(t *testing.T) {
 func TestIPv4Fragment(t *testing.T) {
 	b := make([]byte, IPv4HeaderLen)
 	for _, c := range []struct {
-		more   bool
-		offset uint16
-		is     bool
+		more       bool
+		offset     uint16
+		isFragment bool
 	}{{false, 0, false}, {true, 0, true}, {true, 1480, true}, {false, 1480, true}, {false, 65528, true}} {
 		PutIPv4(b, IPv4Fields{TotalLen: 20, ID: 0xbeef, TOS: 0xb9})
 		binary.BigEndian.PutUint16(b[6:], c.offset/8)
@@ -171,7 +172,7 @@ func TestIPv4Fragment(t *testing.T) {
 		}
 		equal(t, "more", p.Fragment&ipv4MoreFragments != 0, c.more)
 		equal(t, "offset", p.FragmentOffset(), int(c.offset))
-		equal(t, "is", p.Fragment != 0, c.is)
+		equal(t, "is a fragment", p.Fragment != 0, c.isFragment)
 		equal(t, "DF", b[6]&0x40, 0)
 		equal(t, "ID", uint16(b[4])<<8|uint16(b[5]), 0xbeef)
 		equal(t, "TOS", p.TOS, 0xb9)
@@ -234,7 +235,7 @@ func TestIPv4EveryBit(t *testing.T) {
 	for i := range len(b) * 8 {
 		b[i/8] ^= 1 << (i % 8)
 		if _, err := parseIPv4(b); err == nil {
-			t.Errorf("bit %d changed unnoticed", i)
+			t.Errorf("bit %d was changed: no error", i)
 		}
 		b[i/8] ^= 1 << (i % 8)
 	}
@@ -327,7 +328,7 @@ func TestIPv4QuoteErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, _, ok := second.Ports(); ok {
-		t.Error("ports read out of a fragment that has none")
+		t.Error("ports of a fragment that is not the first")
 	}
 }
 
@@ -399,7 +400,7 @@ func TestLinkAddrText(t *testing.T) {
 	equal(t, "broadcast", Broadcast.IsGroup(), true)
 }
 
-// The example in docs/message-format.md is a frame as we write and read it.
+// The example in docs/message-format.md is the frame that this package writes and reads.
 func TestMessageDocumentExample(t *testing.T) {
 	doc, err := os.ReadFile("../docs/message-format.md")
 	if err != nil {
@@ -454,7 +455,7 @@ func TestAddrPort(t *testing.T) {
 	}
 }
 
-// Which addresses the wildcards take, and which addresses hosts can have.
+// The kinds of addresses, and which addresses wildcards take.
 func TestAddrKinds(t *testing.T) {
 	for _, c := range []struct {
 		in                              string

@@ -10,8 +10,8 @@ import (
 	"github.com/google/gopacket/layers"
 )
 
-// gopacket is an independent decoder and encoder: it must read what our functions write,
-// and they must read what it writes.
+// gopacket is an independent decoder and encoder: it must read what this package writes, and this package must read
+// what it writes.
 
 func mustLayer[T gopacket.Layer](t *testing.T, p gopacket.Packet, typ gopacket.LayerType) T {
 	t.Helper()
@@ -25,7 +25,7 @@ func mustLayer[T gopacket.Layer](t *testing.T, p gopacket.Packet, typ gopacket.L
 	return l
 }
 
-func TestGopacketReadsOurUDP(t *testing.T) {
+func TestGopacketReadsWrittenUDP(t *testing.T) {
 	r := rand.New(rand.NewPCG(11, 12))
 	for _, n := range []int{0, 1, 17, 64, 1472} {
 		payload := make([]byte, n)
@@ -57,8 +57,7 @@ func TestGopacketReadsOurUDP(t *testing.T) {
 			t.Errorf("%d bytes: payload differs", n)
 		}
 
-		// The same packet encoded by gopacket, checksums included, is the same
-		// bytes.
+		// gopacket encodes the same packet, with its checksums, as the same bytes.
 		if err := udp.SetNetworkLayerForChecksum(ip); err != nil {
 			t.Fatal(err)
 		}
@@ -74,7 +73,7 @@ func TestGopacketReadsOurUDP(t *testing.T) {
 	}
 }
 
-func TestWeReadGopacketsUDPWithVLANAndOptions(t *testing.T) {
+func TestParseGopacketsUDPWithVLANAndOptions(t *testing.T) {
 	eth := &layers.Ethernet{DstMAC: linkB[:], SrcMAC: linkA[:], EthernetType: layers.EthernetTypeDot1Q}
 	tag := &layers.Dot1Q{Priority: 5, VLANIdentifier: 100, Type: layers.EthernetTypeIPv4}
 	ip := &layers.IPv4{Version: 4, TTL: 9, Id: 0xabcd, Protocol: layers.IPProtocolUDP, Flags: layers.IPv4DontFragment,

@@ -103,7 +103,7 @@ func TestIPv6ExtensionHeaders(t *testing.T) {
 		if err == ErrParameterProblem && p.Problem != c.problem {
 			t.Errorf("%s: %+v, want %+v", c.name, p.Problem, c.problem)
 		}
-		// Of a packet to a multicast address only options of one class are reported.
+		// For a packet to a multicast address only options that are to be reported always are reported.
 		if b[24] = 0xff; err == ErrParameterProblem {
 			want := ErrDiscarded
 			if c.name == "option to report always" {
@@ -170,7 +170,7 @@ func serialize6(t *testing.T, ip *layers.IPv6, rest ...gopacket.SerializableLaye
 	return out.Bytes()
 }
 
-// sent6 is b after an IPv6 header from addr6A to addr6B, decoded by gopacket.
+// sent6 writes an IPv6 header from addr6A to addr6B before b, and decodes both by gopacket.
 func sent6(t *testing.T, b []byte) gopacket.Packet {
 	t.Helper()
 	packet := make([]byte, IPv6HeaderLen)

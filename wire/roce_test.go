@@ -53,6 +53,7 @@ func captures(t testing.TB) (all []*rocePacket) {
 	return all
 }
 
+// isDamaged reports whether the invariant CRC of a captured packet is wrong.
 func isDamaged(p *rocePacket) bool { return p.file == "host_requester.pcap" && p.number == 9 }
 
 // naiveICRC computes the invariant CRC bit by bit, of a copy with ones for the fields that are masked.
@@ -76,6 +77,7 @@ func naiveICRC(packet []byte) uint32 {
 	return ^crc
 }
 
+// The invariant CRCs of the captures are right, except in the packet that was damaged.
 func TestCapturedICRC(t *testing.T) {
 	for _, p := range captures(t) {
 		if got := CheckICRC(p.packet); got == isDamaged(p) {
@@ -84,7 +86,7 @@ func TestCapturedICRC(t *testing.T) {
 	}
 }
 
-// Every bit that the invariant CRC covers, and no other, matters.
+// A change of a bit that the invariant CRC covers is an error; a change of another bit is none.
 func TestICRCCoverage(t *testing.T) {
 	seen := map[byte]bool{}
 	for _, p := range captures(t) {
@@ -105,7 +107,7 @@ func TestICRCCoverage(t *testing.T) {
 		}
 	}
 	if !seen[4] || !seen[6] {
-		t.Fatal("not both versions of IP", seen)
+		t.Fatal("the captures do not have both versions of IP", seen)
 	}
 }
 
@@ -244,7 +246,7 @@ func TestRoCEEveryOpcode(t *testing.T) {
 			if !CheckICRC(p.Packet) || naiveICRC(p.Packet) != binary.LittleEndian.Uint32(b[n-4:]) {
 				t.Fatalf("%v: invariant CRC of %d bytes of payload", op, payload)
 			}
-			// Each length but the right one is an error.
+			// A shorter length is an error if the headers are not complete or the length cannot be right.
 			for short := range len(u.Payload) {
 				err := new(RoCE).Parse(u.Payload[:short])
 				if short < int(layoutLens[op])+ICRCLen && err != ErrTruncated || (short%4 != 0 || layouts[op]&hasPayload == 0) && err == nil {

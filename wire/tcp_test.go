@@ -71,7 +71,7 @@ func TestTCPGolden(t *testing.T) {
 	equal(t, "checksum", s.Checksum(AddrFrom4(addrB), AddrFrom4(addrA)), ChecksumGood)
 }
 
-// bytesf puts a checksum into hexadecimal digits.
+// bytesf puts a checksum in the place of %s into hexadecimal digits.
 func bytesf(digits string, check uint16) string {
 	const hex = "0123456789abcdef"
 	c := string([]byte{hex[check>>12], hex[check>>8&15], hex[check>>4&15], hex[check&15]})
@@ -122,7 +122,7 @@ func TestTCPChecksumStates(t *testing.T) {
 	for i := range len(b) * 8 { // a change of any bit is detected
 		b[i/8] ^= 1 << (i % 8)
 		if s.Checksum(AddrFrom4(addrA), AddrFrom4(addrB)) == ChecksumGood {
-			t.Errorf("bit %d changed unnoticed", i)
+			t.Errorf("bit %d was changed: the checksum is good", i)
 		}
 		b[i/8] ^= 1 << (i % 8)
 	}
@@ -134,8 +134,7 @@ func TestTCPChecksumStates(t *testing.T) {
 	equal(t, "the wrong host's", s.AcceptPartial(AddrFrom4(addrA), AddrFrom4([4]byte{10, 0, 0, 3})), false)
 }
 
-// The sum that PutTCP computes from registers, against the definition, for sums
-// that carry and for all lengths.
+// The checksum of PutTCP is that of the definition, for contents that carry and for several lengths.
 func TestTCPWriterAgainstNaive(t *testing.T) {
 	for name, fill := range fills {
 		for _, n := range []int{0, 1, 2, 3, 7, 8, 63, 1448} {
@@ -159,7 +158,7 @@ func TestTCPFlagsString(t *testing.T) {
 	}
 }
 
-// optionsOf is a view of a segment with these options.
+// optionsOf parses a segment with these options.
 func optionsOf(t testing.TB, digits string) TCP {
 	b := make([]byte, 20, 60)
 	b = append(b, unhex(t, digits)...)
@@ -241,9 +240,8 @@ func TestPutTCPOptionsRoom(t *testing.T) {
 	}
 }
 
-// gopacket must understand what we write, and write what we understand.
-
-func TestGopacketReadsOurTCP(t *testing.T) {
+// gopacket reads segments that PutTCP has written, and writes the same bytes.
+func TestGopacketReadsWrittenTCP(t *testing.T) {
 	for _, o := range []TCPOptions{
 		{},
 		{MSS: 1460, SACKPermitted: true, HasTimestamps: true, TSVal: 7, TSEcr: 8, HasWindowScale: true, WindowScale: 5},
@@ -285,7 +283,8 @@ func TestGopacketReadsOurTCP(t *testing.T) {
 	}
 }
 
-func TestWeReadGopacketsTCP(t *testing.T) {
+// TCP.Parse reads a segment that gopacket has written.
+func TestParseGopacketsTCP(t *testing.T) {
 	opt := func(kind layers.TCPOptionKind, data ...byte) layers.TCPOption {
 		return layers.TCPOption{OptionType: kind, OptionLength: uint8(2 + len(data)), OptionData: data}
 	}
@@ -318,8 +317,8 @@ func TestWeReadGopacketsTCP(t *testing.T) {
 	equal(t, "options", o, TCPOptions{MSS: 0x2300, HasWindowScale: true, WindowScale: 9, HasTimestamps: true, TSVal: 5, TSEcr: 6, SACKPermitted: true})
 }
 
-// FuzzParseTCP feeds any bytes to the parser of segments, and writes what it
-// reads again.
+// FuzzParseTCP gives any bytes to the parser of segments. A segment that is written with what was read must be read as
+// the same.
 func FuzzParseTCP(f *testing.F) {
 	f.Add(unhex(f, "1234 0050 01020304 00000000 5002 faf0 0000 0000"))
 	f.Add(unhex(f, "0050 1234 00000005 fffffffe 8018 0001 0000 beef 0101080a 11121314 21222324 6f6464"))
@@ -331,7 +330,7 @@ func FuzzParseTCP(f *testing.F) {
 		if s.Parse(b) != nil {
 			return
 		}
-		if TCPHeaderLen+len(s.Options)+len(s.Payload) != len(b) || len(s.Options) != TCPHeaderLen+len(s.Options)-TCPHeaderLen {
+		if TCPHeaderLen+len(s.Options)+len(s.Payload) != len(b) || TCPHeaderLen+len(s.Options) != int(b[12]>>4)*4 {
 			t.Errorf("%x: lengths", b)
 		}
 		var o TCPOptions
@@ -359,7 +358,7 @@ func FuzzParseTCP(f *testing.F) {
 		if !r.ReadOptions(&p) {
 			t.Errorf("%x, written as %x: malformed", b, again)
 		}
-		if p.SACKBlocks < o.SACKBlocks { // what did not fit
+		if p.SACKBlocks < o.SACKBlocks { // blocks that did not fit
 			for i := p.SACKBlocks; i < o.SACKBlocks; i++ {
 				o.SACK[i] = SACKBlock{}
 			}

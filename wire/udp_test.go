@@ -56,8 +56,7 @@ func TestUDPWritersAgainstNaive(t *testing.T) {
 	}
 }
 
-// payloadFor returns two bytes with which the datagram of flowAB has the
-// checksum field want.
+// payloadFor returns two bytes of payload for which the checksum field of the datagram of flowAB is want.
 func payloadFor(t *testing.T, want uint16) []byte {
 	t.Helper()
 	b := make([]byte, 10)
@@ -142,9 +141,9 @@ func TestUDPNoChecksumOverIPv6(t *testing.T) {
 	}
 }
 
-// A good datagram whose checksum happens to be the pseudo-header's sum is good;
-// with one bit changed, the same field is a partial checksum.
-func TestUDPGoodThatLooksPartial(t *testing.T) {
+// A datagram whose right checksum is equal to the sum of the pseudo-header is good. If one bit of it is changed, the
+// same field is a partial checksum.
+func TestUDPGoodChecksumEqualToPartial(t *testing.T) {
 	partial := naiveSum([]byte{10, 0, 0, 1, 10, 0, 0, 2, 0, 17, 0, 10}, 0)
 	b := make([]byte, 10)
 	PutUDPCopy(b, &flowAB, payloadFor(t, partial))
