@@ -7,9 +7,8 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// FuzzReassemble gives a small reassembler any packets, with time between them. No bound may
-// be exceeded, each fragment is counted once, and what is whole must be a packet that is no
-// fragment.
+// FuzzReassemble gives a small reassembler any packets, with time between them. No bound may be exceeded, each fragment
+// must be counted once, and a reassembled packet must be no fragment.
 //
 // The input is a sequence of packets: the length, the seconds since the one before, the bytes. The
 // IPv4 checksum is put right.

@@ -87,6 +87,7 @@ func payload(t testing.TB, packet []byte) []byte {
 	return p.Payload
 }
 
+// random are n random bytes.
 func random(rng *rand.Rand, n int) []byte {
 	b := make([]byte, n)
 	for i := range b {

@@ -60,8 +60,8 @@ func TestFragmentsOfTheKernel(t *testing.T) {
 	})
 }
 
-// TestFragmentsForTheKernel sends datagrams in fragments to a kernel socket and to a Reassembler:
-// both accept a datagram, or both refuse it.
+// TestFragmentsForTheKernel sends datagrams in fragments to a kernel socket and to a Reassembler. Either both accept a
+// datagram or both refuse it.
 func TestFragmentsForTheKernel(t *testing.T) {
 	p := netlab.RequirePair(t, netlab.Config{MTU: kernelMTU, IPv6: true})
 	both(t, func(t *testing.T, v6 bool) {
@@ -88,7 +88,7 @@ func TestFragmentsForTheKernel(t *testing.T) {
 				shift(shifted, v6, 8)
 				return append([][]byte{p[0], shifted}, p[1:]...)
 			}},
-			{"a sentinel", func(p [][]byte) [][]byte { return p }}, // shows that the one before was refused
+			{"in order again", func(p [][]byte) [][]byte { return p }}, // the kernel delivers it next, so it has refused the one before
 		} {
 			data := random(rng, 8000)
 			datagram := append(binary.BigEndian.AppendUint32(nil, 4000<<16|kernelPort), byte((8+len(data))>>8), byte(8+len(data)), 0, 0)

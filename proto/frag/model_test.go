@@ -70,8 +70,8 @@ func (m *model) take(f *piece, maxPieces int) Verdict {
 	return Kept
 }
 
-// TestModel runs random schedules of fragments, whole and damaged, of several datagrams at
-// once, against a model.
+// TestModel compares the verdicts of random fragments of several datagrams, some left out, repeated or damaged, with a
+// model.
 func TestModel(t *testing.T) {
 	seen := map[Verdict]int{}
 	for seed := range uint64(100) {
@@ -162,8 +162,8 @@ func randomDatagram(rng *rand.Rand, id uint32) (out []piece) {
 	return out
 }
 
-// TestAsGopacket gives fragments in random order to gopacket's reassembler, too.
-func TestAsGopacket(t *testing.T) {
+// TestSameAsGopacket reassembles fragments in random order here and with gopacket: the results are the same.
+func TestSameAsGopacket(t *testing.T) {
 	rng := rand.New(rand.NewPCG(7, 7))
 	r, other := New(Config{}), ip4defrag.NewIPv4Defragmenter()
 	for id := range uint32(200) {

@@ -6,6 +6,7 @@ import (
 	"testing"
 )
 
+// A payload is divided into pieces of a multiple of 8 bytes, except the last one.
 func TestPieces(t *testing.T) {
 	for n, want := range map[int][]Piece{
 		0:  nil,
@@ -21,6 +22,7 @@ func TestPieces(t *testing.T) {
 	}
 }
 
+// The field with the offset and the more-fragments flag.
 func TestPieceField(t *testing.T) {
 	for _, test := range []struct {
 		piece  Piece
@@ -36,7 +38,8 @@ func TestPieceField(t *testing.T) {
 	}
 }
 
-func TestIdentificationsDoNotComeAgainSoon(t *testing.T) {
+// An IPv4 identification is not used again for the next recentIDs datagrams.
+func TestIdentificationsAreNotReusedSoon(t *testing.T) {
 	ids := NewIDs(rand.New(rand.NewPCG(4, 4)).Uint32)
 	last := map[uint16]int{}
 	for i := range 5 * recentIDs {
@@ -46,7 +49,7 @@ func TestIdentificationsDoNotComeAgainSoon(t *testing.T) {
 		}
 		last[id] = i
 	}
-	// All are used, in an order that is that of the generator.
+	// Most of the 65,536 identifications are used, in the order of the generator.
 	if len(last) < 1<<16*2/3 {
 		t.Errorf("%d different ones", len(last))
 	}

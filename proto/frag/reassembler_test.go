@@ -27,6 +27,7 @@ func zeros(v6 bool, offset, n int, more bool) piece {
 	return piece{v6: v6, offset: offset, more: more, data: make([]byte, n)}
 }
 
+// run gives fragments to r and checks their verdicts.
 func run(t *testing.T, r *Reassembler, steps ...step) {
 	t.Helper()
 	for i, s := range steps {
@@ -37,6 +38,7 @@ func run(t *testing.T, r *Reassembler, steps ...step) {
 	}
 }
 
+// The payload and the header of a reassembled packet.
 func TestWholePacket(t *testing.T) {
 	both(t, func(t *testing.T, v6 bool) {
 		r := New(Config{})
@@ -67,7 +69,8 @@ func TestWholePacket(t *testing.T) {
 	})
 }
 
-func TestLongest(t *testing.T) {
+// The longest packet is reassembled in the smallest memory, and a longer one is refused.
+func TestLongestPacket(t *testing.T) {
 	both(t, func(t *testing.T, v6 bool) {
 		most := 65535
 		if !v6 {
@@ -99,6 +102,7 @@ func TestLongest(t *testing.T) {
 	}
 }
 
+// Fragments of another source, identification or (IPv4) protocol belong to other datagrams.
 func TestKey(t *testing.T) {
 	r := New(Config{})
 	half := func(v6 bool, change func(f *piece)) piece {
@@ -121,6 +125,7 @@ func TestKey(t *testing.T) {
 	)
 }
 
+// The verdicts of fragments of one datagram.
 func TestVerdicts(t *testing.T) {
 	both(t, func(t *testing.T, v6 bool) {
 		other := zeros(v6, 0, 800, true)
@@ -162,7 +167,8 @@ func (f piece) at(offset int) piece {
 	return f
 }
 
-func TestIrregularFragmentsAreDroppedAlone(t *testing.T) {
+// A fragment that is too small or of a wrong length is dropped, and its datagram can still become complete.
+func TestDroppedFragmentKeepsDatagram(t *testing.T) {
 	r := New(Config{})
 	run(t, r,
 		step{piece: zeros(false, 0, 40, true), want: Tiny},
@@ -183,6 +189,7 @@ func TestIrregularFragmentsAreDroppedAlone(t *testing.T) {
 	}
 }
 
+// A first fragment in IPv6 must have all headers (RFC 8200, section 4.5).
 func TestHeaderChain(t *testing.T) {
 	options := func(next uint8, rest ...byte) []byte { return append([]byte{next, 1, 1, 12, 15: 0}, rest...) }
 	for name, test := range map[string]struct {
@@ -232,6 +239,7 @@ func TestAtomic(t *testing.T) {
 	run(t, r, step{piece: zeros(true, 800, 8, false), want: Complete})
 }
 
+// A datagram that is not complete in time is dropped and counted. Further fragments do not make the time longer.
 func TestTimeout(t *testing.T) {
 	both(t, func(t *testing.T, v6 bool) {
 		limit := 30 * second
@@ -256,7 +264,7 @@ func TestTimeout(t *testing.T) {
 			t.Errorf("%d datagrams left, %d timed out", len(r.datagrams), r.Count(TimedOut))
 		}
 		r.check(t)
-		// What was ended is forgotten by then, and not counted twice.
+		// A datagram that ended with an error is not counted when its time is over.
 		bad := zeros(v6, 0, 808, true)
 		bad.data[0] = 1
 		run(t, r, step{piece: first, at: 4 * limit}, step{piece: bad, at: 4 * limit, want: Overlap})
@@ -267,6 +275,7 @@ func TestTimeout(t *testing.T) {
 	})
 }
 
+// A datagram in more fragments than Config.Fragments is dropped.
 func TestFragmentBound(t *testing.T) {
 	both(t, func(t *testing.T, v6 bool) {
 		run(t, New(Config{Fragments: 3}),
@@ -297,6 +306,7 @@ func holds(r *Reassembler, pieces ...piece) (out []bool) {
 	return out
 }
 
+// Beyond the bounds of datagrams the oldest is evicted: of the source, or of all.
 func TestDatagramBounds(t *testing.T) {
 	r := New(Config{Datagrams: 4, PerSource: 3})
 	run(t, r, step{piece: from(1, 1)}, step{piece: from(1, 2)}, step{piece: from(1, 3)}, step{piece: from(1, 4)})
@@ -316,15 +326,15 @@ func TestDatagramBounds(t *testing.T) {
 // not the first to be evicted.
 func TestDatagramBoundAgainstForgedSources(t *testing.T) {
 	r := New(Config{Datagrams: 4})
-	honest := zeros(false, 0, 8*PageSize, true)
-	honest.src, honest.id = [16]byte{10, 0, 1, 9}, 1
-	run(t, r, step{piece: from(1, 1)}, step{piece: from(2, 1)}, step{piece: honest}, step{piece: from(3, 1)}, step{piece: from(4, 1)}, step{piece: from(5, 1)})
-	if got := holds(r, from(1, 1), from(2, 1), honest); got[0] || got[1] || !got[2] {
+	large := zeros(false, 0, 8*PageSize, true)
+	large.src, large.id = [16]byte{10, 0, 1, 9}, 1
+	run(t, r, step{piece: from(1, 1)}, step{piece: from(2, 1)}, step{piece: large}, step{piece: from(3, 1)}, step{piece: from(4, 1)}, step{piece: from(5, 1)})
+	if got := holds(r, from(1, 1), from(2, 1), large); got[0] || got[1] || !got[2] {
 		t.Errorf("held: %v", got)
 	}
 }
 
-// A host has all the addresses of a /64: they are one source.
+// A host can use all addresses of a /64, so these are one source.
 func TestPrefixIsOneSource(t *testing.T) {
 	r := New(Config{PerSource: 2})
 	for i := range byte(3) {
@@ -337,6 +347,7 @@ func TestPrefixIsOneSource(t *testing.T) {
 	}
 }
 
+// Beyond the bound of memory the oldest datagram of the source with most memory is evicted.
 func TestMemoryBound(t *testing.T) {
 	r := New(Config{Memory: 64 << 10})
 	big := func(source byte, id uint32, offset int) piece {
@@ -360,6 +371,7 @@ func TestMemoryBound(t *testing.T) {
 	}
 }
 
+// Each verdict has a counter with a name of its own.
 func TestCounters(t *testing.T) {
 	r := New(Config{})
 	run(t, r, step{piece: zeros(false, 0, 80, true)}, step{piece: zeros(false, 0, 80, true), want: Duplicate}, step{piece: zeros(false, 80, 8, false), want: Complete})
@@ -375,7 +387,7 @@ func TestCounters(t *testing.T) {
 	}
 }
 
-// A host that has received fragments takes no memory for further ones.
+// A reassembler that has received fragments allocates nothing for further ones.
 func TestAllocations(t *testing.T) {
 	r := New(Config{})
 	var packets []wire.IPv4
@@ -397,7 +409,7 @@ func TestAllocations(t *testing.T) {
 	if n != 0 || r.Count(Complete) != 8*21 {
 		t.Errorf("%v allocations, %d complete", n, r.Count(Complete))
 	}
-	// Nor does a host that receives a flood of fragments.
+	// The same with a flood of fragments of different sources.
 	var ip wire.IPv4
 	if err := ip.Parse(zeros(false, 0, 80, true).packet()); err != nil {
 		t.Fatal(err)
