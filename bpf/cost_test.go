@@ -50,7 +50,7 @@ func (l *lab) benchmark(b *testing.B) {
 		b.ReportMetric(fastMean(turns[i])-floor, c.name+"-ns")
 	}
 	b.ReportMetric(floor, "floor-ns")
-	b.ReportMetric(0, "ns/op") // the time of an iteration says nothing
+	b.ReportMetric(0, "ns/op") // the time of an iteration is not a result
 	for name, p := range map[string]*ebpf.Program{"unet_port": l.objs.UnetPort, "unet_port_limited": l.objs.UnetPortLimited, "unet_uplink": l.objs.UnetUplink, "unet_deliver": l.objs.UnetDeliver,
 		"unet_deliver_linear": l.objs.UnetDeliverLinear, "unet_deliver_whole": l.objs.UnetDeliverWhole} {
 		info, err := p.Info()
@@ -90,7 +90,7 @@ func BenchmarkUnclaimed(b *testing.B) {
 		for name, pair := range programs {
 			b.ReportMetric(fastMean(turns[pair[0]])-fastMean(turns[pair[1]]), name+"-ns")
 		}
-		b.ReportMetric(0, "ns/op") // the time of an iteration says nothing
+		b.ReportMetric(0, "ns/op") // the time of an iteration is not a result
 	})
 }
 
@@ -128,14 +128,14 @@ func (l *lab) costCases() []costCase {
 	claimForPorts(l)
 	l.claim(Key(TagTCP, shared.As4(), 7000), l.port(l.a))
 	l.reach(l.uplink, l.a, l.b)
-	theirs := netip.AddrPortFrom(peer, 4000)
+	remote4 := netip.AddrPortFrom(peer, 4000)
 	own := func(a netip.Addr, port uint16) netip.AddrPort { return netip.AddrPortFrom(a, port) }
 	var list []costCase
 	for _, c := range []struct {
-		name string
-		tcp  bool
-		ours netip.AddrPort
-		from int
+		name  string
+		tcp   bool
+		local netip.AddrPort
+		from  int
 	}{
 		{"UDP", false, own(shared, 7000), l.a},
 		{"TCP", true, own(shared, 7000), l.a},
@@ -144,16 +144,16 @@ func (l *lab) costCases() []costCase {
 		{"UDP6", false, own(shared6, 7000), l.a},
 	} {
 		build := datagram
-		remote := theirs
+		remote := remote4
 		if c.tcp {
 			build = segment
 		}
-		if c.ours.Addr().Is6() {
+		if c.local.Addr().Is6() {
 			remote = netip.AddrPortFrom(peer6, 4000)
 		}
 		list = append(list,
-			costCase{"port/" + c.name, l.objs.UnetPort, build(peerMAC, l.mac, c.ours, remote, 64), c.from, txUplink},
-			costCase{"uplink/" + c.name, l.objs.UnetUplink, build(l.mac, peerMAC, remote, c.ours, 64), l.uplink, rxPort})
+			costCase{"port/" + c.name, l.objs.UnetPort, build(peerMAC, l.mac, c.local, remote, 64), c.from, txUplink},
+			costCase{"uplink/" + c.name, l.objs.UnetUplink, build(l.mac, peerMAC, remote, c.local, 64), l.uplink, rxPort})
 	}
 	return append(list,
 		costCase{"port/message", l.objs.UnetPort, message(peerMAC, l.mac, 9, 7, 64, 64), l.a, txUplink},
@@ -161,7 +161,7 @@ func (l *lab) costCases() []costCase {
 		costCase{"limited/message", l.objs.UnetPortLimited, message(peerMAC, l.mac, 9, 7, 64, 64), l.a, txUplink},
 		costCase{"limited-endpoint/message", l.objs.UnetPortLimited, message(peerMAC, l.mac, 9, 8, 64, 64), l.b, txUplink},
 		costCase{"port/local", l.objs.UnetPort, datagram(l.mac, l.mac, own(shared, 7000), own(owned, 5000), 64), l.a, txLocal},
-		costCase{"uplink/pass", l.objs.UnetUplink, datagram(l.mac, peerMAC, theirs, own(shared, 53), 64), l.uplink, rxPass},
+		costCase{"uplink/pass", l.objs.UnetUplink, datagram(l.mac, peerMAC, remote4, own(shared, 53), 64), l.uplink, rxPass},
 		costCase{"deliver/trusted", l.objs.UnetDeliver, toSocket(64), l.uplink, delivered},
 		costCase{"deliver/linear", l.objs.UnetDeliverLinear, toSocket(64), l.uplink, delivered},
 		costCase{"deliver/whole", l.objs.UnetDeliverWhole, toSocket(64), l.uplink, delivered})

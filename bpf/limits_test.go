@@ -172,7 +172,7 @@ func TestLimitModel(t *testing.T) {
 func TestFramesUnderLimits(t *testing.T) {
 	inLab(t, true, func(l *lab) {
 		claimForPorts(l)
-		theirs, theirsMAC := solicitedNode(peer6)
+		peerGroup, peerGroupMAC := solicitedNode(peer6)
 		empty := func(uid uint32) *Limit {
 			b := NewBucket(1, 1)
 			b.Level = 0
@@ -203,7 +203,7 @@ func TestFramesUnderLimits(t *testing.T) {
 		putLimit(t, l.objs.UserLimits, limitedUID, empty(0))
 		for name, frame := range map[string][]byte{
 			"ARP": arp(bcast, l.mac, l.mac, owned, peer, 1), "message": message(peerMAC, l.mac, 1, 8, 64, 64),
-			"ND": nd(theirsMAC, l.mac, owned6, theirs, 135, solicits(peer6, linkOption(layers.ICMPv6OptSourceAddress, l.mac))), "fragment": fragment4(datagram(peerMAC, l.mac, at(owned, 5), at(peer, 1), 64), 32, 100, false),
+			"ND": nd(peerGroupMAC, l.mac, owned6, peerGroup, 135, solicits(peer6, linkOption(layers.ICMPv6OptSourceAddress, l.mac))), "fragment": fragment4(datagram(peerMAC, l.mac, at(owned, 5), at(peer, 1), 64), 32, 100, false),
 		} {
 			sends(name+" beyond the user's rate", l.objs.UnetPortLimited, frame, l.b, txRateUser)
 		}

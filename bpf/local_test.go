@@ -56,7 +56,7 @@ func testPortLocal6(l *lab) {
 	other := netip.MustParseAddr("fd00::aa:78") // a second owned address on the host
 	l.claim6(Key6(TagAddr, other.As16(), 0), l.port(l.a))
 	group, groupMAC := solicitedNode(other)
-	theirs, theirsMAC := solicitedNode(peer6)
+	peerGroup, peerGroupMAC := solicitedNode(peer6)
 	onQueue := netip.MustParseAddr("fd00::aa:79")
 	queueGroup, queueMAC := solicitedNode(onQueue)
 	l.claim6(Key6(TagAddr, onQueue.As16(), 0), Owner{Queue: 0})
@@ -80,7 +80,7 @@ func testPortLocal6(l *lab) {
 		{"the same, port gone", nd(groupMAC, l.mac, owned6, group, 135, solicits(other, link)), l.b, 0, txPortGone},
 		{"the same by unicast", nd(l.mac, l.mac, owned6, other, 135, solicits(other, link)), l.b, l.a, txLocal},
 		{"for one on a queue", nd(queueMAC, l.mac, owned6, queueGroup, 135, solicits(onQueue, link)), l.b, l.a, txToQueue},
-		{"for another host", nd(theirsMAC, l.mac, owned6, theirs, 135, solicits(peer6, link)), l.b, l.uplink, txUplink},
+		{"for another host", nd(peerGroupMAC, l.mac, owned6, peerGroup, 135, solicits(peer6, link)), l.b, l.uplink, txUplink},
 		{"local advertisement", nd(l.mac, l.mac, other, owned6, 136, advertises(other, 0x60, linkOption(layers.ICMPv6OptTargetAddress, l.mac))), l.a, l.b, txLocal},
 	})
 }

@@ -63,15 +63,15 @@ func testPort6(l *lab) {
 		{"padded", padded(good, 3), l.a, l.uplink, txUplink},
 	})
 
-	theirs := out(at(owned6, 9)) // another's tag on b's address
+	fromOthersTag := out(at(owned6, 9)) // another's tag on b's address
 	l.wantSent([]sent{
 		{"first fragment of a UDP tag", fragment6(good, 0, 32, true), l.a, l.uplink, txForgedAddr},
 		{"later fragment of a UDP tag", fragment6(good, 32, 100, false), l.a, l.uplink, txForgedAddr},
 		{"an atomic fragment of a UDP tag", fragment6(good, 0, 100, false), l.a, l.uplink, txForgedAddr},
 		{"first fragment of the owned address", fragment6(fromOwned, 0, 32, true), l.b, l.uplink, txUplink},
 		{"later fragment of the owned address", fragment6(fromOwned, 32, 100, false), l.b, l.uplink, txUplink},
-		{"first fragment from another's tag on it", fragment6(theirs, 0, 32, true), l.b, l.uplink, txForgedTag},
-		{"first fragment of 8 bytes from that tag", fragment6(theirs, 0, 8, true), l.b, l.uplink, txForgedTag},
+		{"first fragment from another's tag on it", fragment6(fromOthersTag, 0, 32, true), l.b, l.uplink, txForgedTag},
+		{"first fragment of 8 bytes from that tag", fragment6(fromOthersTag, 0, 8, true), l.b, l.uplink, txForgedTag},
 		{"first fragment without payload", fragment6(fromOwned, 0, 0, true), l.b, l.uplink, txTruncated},
 		{"first fragment that ends in the header", padded(fragment6(fromOwned, 0, 7, true), 9), l.b, l.uplink, txBadLength},
 		{"first fragment of TCP that ends in the options", fragment6(ownedTCP, 0, 20, true), l.b, l.uplink, txBadLength},
@@ -94,47 +94,47 @@ func testPort6(l *lab) {
 // Neighbour discovery messages of endpoints: only those of an owned address are allowed.
 func testPortND(l *lab) {
 	group, groupMAC := solicitedNode(owned6)
-	theirs, theirsMAC := solicitedNode(peer6)
+	peerGroup, peerGroupMAC := solicitedNode(peer6)
 	source, target := linkOption(layers.ICMPv6OptSourceAddress, l.mac), linkOption(layers.ICMPv6OptTargetAddress, l.mac)
-	asks := nd(theirsMAC, l.mac, owned6, theirs, 135, solicits(peer6, source))
-	probes := nd(groupMAC, l.mac, nobody6, group, 135, solicits(owned6, nil))
-	answers := nd(peerMAC, l.mac, owned6, peer6, 136, advertises(owned6, 0x60, target))
+	solicitation := nd(peerGroupMAC, l.mac, owned6, peerGroup, 135, solicits(peer6, source))
+	probe := nd(groupMAC, l.mac, nobody6, group, 135, solicits(owned6, nil))
+	advertisement := nd(peerMAC, l.mac, owned6, peer6, 136, advertises(owned6, 0x60, target))
 	all := func(t uint8, body gopacket.SerializableLayer) []byte {
 		return nd([]byte{0x33, 0x33, 0, 0, 0, 1}, l.mac, owned6, nodes6, t, body)
 	}
 	two := append(linkOption(layers.ICMPv6OptSourceAddress, l.mac), source...)
 	nonce := layers.ICMPv6Options{{Type: 14, Data: []byte{1, 2, 3, 4, 5, 6}}} // RFC 3971
 	l.wantSent([]sent{
-		{"solicitation", asks, l.b, l.uplink, txUplink},
-		{"solicitation without a MAC address", nd(theirsMAC, l.mac, owned6, theirs, 135, solicits(peer6, nil)), l.b, l.uplink, txUplink},
+		{"solicitation", solicitation, l.b, l.uplink, txUplink},
+		{"solicitation without a MAC address", nd(peerGroupMAC, l.mac, owned6, peerGroup, 135, solicits(peer6, nil)), l.b, l.uplink, txUplink},
 		{"solicitation by unicast", nd(peerMAC, l.mac, owned6, peer6, 135, solicits(peer6, source)), l.b, l.uplink, txUplink},
-		{"solicitation of a port's owner", asks, l.a, l.uplink, txForgedND},
-		{"solicitation from the shared address", nd(theirsMAC, l.mac, shared6, theirs, 135, solicits(peer6, source)), l.a, l.uplink, txForgedND},
-		{"solicitation from a foreign address", nd(theirsMAC, l.mac, peer6, theirs, 135, solicits(peer6, source)), l.b, l.uplink, txForgedND},
-		{"solicitation that names another MAC address", nd(theirsMAC, l.mac, owned6, theirs, 135, solicits(peer6, linkOption(layers.ICMPv6OptSourceAddress, peerMAC))), l.b, l.uplink, txForgedND},
-		{"solicitation with a target MAC address", nd(theirsMAC, l.mac, owned6, theirs, 135, solicits(peer6, target)), l.b, l.uplink, txForgedND},
-		{"solicitation with two options", nd(theirsMAC, l.mac, owned6, theirs, 135, solicits(peer6, two)), l.b, l.uplink, txForgedND},
-		{"solicitation with a nonce", nd(theirsMAC, l.mac, owned6, theirs, 135, solicits(peer6, nonce)), l.b, l.uplink, txForgedND},
-		{"solicitation with an option of length 0", edit(asks, 79, 0), l.b, l.uplink, txForgedND},
-		{"solicitation with an option of length 2", edit(asks, 79, 2), l.b, l.uplink, txForgedND},
-		{"solicitation with half an option", edit16(asks, atPayloadLength, 28), l.b, l.uplink, txForgedND},
-		{"solicitation that ends in the target", edit16(asks, atPayloadLength, 23), l.b, l.uplink, txForgedND},
-		{"solicitation that came through a router", edit(asks, atHopLimit, 254), l.b, l.uplink, txForgedND},
-		{"solicitation with padding", padded(asks, 3), l.b, l.uplink, txUplink},
+		{"solicitation of a port's owner", solicitation, l.a, l.uplink, txForgedND},
+		{"solicitation from the shared address", nd(peerGroupMAC, l.mac, shared6, peerGroup, 135, solicits(peer6, source)), l.a, l.uplink, txForgedND},
+		{"solicitation from a foreign address", nd(peerGroupMAC, l.mac, peer6, peerGroup, 135, solicits(peer6, source)), l.b, l.uplink, txForgedND},
+		{"solicitation that names another MAC address", nd(peerGroupMAC, l.mac, owned6, peerGroup, 135, solicits(peer6, linkOption(layers.ICMPv6OptSourceAddress, peerMAC))), l.b, l.uplink, txForgedND},
+		{"solicitation with a target MAC address", nd(peerGroupMAC, l.mac, owned6, peerGroup, 135, solicits(peer6, target)), l.b, l.uplink, txForgedND},
+		{"solicitation with two options", nd(peerGroupMAC, l.mac, owned6, peerGroup, 135, solicits(peer6, two)), l.b, l.uplink, txForgedND},
+		{"solicitation with a nonce", nd(peerGroupMAC, l.mac, owned6, peerGroup, 135, solicits(peer6, nonce)), l.b, l.uplink, txForgedND},
+		{"solicitation with an option of length 0", edit(solicitation, 79, 0), l.b, l.uplink, txForgedND},
+		{"solicitation with an option of length 2", edit(solicitation, 79, 2), l.b, l.uplink, txForgedND},
+		{"solicitation with half an option", edit16(solicitation, atPayloadLength, 28), l.b, l.uplink, txForgedND},
+		{"solicitation that ends in the target", edit16(solicitation, atPayloadLength, 23), l.b, l.uplink, txForgedND},
+		{"solicitation that came through a router", edit(solicitation, atHopLimit, 254), l.b, l.uplink, txForgedND},
+		{"solicitation with padding", padded(solicitation, 3), l.b, l.uplink, txUplink},
 
-		{"probe", probes, l.b, l.uplink, txUplink},
-		{"probe for another's owned address", probes, l.a, l.uplink, txForgedND},
+		{"probe", probe, l.b, l.uplink, txUplink},
+		{"probe for another's owned address", probe, l.a, l.uplink, txForgedND},
 		{"probe for the shared address", nd(groupMAC, l.mac, nobody6, group, 135, solicits(shared6, nil)), l.a, l.uplink, txForgedND},
-		{"probe for a foreign address", nd(theirsMAC, l.mac, nobody6, theirs, 135, solicits(peer6, nil)), l.b, l.uplink, txForgedND},
+		{"probe for a foreign address", nd(peerGroupMAC, l.mac, nobody6, peerGroup, 135, solicits(peer6, nil)), l.b, l.uplink, txForgedND},
 		{"probe with a MAC address", nd(groupMAC, l.mac, nobody6, group, 135, solicits(owned6, source)), l.b, l.uplink, txForgedND},
-		{"probe to another group", nd(theirsMAC, l.mac, nobody6, theirs, 135, solicits(owned6, nil)), l.b, l.uplink, txForgedND},
+		{"probe to another group", nd(peerGroupMAC, l.mac, nobody6, peerGroup, 135, solicits(owned6, nil)), l.b, l.uplink, txForgedND},
 		{"probe by unicast", nd(peerMAC, l.mac, nobody6, peer6, 135, solicits(owned6, nil)), l.b, l.uplink, txForgedND},
 
-		{"advertisement", answers, l.b, l.uplink, txUplink},
+		{"advertisement", advertisement, l.b, l.uplink, txUplink},
 		{"advertisement without a MAC address", nd(peerMAC, l.mac, owned6, peer6, 136, advertises(owned6, 0x60, nil)), l.b, l.uplink, txUplink},
 		{"advertisement to all nodes", all(136, advertises(owned6, 0x20, target)), l.b, l.uplink, txUplink},
 		{"advertisement of a router", nd(peerMAC, l.mac, owned6, peer6, 136, advertises(owned6, 0xe0, target)), l.b, l.uplink, txForgedND},
-		{"advertisement of another's owned address", answers, l.a, l.uplink, txForgedND},
+		{"advertisement of another's owned address", advertisement, l.a, l.uplink, txForgedND},
 		{"advertisement of the shared address", nd(peerMAC, l.mac, shared6, peer6, 136, advertises(shared6, 0x60, target)), l.a, l.uplink, txForgedND},
 		{"advertisement of the shared address from the own", nd(peerMAC, l.mac, owned6, peer6, 136, advertises(shared6, 0x60, target)), l.b, l.uplink, txForgedND},
 		{"advertisement of the own from the shared address", nd(peerMAC, l.mac, shared6, peer6, 136, advertises(owned6, 0x60, target)), l.b, l.uplink, txForgedND},
@@ -142,19 +142,19 @@ func testPortND(l *lab) {
 		{"advertisement from no address", nd(peerMAC, l.mac, nobody6, peer6, 136, advertises(owned6, 0x60, target)), l.b, l.uplink, txForgedND},
 		{"advertisement that names another MAC address", nd(peerMAC, l.mac, owned6, peer6, 136, advertises(owned6, 0x60, linkOption(layers.ICMPv6OptTargetAddress, peerMAC))), l.b, l.uplink, txForgedND},
 		{"advertisement with a source MAC address", nd(peerMAC, l.mac, owned6, peer6, 136, advertises(owned6, 0x60, source)), l.b, l.uplink, txForgedND},
-		{"advertisement that came through a router", edit(answers, atHopLimit, 64), l.b, l.uplink, txForgedND},
+		{"advertisement that came through a router", edit(advertisement, atHopLimit, 64), l.b, l.uplink, txForgedND},
 
 		{"router solicitation", all(133, &layers.ICMPv6RouterSolicitation{}), l.b, l.uplink, txForgedND},
 		{"router advertisement", all(134, &layers.ICMPv6RouterAdvertisement{HopLimit: 64, RouterLifetime: 1800}), l.b, l.uplink, txForgedND},
 		{"router advertisement of a port's owner", nd(peerMAC, l.mac, shared6, peer6, 134, &layers.ICMPv6RouterAdvertisement{}), l.a, l.uplink, txForgedND},
 		{"redirect", nd(peerMAC, l.mac, owned6, peer6, 137, &layers.ICMPv6Redirect{TargetAddress: peer6.AsSlice(), DestinationAddress: peer6.AsSlice()}), l.b, l.uplink, txForgedND},
 		{"redirect to this host", nd(l.mac, l.mac, owned6, shared6, 137, &layers.ICMPv6Redirect{TargetAddress: peer6.AsSlice(), DestinationAddress: peer6.AsSlice()}), l.b, l.b, txForgedND},
-		{"target cut off", edit16(asks[:77], atPayloadLength, 23), l.b, l.uplink, txForgedND},
-		{"option cut off", asks[:85], l.b, l.uplink, txBadLength},
+		{"target cut off", edit16(solicitation[:77], atPayloadLength, 23), l.b, l.uplink, txForgedND},
+		{"option cut off", solicitation[:85], l.b, l.uplink, txBadLength},
 	})
-	if _, err := run(l.objs.UnetPort, asks, l.b, 80); err == nil {
+	if _, err := run(l.objs.UnetPort, solicitation, l.b, 80); err == nil {
 		l.reach(l.uplink)
-		l.want("target in the second buffer", l.objs.UnetPort, asks, l.b, 70, txTruncated)
-		l.want("option in the second buffer", l.objs.UnetPort, asks, l.b, 80, txTruncated)
+		l.want("target in the second buffer", l.objs.UnetPort, solicitation, l.b, 70, txTruncated)
+		l.want("option in the second buffer", l.objs.UnetPort, solicitation, l.b, 80, txTruncated)
 	}
 }

@@ -79,7 +79,7 @@ func testUplink6(l *lab) {
 		{"destination options, then ESP", extended6(edit(hit, atNextHeader, 50), 60), l.a, rxPass},
 		{"15 extension headers", extendedBy(hit, 15, 0), l.a, rxExtension},
 		{"15 extension headers, a port without an owner", extendedBy(to(shared6, 53), 15, 0), l.a, rxPass},
-		{"16 extension headers, whatever is behind", extendedBy(to(shared6, 53), 16, 0), l.a, rxExtension},
+		{"16 extension headers, then any header", extendedBy(to(shared6, 53), 16, 0), l.a, rxExtension},
 		{"15 long extension headers", extendedBy(hit, 15, 7), l.a, rxExtension},
 		{"16 extension headers, owned address", extendedBy(to(owned6, 9), 16, 0), l.b, rxPort},
 		{"extension headers that the frame ends in", extended6(hit, 60)[:58], l.a, rxPass},
@@ -128,7 +128,7 @@ func testUplink6(l *lab) {
 
 func testUplinkICMP6(l *lab) {
 	at := netip.AddrPortFrom
-	sent := func(src netip.Addr, port uint16) []byte { // a packet of ours, as an ICMPv6 error quotes it
+	sent := func(src netip.Addr, port uint16) []byte { // a packet of this host, as an ICMPv6 error quotes it
 		return datagram(peerMAC, l.mac, at(src, port), at(peer6, 1), 64)[atIP:]
 	}
 	sentTCP := func(src netip.Addr, port uint16) []byte {
@@ -167,31 +167,31 @@ func testUplinkICMP6(l *lab) {
 
 func testUplinkND(l *lab) {
 	group, groupMAC := solicitedNode(owned6)
-	ours, oursMAC := solicitedNode(shared6)
+	sharedGroup, sharedGroupMAC := solicitedNode(shared6)
 	source := linkOption(layers.ICMPv6OptSourceAddress, peerMAC)
-	asks := nd(groupMAC, peerMAC, peer6, group, 135, solicits(owned6, source))
+	solicitation := nd(groupMAC, peerMAC, peer6, group, 135, solicits(owned6, source))
 	l.wantReceived([]received{
-		{"solicitation for the owned address", asks, l.b, rxPort},
-		{"the same, port gone", asks, 0, rxPortGone},
+		{"solicitation for the owned address", solicitation, l.b, rxPort},
+		{"the same, port gone", solicitation, 0, rxPortGone},
 		{"the same, from the unspecified address", nd(groupMAC, peerMAC, nobody6, group, 135, solicits(owned6, nil)), l.b, rxPort},
 		{"the same, by unicast", nd(l.mac, peerMAC, peer6, owned6, 135, solicits(owned6, source)), l.b, rxPort},
 		{"the same, by unicast to the shared address", nd(l.mac, peerMAC, peer6, shared6, 135, solicits(owned6, source)), l.b, rxPort},
 		{"by unicast to the owned address, for the shared one", nd(l.mac, peerMAC, peer6, owned6, 135, solicits(shared6, source)), l.b, rxPort},
 		{"for the owned address, to all nodes", nd(l.mac, peerMAC, peer6, nodes6, 135, solicits(owned6, source)), l.b, rxPort},
 		{"the same by multicast", nd([]byte{0x33, 0x33, 0, 0, 0, 1}, peerMAC, peer6, nodes6, 135, solicits(owned6, source)), l.b, rxPass},
-		{"to another group's MAC address", edit(asks, 5, 0x78), l.b, rxPass},
-		{"to another group", edit(edit(asks, 53, 0x78), 5, 0x78), l.b, rxPass},
-		{"to a group of another scope", edit(asks, 39, 0x05), l.b, rxPass},
+		{"to another group's MAC address", edit(solicitation, 5, 0x78), l.b, rxPass},
+		{"to another group", edit(edit(solicitation, 53, 0x78), 5, 0x78), l.b, rxPass},
+		{"to a group of another scope", edit(solicitation, 39, 0x05), l.b, rxPass},
 		{"by broadcast", nd(bcast, peerMAC, peer6, group, 135, solicits(owned6, source)), l.b, rxPass},
 		{"to another host's MAC address", nd(peerMAC, peerMAC, peer6, group, 135, solicits(owned6, source)), l.b, rxPass},
-		{"for the shared address", nd(oursMAC, peerMAC, peer6, ours, 135, solicits(shared6, source)), l.b, rxPass},
+		{"for the shared address", nd(sharedGroupMAC, peerMAC, peer6, sharedGroup, 135, solicits(shared6, source)), l.b, rxPass},
 		{"for the shared address, by unicast", nd(l.mac, peerMAC, peer6, shared6, 135, solicits(shared6, source)), l.b, rxPass},
-		{"payload length beyond the frame", edit16(asks, atPayloadLength, 33), l.b, rxBadLength},
-		{"payload that ends before the target", edit16(asks, atPayloadLength, 23), l.b, rxPass},
-		{"in a fragment", fragment6(asks, 0, 1000, false), l.b, rxPass},
-		{"target cut off", asks[:77], l.b, rxTruncated},
-		{"header cut off", asks[:53], l.b, rxTruncated},
-		{"IP version 4", edit(asks, 14, 0x45), l.b, rxPass},
+		{"payload length beyond the frame", edit16(solicitation, atPayloadLength, 33), l.b, rxBadLength},
+		{"payload that ends before the target", edit16(solicitation, atPayloadLength, 23), l.b, rxPass},
+		{"in a fragment", fragment6(solicitation, 0, 1000, false), l.b, rxPass},
+		{"target cut off", solicitation[:77], l.b, rxTruncated},
+		{"header cut off", solicitation[:53], l.b, rxTruncated},
+		{"IP version 4", edit(solicitation, 14, 0x45), l.b, rxPass},
 		{"advertisement to the owned address", nd(l.mac, peerMAC, peer6, owned6, 136, advertises(peer6, 0x60, linkOption(layers.ICMPv6OptTargetAddress, peerMAC))), l.b, rxPort},
 		{"advertisement of the owned address by another host", nd(l.mac, peerMAC, peer6, shared6, 136, advertises(owned6, 0x60, nil)), l.b, rxPass},
 		{"advertisement to all nodes", nd([]byte{0x33, 0x33, 0, 0, 0, 1}, peerMAC, peer6, nodes6, 136, advertises(peer6, 0x20, nil)), l.b, rxPass},

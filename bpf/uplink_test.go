@@ -179,7 +179,7 @@ func testUplink(l *lab) {
 
 func testUplinkICMP(l *lab) {
 	at := netip.AddrPortFrom
-	sent := func(src netip.Addr, port uint16) []byte { // a packet of ours, as an ICMP error quotes it
+	sent := func(src netip.Addr, port uint16) []byte { // a packet of this host, as an ICMP error quotes it
 		return datagram(peerMAC, l.mac, at(src, port), at(peer, 1), 64)[atIP:]
 	}
 	sentTCP := func(src netip.Addr, port uint16) []byte {

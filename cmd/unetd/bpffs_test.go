@@ -62,7 +62,7 @@ func TestWarningOfPrivateBPFFS(t *testing.T) {
 	a := startApp(t, s.socket)
 	a.expect("open a frames=64 msg:1", "[msg:1]")
 	d.kill()
-	eventually(t, "the program on the uplink goes with unetd", func() bool { return !strings.Contains(attached(t, pair.A), "uplink:program") })
+	eventually(t, "the program is detached from the uplink", func() bool { return !strings.Contains(attached(t, pair.A), "uplink:program") })
 	a.kill()
 
 	mountBPFFS(t, s.bpffs, 0)

@@ -121,8 +121,8 @@ func newSite(t testing.TB, host *netlab.Host) *site {
 	return &site{host, socketPath(t), netlab.BPFFS(t)}
 }
 
-// command is a command of unetd with this site's paths. Flags in args override them.
-func (s *site) command(name string, args ...string) *exec.Cmd {
+// args is a command line of unetd with this site's paths. Flags in args override them.
+func (s *site) args(name string, args ...string) []string {
 	places := map[string][]string{
 		"serve":    {"--interface", s.host.Interface, "--socket", s.socket, "--bpffs", s.bpffs},
 		"capture":  {"--bpffs", s.bpffs},
@@ -135,14 +135,25 @@ func (s *site) command(name string, args ...string) *exec.Cmd {
 		"reload":   {"--socket", s.socket},
 		"drain":    {"--socket", s.socket},
 	}
-	return command(roleUnetd, slices.Concat([]string{name}, places[name], args)...)
+	return slices.Concat([]string{name}, places[name], args)
+}
+
+// command is a process of unetd with this site's paths.
+func (s *site) command(name string, args ...string) *exec.Cmd {
+	return command(roleUnetd, s.args(name, args...)...)
 }
 
 // run runs a command of unetd on the site's host. It expects exit code 0 and nothing on
 // stderr.
 func (s *site) run(t *testing.T, name string, args ...string) (stdout string) {
 	t.Helper()
-	code, stdout, stderr := finish(t, s.host, s.command(name, args...))
+	var code int
+	var stderr string
+	if name == "cleanup" { // opens links and locks, which only the end of its process may close
+		code, stdout, stderr = finish(t, s.host, s.command(name, args...))
+	} else {
+		code, stdout, stderr = runHere(t, s.host, s.args(name, args...)...)
+	}
 	if code != 0 || stderr != "" {
 		t.Errorf("unetd %s %v: exit %d, %s%s", name, args, code, stdout, stderr)
 	}

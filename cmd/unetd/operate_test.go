@@ -19,7 +19,7 @@ func TestRevokeReloadAndDrain(t *testing.T) {
 	d := s.serve(t, "--socket-mode", "0666", "--policy", file)
 	fails := func(want, name string, args ...string) {
 		t.Helper()
-		code, stdout, stderr := finish(t, pair.A, s.command(name, args...))
+		code, stdout, stderr := runHere(t, pair.A, s.args(name, args...)...)
 		if code != 1 || stdout != "" || stderr != "unetd: unetd at "+s.socket+": "+want+"\n" {
 			t.Errorf("%s %v: exit %d, %s%s, want %s", name, args, code, stdout, stderr, want)
 		}
@@ -45,7 +45,7 @@ func TestRevokeReloadAndDrain(t *testing.T) {
 	// A file that is no policy leaves the old policy in force.
 	says(file+": reloaded, 2 rules\nno rule has changed", "reload")
 	writePolicy(t, file, "\x00garbage")
-	code, stdout, stderr := finish(t, pair.A, s.command("reload"))
+	code, stdout, stderr := runHere(t, pair.A, s.args("reload")...)
 	if code != 1 || stdout != "" || !strings.HasPrefix(stderr, "unetd: unetd at "+s.socket+": the old policy stays: "+file+":") || strings.Count(stderr, "\n") != 1 {
 		t.Errorf("exit %d, %s%s", code, stdout, stderr)
 	}

@@ -144,12 +144,12 @@ func TestStatusErrors(t *testing.T) {
 		"--watch=nan":  "unetd: --watch NaN: want 0.1 to 86400 seconds: see unetd status --help",
 		"--watch=soon": "unetd: invalid argument ",
 	} {
-		code, stdout, stderr := finish(t, pair.A, s.command("status", strings.Fields(args)...))
+		code, stdout, stderr := runHere(t, pair.A, s.args("status", strings.Fields(args)...)...)
 		if code != exitUsage || stdout != "" || !strings.HasPrefix(stderr, want) || strings.Count(stderr, "\n") != 1 {
 			t.Errorf("%s: exit %d, %s%s, want %s", args, code, stdout, stderr, want)
 		}
 	}
-	if code, stdout, stderr := finish(t, pair.A, s.command("status")); code != exitFailure || stdout != "" || !strings.Contains(stderr, "unetd is not running at "+s.socket) {
+	if code, stdout, stderr := runHere(t, pair.A, s.args("status")...); code != exitFailure || stdout != "" || !strings.Contains(stderr, "unetd is not running at "+s.socket) {
 		t.Errorf("without unetd: exit %d, %s%s", code, stdout, stderr)
 	}
 

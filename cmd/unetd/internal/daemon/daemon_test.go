@@ -303,8 +303,7 @@ func TestFailedStartIsUndone(t *testing.T) {
 	}
 }
 
-// A second daemon does not disturb a running one, and the socket of a dead one does not
-// prevent the start of the next.
+// A second daemon does not start at the socket of a running one, which still serves.
 func TestSocketInUse(t *testing.T) {
 	s := newSocket(t)
 	if _, err := run(t, s, &fakeMux{}); err != nil {

@@ -63,12 +63,12 @@ func TestBindSetsMode0600(t *testing.T) {
 // The socket of a process that has ended is replaced.
 func TestStaleSocketIsReplaced(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
-	dead, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
+	crashed, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	dead.SetUnlinkOnClose(false)
-	dead.Close()
+	crashed.SetUnlinkOnClose(false)
+	crashed.Close()
 	l, err := Socket{Path: path, Mode: 0o600, GID: -1}.listen()
 	if err != nil {
 		t.Fatal(err)
@@ -157,14 +157,14 @@ func TestRemoveKeepsSocketOfNextDaemon(t *testing.T) {
 	}
 }
 
-// Of many daemons that start at once over a dead one's socket, one succeeds.
+// Of many daemons that start at once over the socket of a crashed one, one succeeds.
 func TestOneOfManyStartsSucceeds(t *testing.T) {
 	s := Socket{Path: filepath.Join(t.TempDir(), "s"), Mode: 0o600, GID: -1}
-	dead, err := s.listen()
+	crashed, err := s.listen()
 	if err != nil {
 		t.Fatal(err)
 	}
-	dead.crash()
+	crashed.crash()
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	var listeners []*listener
@@ -230,7 +230,7 @@ func TestStartWaitsForKilledDaemon(t *testing.T) {
 		}
 	}
 
-	dying, err := s.listen()
+	killed, err := s.listen()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -246,22 +246,22 @@ func TestStartWaitsForKilledDaemon(t *testing.T) {
 	startNext(func() error {
 		_, err := events.Read(make([]byte, unix.SizeofInotifyEvent)) // one event
 		return err
-	}, func() error { dying.crash(); return nil })
+	}, func() error { killed.crash(); return nil })
 
 	// The lock has been released, the socket is still open.
-	if dying, err = s.listen(); err != nil {
+	if killed, err = s.listen(); err != nil {
 		t.Fatal(err)
 	}
-	if err := dying.lock.release(); err != nil {
+	if err := killed.lock.release(); err != nil {
 		t.Fatal(err)
 	}
 	startNext(func() error {
-		c, err := dying.Accept()
+		c, err := killed.Accept()
 		if err == nil {
 			c.Close()
 		}
 		return err
-	}, dying.Close)
+	}, killed.Close)
 }
 
 // The lock is a file that only one daemon at a time can take, and is removed when it is released.
@@ -380,7 +380,7 @@ func TestCleanSocket(t *testing.T) {
 	}
 	l.crash()
 	if err := clean(); err != nil || len(reports) != 1 || !strings.HasSuffix(reports[0], "removed, no process serves it") {
-		t.Errorf("a dead one: %v, %v", reports, err)
+		t.Errorf("after a crash: %v, %v", reports, err)
 	}
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 0 {
 		t.Errorf("left behind: %v, %v", entries, err)

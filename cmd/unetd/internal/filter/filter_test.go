@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// A wrong filter is refused, and the error says what is wrong.
+// The errors of filters that are not correct name what is wrong.
 func TestBadFilters(t *testing.T) {
 	for text, want := range map[string]string{
 		"host":                          "missing",

@@ -158,7 +158,7 @@ func TestAgainstLibpcap(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got := f.Match(b, len(b), true); got != (n > 0) {
-				t.Errorf("%s: %v, libpcap says %v: % x", e.text, got, n > 0, b)
+				t.Errorf("%s: %v, libpcap has %v: % x", e.text, got, n > 0, b)
 				break
 			}
 		}

@@ -242,20 +242,20 @@ func TestListen(t *testing.T) {
 		t.Errorf("%q, %v", text, err)
 	}
 	// The socket of a process that has died.
-	dead, err := net.ListenUnix("unix", &net.UnixAddr{Name: path("dead"), Net: "unix"})
+	stale, err := net.ListenUnix("unix", &net.UnixAddr{Name: path("stale"), Net: "unix"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	dead.SetUnlinkOnClose(false)
-	dead.Close()
-	ln, err := Listen("unix:" + path("dead"))
+	stale.SetUnlinkOnClose(false)
+	stale.Close()
+	ln, err := Listen("unix:" + path("stale"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := ln.Close(); err != nil {
 		t.Error(err)
 	}
-	if _, err := os.Lstat(path("dead")); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Lstat(path("stale")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("left: %v", err)
 	}
 }

@@ -223,8 +223,7 @@ func TestNoDescriptorsWhileManyConnectionsWait(t *testing.T) {
 	holder := connectAs(t, 1001, socket)
 	connectAs(t, 1003, socket)
 	const threads, waiting, more = 2, 4, 50
-	// The last references to a file that cannot be closed are in connections that
-	// nobody has accepted yet.
+	// The last references to a file that cannot be closed are in connections that are not accepted yet.
 	for range waiting + 1 {
 		fd, err := unix.Openat(f.root, "w", unix.O_RDWR|unix.O_CLOEXEC, 0)
 		if err != nil {
