@@ -12,7 +12,7 @@ func TestECN(t *testing.T) {
 	on, off := bare, bare
 	on.ECN, off.ECN = ECNOn, ECNOff
 	runScripts(t, []script{
-		{name: "asked for, and agreed on", cfg: on, opts: Options{Cork: -1}, text: `
+		{name: "dial asks for ECN and the peer agrees", cfg: on, opts: Options{Cork: -1}, text: `
 			dial
 			> SEC 0:0
 			< SAE 0:0 ack 1 mss 1000
@@ -20,7 +20,7 @@ func TestECN(t *testing.T) {
 			write 1500
 			> A 1:1000 ack 1 ect
 			> PA 1001:500 ack 1 ect`},
-		{name: "asked for, and not answered", cfg: on, text: `
+		{name: "dial asks for ECN and the peer does not agree", cfg: on, text: `
 			dial
 			> SEC 0:0
 			< SA 0:0 ack 1 mss 1000
@@ -31,14 +31,14 @@ func TestECN(t *testing.T) {
 			> A 1001:0 ack 101
 			count congestion_marks 0
 			count congestion_echoes 0`},
-		{name: "an answer that only mirrors the flags is none", cfg: on, text: `
+		{name: "a SYN,ACK with the flags of the SYN does not agree to ECN", cfg: on, text: `
 			dial
 			> SEC 0:0
 			< SAEC 0:0 ack 1 mss 1000
 			> A 1:0 ack 1
 			write 1000
 			> PA 1:1000 ack 1`},
-		{name: "a SYN that comes again does not ask, but its answer may come to the first", cfg: on, text: `
+		{name: "a retransmitted SYN does not ask for ECN, but the answer to the first SYN may agree", cfg: on, text: `
 			dial
 			> SEC 0:0
 			+1s
@@ -49,7 +49,7 @@ func TestECN(t *testing.T) {
 			> PA 1:1000 ack 1
 			< A 1:100 ack 1001 ce
 			> AE 1001:0 ack 101`},
-		{name: "not asked for, agreed on", cfg: bare, text: `
+		{name: "a listener agrees to ECN if the peer asks", cfg: bare, text: `
 			listen
 			< SEC 0:0 mss 1000
 			> SAE 0:0 ack 1
@@ -57,7 +57,7 @@ func TestECN(t *testing.T) {
 			accept
 			write 1000
 			> PA 1:1000 ack 1 ect`},
-		{name: "nor asked for by the peer", cfg: on, text: `
+		{name: "a listener does not offer ECN if the peer does not ask", cfg: on, text: `
 			listen
 			< S 0:0 mss 1000
 			> SA 0:0 ack 1
@@ -65,15 +65,15 @@ func TestECN(t *testing.T) {
 			accept
 			write 1000
 			> PA 1:1000 ack 1`},
-		{name: "a SYN with one of the flags does not ask", cfg: on, text: `
+		{name: "a SYN with only ECE does not ask for ECN", cfg: on, text: `
 			listen
 			< SE 0:0 mss 1000
 			> SA 0:0 ack 1`},
-		{name: "nor one that is marked", cfg: on, text: `
+		{name: "a SYN with a congestion mark does not ask for ECN", cfg: on, text: `
 			listen
 			< SEC 0:0 mss 1000 ce
 			> SA 0:0 ack 1`},
-		{name: "the peer asks no more", cfg: bare, text: `
+		{name: "a peer that repeats its SYN without ECN gets none", cfg: bare, text: `
 			listen
 			< SEC 0:0 mss 1000
 			> SAE 0:0 ack 1
@@ -83,7 +83,7 @@ func TestECN(t *testing.T) {
 			accept
 			write 1000
 			> PA 1:1000 ack 1`},
-		{name: "off", cfg: off, text: `
+		{name: "ECNOff: a listener does not agree", cfg: off, text: `
 			listen
 			< SEC 0:0 mss 1000
 			> SA 0:0 ack 1
@@ -91,10 +91,10 @@ func TestECN(t *testing.T) {
 			accept
 			write 1000
 			> PA 1:1000 ack 1`},
-		{name: "not offered unless it is on", cfg: bare, text: `
+		{name: "dial does not ask for ECN by default", cfg: bare, text: `
 			dial
 			> S 0:0`},
-		{name: "a cookie remembers it", cfg: Config{}, lopt: ListenOptions{SynQueue: 1}, text: `
+		{name: "ECN is agreed on with a SYN cookie", cfg: Config{}, lopt: ListenOptions{SynQueue: 1}, text: `
 			listen
 			other S
 			< SEC 0:0 mss 1460 ts 500
@@ -103,7 +103,7 @@ func TestECN(t *testing.T) {
 			accept
 			write 1000
 			> PA 1:1000 ack 1 ect`},
-		{name: "data that is marked is echoed until the sender has answered", cfg: bare, text: `
+		{name: "ECE is sent after marked data until CWR arrives", cfg: bare, text: `
 			listen
 			< SEC 0:0 mss 1000
 			> SAE 0:0 ack 1
@@ -124,7 +124,7 @@ func TestECN(t *testing.T) {
 			< A 9001:100 ack 11 ce
 			> AE 11:0 ack 401
 			count congestion_marks 3`},
-		{name: "an echo reduces the window, once for a window of data", cfg: on, text: `
+		{name: "ECE reduces the congestion window once for each window of data", cfg: on, text: `
 			dial
 			> SEC 0:0
 			+10ms
@@ -161,7 +161,7 @@ func TestECN(t *testing.T) {
 			< AE 1:0 ack 12001 win 60000	# sent after CWR arrived: another mark
 			count congestion_echoes 2
 			window 4900`},
-		{name: "what is sent again is not to be marked, nor a window probe, a FIN, an ACK", cfg: on, text: `
+		{name: "retransmissions, window probes, FINs and ACKs are not ECT", cfg: on, text: `
 			dial
 			> SEC 0:0
 			< SAE 0:0 ack 1 win 60000 mss 1000
@@ -210,7 +210,7 @@ func TestECNAndLoss(t *testing.T) {
 			+10ms
 			`
 	runScripts(t, []script{
-		{name: "an echo, then a loss", cfg: cfg, text: ten + `
+		{name: "a loss after ECE does not reduce the window again", cfg: cfg, text: ten + `
 			< AE 1:0 ack 1001 win 60000
 			window 7000
 			< AE 1:0 ack 1001 win 60000 sack 2001-5001
@@ -226,7 +226,7 @@ func TestECNAndLoss(t *testing.T) {
 			> A 14001:1000 ack 1 ect
 			> A 15001:1000 ack 1 ect
 			> A 16001:1000 ack 1 ect`},
-		{name: "a loss, then an echo", cfg: cfg, text: ten + `
+		{name: "a recovery in which ECE arrives is not undone", cfg: cfg, text: ten + `
 			< A 1:0 ack 1 win 60000 sack 1001-4001
 			> A 1:1000 ack 1
 			count fast_recoveries 1

@@ -40,7 +40,7 @@ const (
 
 func TestPathMTU(t *testing.T) {
 	runScripts(t, []script{
-		{name: "no segment of that size was ever acknowledged: effective at once, sent again at once, no congestion", cfg: withSack, text: fresh + `
+		{name: "before a segment of that size was acknowledged a report is effective at once and is no congestion", cfg: withSack, text: fresh + `
 			toolarge 1:1500 1400
 			> A 1:1360 ack 1
 			> A 1361:1360 ack 1
@@ -59,7 +59,7 @@ func TestPathMTU(t *testing.T) {
 			< A 1:0 ack 5841 win 60000
 			window 14600
 			count timeouts 0`},
-		{name: "against what was acknowledged: not before the segment is lost", cfg: withSack, text: proven + `
+		{name: "after a segment of that size was acknowledged a report waits until the quoted segment is lost", cfg: withSack, text: proven + `
 			toolarge 5841:1500 1400
 			path 1500
 			count mtu_reports_held 1
@@ -80,7 +80,7 @@ func TestPathMTU(t *testing.T) {
 			+10ms
 			< A 1:0 ack 11681 win 60000
 			window 14600`},
-		{name: "likewise, and the segments behind it tell", cfg: withSack, text: proven + `
+		{name: "after a segment of that size was acknowledged, SACKs of later segments confirm the report", cfg: withSack, text: proven + `
 			toolarge 5841:1500 1400
 			< A 1:0 ack 5841 win 60000 sack 7301-8761
 			path 1500
@@ -93,7 +93,7 @@ func TestPathMTU(t *testing.T) {
 			count fast_recoveries 0
 			< A 1:0 ack 11681 win 60000
 			window 14600`},
-		{name: "a lie: what it quotes is acknowledged", cfg: withSack, text: proven + `
+		{name: "a report about a segment that is then acknowledged has no effect", cfg: withSack, text: proven + `
 			toolarge 7301:1500 576
 			< A 1:0 ack 7301 win 60000
 			count mtu_reports_refuted 0
@@ -102,7 +102,7 @@ func TestPathMTU(t *testing.T) {
 			< A 1:0 ack 11681 win 60000
 			path 1500
 			count mtu_reports_accepted 0`},
-		{name: "what cannot be true", cfg: withSack, text: fresh + `
+		{name: "impossible reports are counted and have no effect", cfg: withSack, text: fresh + `
 			toolarge 1:1500 1500	# 1500 would have passed
 			toolarge 1:1400 1450
 			toolarge 1:1501 1400	# no segment of that size was sent
@@ -112,7 +112,7 @@ func TestPathMTU(t *testing.T) {
 			toolarge 0:1500 1400
 			count icmp_unmatched 2
 			path 1500`},
-		{name: "no lie makes segments tiny", cfg: withSack, text: fresh + `
+		{name: "a reported MTU below 576 counts as 576", cfg: withSack, text: fresh + `
 			toolarge 1:1500 68
 			path 576
 			> A 1:536 ack 1
@@ -127,7 +127,7 @@ func TestPathMTU(t *testing.T) {
 			> A 4825:536 ack 1
 			> PA 5361:480 ack 1
 			window 14600`},
-		{name: "an old router reports no MTU: the next plateau", cfg: withSack, text: fresh + `
+		{name: "a report without an MTU selects the next plateau", cfg: withSack, text: fresh + `
 			toolarge 1:1500 0
 			path 1492
 			> A 1:1452 ack 1
@@ -135,14 +135,14 @@ func TestPathMTU(t *testing.T) {
 			> A 2905:1452 ack 1
 			> A 4357:1452 ack 1
 			> PA 5809:32 ack 1`},
-		{name: "a report has no effect while the connection is opened", cfg: withSack, text: `
+		{name: "a report during the handshake has no effect", cfg: withSack, text: `
 			dial
 			> S 0:0
 			toolarge 0:60 40
 			toolarge 0:1500 1400
 			count mtu_reports_bad 2
 			path 1500`},
-		{name: "a small segment in flight is not sent again", cfg: withSack, text: fresh + `
+		{name: "a smaller MTU does not retransmit segments that fit it", cfg: withSack, text: fresh + `
 			+10ms
 			< A 1:0 ack 5841 win 60000
 			write 100
@@ -150,7 +150,7 @@ func TestPathMTU(t *testing.T) {
 			mtu 1000
 			path 1000
 			lost 0`},
-		{name: "the link takes less than before", cfg: withSack, text: proven + `
+		{name: "a smaller MTU of the link retransmits larger segments at once", cfg: withSack, text: proven + `
 			mtu 1000
 			> A 5841:960 ack 1
 			> A 6801:960 ack 1
@@ -166,7 +166,7 @@ func TestPathMTU(t *testing.T) {
 			path 1500
 			write 1460
 			> PA 11681:1460 ack 1`},
-		{name: "another connection's word counts as long as nothing larger has arrived", cfg: withSack, text: fresh + `
+		{name: "an MTU from another connection is used before a larger segment was acknowledged", cfg: withSack, text: fresh + `
 			suggest 1400
 			> A 1:1360 ack 1
 			> A 1361:1360 ack 1
@@ -175,7 +175,7 @@ func TestPathMTU(t *testing.T) {
 			> PA 5441:400 ack 1
 			suggest 1450
 			path 1400`},
-		{name: "and not after that", cfg: withSack, text: proven + `
+		{name: "an MTU from another connection is ignored after a larger segment was acknowledged", cfg: withSack, text: proven + `
 			suggest 1400
 			path 1500`},
 	})
@@ -216,7 +216,7 @@ func TestBlackHole(t *testing.T) {
 	withSack := withSack
 	withSack.noPacing = true
 	runScripts(t, []script{
-		{name: "two timeouts, a segment that passes, and an MTU probe that does", cfg: withSack, text: blackHole + `
+		{name: "two timeouts make segments smaller, and an acknowledged MTU probe makes them larger again", cfg: withSack, text: blackHole + `
 			write 20000
 			> A 13141:1460 ack 1
 			> A 14601:984 ack 1
@@ -234,7 +234,7 @@ func TestBlackHole(t *testing.T) {
 			events path
 			count mtu_probes_lost 0
 			> A 23457:1460 ack 1`},
-		{name: "an MTU probe that does not, and nothing else is lost: in small segments again, no congestion", cfg: withSack, text: blackHole + `
+		{name: "a lost MTU probe is sent again in small segments and is no congestion", cfg: withSack, text: blackHole + `
 			write 20000
 			> A 13141:1460 ack 1
 			> A 14601:984 ack 1

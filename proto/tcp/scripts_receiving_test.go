@@ -8,7 +8,7 @@ import (
 
 func TestReceiving(t *testing.T) {
 	runScripts(t, []script{
-		{name: "in order", cfg: noOptions, text: `
+		{name: "data in order", cfg: noOptions, text: `
 			both:
 			read 1 = none
 			< A 1:600 ack 1
@@ -22,7 +22,7 @@ func TestReceiving(t *testing.T) {
 			< A 606:5 ack 1
 			> A 1:0 ack 611
 			events readable`},
-		{name: "a hole, filled", cfg: Config{NoTimestamps: true, NoWindowScale: true}, text: `
+		{name: "a gap is filled, with SACK", cfg: Config{NoTimestamps: true, NoWindowScale: true}, text: `
 			listen
 			< S 0:0 sackok
 			> SA 0:0 ack 1 sackok
@@ -50,11 +50,11 @@ func TestReceiving(t *testing.T) {
 			> A 11:0 ack 1001 sack 701-801	# the first range that came twice (RFC 2883)
 			read 2000 = 1000
 			count overlap_mismatch 0`},
-		{name: "no SACK without agreement", cfg: noOptions, text: `
+		{name: "no SACK blocks unless SACK was agreed on", cfg: noOptions, text: `
 			both:
 			< A 101:100 ack 1
 			> A 1:0 ack 1 sack -`},
-		{name: "overlaps: the first wins", cfg: noOptions, text: `
+		{name: "overlapping data: the bytes that came first are kept", cfg: noOptions, text: `
 			both:
 			< A 101:100 ack 1
 			> A 1:0 ack 1
@@ -64,7 +64,7 @@ func TestReceiving(t *testing.T) {
 			< A 1:50 ack 1
 			> A 1:0 ack 251
 			read 50 = 50`},
-		{name: "overlaps: the first wins, also over data in order", cfg: noOptions, text: `
+		{name: "overlapping data: out-of-order bytes that came first are kept", cfg: noOptions, text: `
 			both:
 			< A 101:100 ack 1
 			> A 1:0 ack 1
@@ -102,7 +102,7 @@ func TestReceiving(t *testing.T) {
 			state CLOSE-WAIT
 			read 1000 = 150
 			read 1 = EOF`},
-		{name: "a FIN, and data that came before and lies behind it", cfg: noOptions, text: `
+		{name: "a FIN before out-of-order data that lies beyond it", cfg: noOptions, text: `
 			both:
 			< A 11:100 ack 1 baddata
 			> A 1:0 ack 1
@@ -111,7 +111,7 @@ func TestReceiving(t *testing.T) {
 			state CLOSE-WAIT
 			read 1000 = 10
 			read 1 = EOF`},
-		{name: "a FIN out of order, in the middle of such data", cfg: noOptions, text: `
+		{name: "a FIN out of order, in the middle of out-of-order data", cfg: noOptions, text: `
 			both:
 			< A 11:100 ack 1
 			> A 1:0 ack 1
@@ -133,18 +133,18 @@ func TestReceiving(t *testing.T) {
 			read 1000 = 150
 			count duplicate_bytes 50
 			count out_of_window 1`},
-		{name: "a bad checksum: dropped", cfg: noOptions, text: `
+		{name: "a segment with a bad checksum is dropped", cfg: noOptions, text: `
 			both:
 			< A 1:100 ack 1 badsum
 			count bad_checksum 1
 			read 1 = none`},
-		{name: "urgent data comes in line", cfg: noOptions, text: `
+		{name: "urgent data is delivered in line", cfg: noOptions, text: `
 			both:
 			< UA 1:100 ack 1 urg 50
 			> A 1:0 ack 101
 			read 1000 = 100
 			count urgent_pointers 1`},
-		{name: "adaptive: every second full segment", cfg: noOptions, opts: Options{AdaptiveAck: true, MTU: 576}, text: `
+		{name: "adaptive ACK: every second full segment is acknowledged", cfg: noOptions, opts: Options{AdaptiveAck: true, MTU: 576}, text: `
 			both:
 			< A 1:536 ack 1
 			> nothing
@@ -156,7 +156,7 @@ func TestReceiving(t *testing.T) {
 			> A 1:0 ack 1609
 			< A 1609:10 ack 1	# a smaller segment is acknowledged at once
 			> A 1:0 ack 1619`},
-		{name: "adaptive: the ACK rides on the answer", cfg: noOptions, opts: Options{AdaptiveAck: true}, text: `
+		{name: "adaptive ACK: the ACK is sent with the answer", cfg: noOptions, opts: Options{AdaptiveAck: true}, text: `
 			both:
 			< A 1:10 ack 1
 			> A 1:0 ack 11
@@ -180,7 +180,7 @@ func TestReceiving(t *testing.T) {
 			> A 41:0 ack 51
 			< A 51:10 ack 41
 			> A 41:0 ack 61`},
-		{name: "at once, but in one segment with what is written first", cfg: noOptions, text: `
+		{name: "an ACK is sent with data that is written before it is emitted", cfg: noOptions, text: `
 			both:
 			hold
 			< A 1:10 ack 1
@@ -188,7 +188,7 @@ func TestReceiving(t *testing.T) {
 			go
 			> PA 1:10 ack 11
 			> nothing`},
-		{name: "one ACK for all that has been received", cfg: noOptions, text: `
+		{name: "one ACK for all segments of a batch", cfg: noOptions, text: `
 			both:
 			hold
 			< A 1:536 ack 1
@@ -198,7 +198,7 @@ func TestReceiving(t *testing.T) {
 			go
 			> A 1:0 ack 1609
 			> nothing`},
-		{name: "after CloseRead it is discarded", cfg: noOptions, text: `
+		{name: "data after CloseRead is acknowledged and discarded", cfg: noOptions, text: `
 			both:
 			< A 1:100 ack 1
 			> A 1:0 ack 101
@@ -286,7 +286,7 @@ func TestDuplicatesAreToldOf(t *testing.T) {
 			> A 1:0 ack 501 sack 2001-2501,1001-1501,3001-3501
 			< A 1001:1500 ack 1
 			> A 1:0 ack 501 sack 1001-1501,1001-2501,3001-3501`},
-		{name: "it begins inside of one run and ends inside of the next", cfg: withSack, text: open + `
+		{name: "the segment begins within one run and ends within the next", cfg: withSack, text: open + `
 			< A 200:100 ack 1
 			> A 1:0 ack 1 sack 200-300
 			< A 400:100 ack 1
@@ -295,7 +295,7 @@ func TestDuplicatesAreToldOf(t *testing.T) {
 			> A 1:0 ack 1 sack 600-700,400-500,200-300
 			< A 250:225 ack 1
 			> A 1:0 ack 1 sack 250-300,200-500,600-700`},
-		{name: "it begins in a hole, or fills the first and ends in one", cfg: withSack, text: open + `
+		{name: "the segment begins in a gap, or fills the first gap and ends in the next", cfg: withSack, text: open + `
 			< A 201:100 ack 1
 			> A 1:0 ack 1 sack 201-301
 			< A 401:100 ack 1
@@ -309,7 +309,7 @@ func TestDuplicatesAreToldOf(t *testing.T) {
 			read 500
 			write 5
 			> PA 1:5 ack 501 sack -`},
-		{name: "one ACK for several segments: the first, and what joins it", cfg: withSack, text: open + `
+		{name: "one ACK for several duplicates reports the first and what adjoins it", cfg: withSack, text: open + `
 			< A 1:1500 ack 1
 			> A 1:0 ack 1501
 			hold
@@ -318,7 +318,7 @@ func TestDuplicatesAreToldOf(t *testing.T) {
 			< A 1201:100 ack 1
 			go
 			> A 1:0 ack 1501 sack 1-1001`},
-		{name: "not without SACK", cfg: noOptions, text: `
+		{name: "no D-SACK unless SACK was agreed on", cfg: noOptions, text: `
 			both:
 			< A 1:500 ack 1
 			> A 1:0 ack 501
@@ -329,7 +329,7 @@ func TestDuplicatesAreToldOf(t *testing.T) {
 
 func TestOptionsAgreed(t *testing.T) {
 	runScripts(t, []script{
-		{name: "all offered, all taken", text: `
+		{name: "all options are agreed on", text: `
 			dial
 			> S 0:0 mss 1460 ws 7 sackok ts 0/0
 			+3ms
@@ -338,7 +338,7 @@ func TestOptionsAgreed(t *testing.T) {
 			write 2776
 			> A 1:1388 ack 1 ts 3/77
 			> PA 1389:1388 ack 1 ts 3/77`},
-		{name: "none taken", text: `
+		{name: "the peer accepts no option", text: `
 			dial
 			> S 0:0 mss 1460 ws 7 sackok ts 0/0
 			< SA 0:0 ack 1
@@ -355,7 +355,7 @@ func TestOptionsAgreed(t *testing.T) {
 			> A 4289:536 ack 1
 			< A 1:100 ack 1 ts 5	# what was not agreed on is ignored
 			> A 4825:0 ack 101 ts -`},
-		{name: "a listener takes what is offered", text: `
+		{name: "a listener accepts the options that the SYN offers", text: `
 			listen
 			< S 0:0 mss 1000 ws 2 ts 5
 			> SA 0:0 ack 1 mss 1460 ws 7 ts 0/5
@@ -364,11 +364,11 @@ func TestOptionsAgreed(t *testing.T) {
 			state ESTABLISHED
 			< A 101:1 ack 1 ts 7/0
 			> A 1:0 ack 1 sack - ts 0/6`},
-		{name: "and nothing else", text: `
+		{name: "a listener does not use options that the SYN does not offer", text: `
 			listen
 			< S 0:0 sackok
 			> SA 0:0 ack 1 ws - sackok ts -`},
-		{name: "a tiny MSS", cfg: noOptions, text: `
+		{name: "the least MSS is 48", cfg: noOptions, text: `
 			dial
 			> S 0:0
 			< SA 0:0 ack 1 mss 1
@@ -395,7 +395,7 @@ func TestOptionsAgreed(t *testing.T) {
 			> A 1:0 ack 1 ts 0/501
 			< R 1:0			# a RST needs none
 			state CLOSED`},
-		{name: "a RST has a timestamp", cfg: Config{NoSACK: true, NoWindowScale: true}, text: `
+		{name: "a RST carries a timestamp", cfg: Config{NoSACK: true, NoWindowScale: true}, text: `
 			listen
 			< S 0:0 ts 500
 			> SA 0:0 ack 1
@@ -418,7 +418,7 @@ func TestOptionsAgreed(t *testing.T) {
 			> A 1:0 ack 31 ts 0/512
 			< A 31:10 ack 1 ts 520/0
 			> A 1:0 ack 41 ts 0/520`},
-		{name: "a timestamp of 25 days ago is not compared", cfg: Config{NoSACK: true, NoWindowScale: true}, text: `
+		{name: "PAWS does not compare with a timestamp that is 25 days old", cfg: Config{NoSACK: true, NoWindowScale: true}, text: `
 			listen
 			< S 0:0 ts 500
 			> SA 0:0 ack 1
@@ -427,7 +427,7 @@ func TestOptionsAgreed(t *testing.T) {
 			+600h
 			< A 1:10 ack 1 ts 400/0
 			> A 1:0 ack 11`},
-		{name: "SACK blocks that are received are kept, if they are possible", cfg: Config{NoTimestamps: true, NoWindowScale: true}, opts: Options{Cork: -1}, text: `
+		{name: "SACK blocks are accepted if they are within the data in flight", cfg: Config{NoTimestamps: true, NoWindowScale: true}, opts: Options{Cork: -1}, text: `
 			listen
 			< S 0:0 sackok
 			> SA 0:0 ack 1
@@ -447,7 +447,7 @@ func TestOptionsAgreed(t *testing.T) {
 
 func TestKeepAlive(t *testing.T) {
 	runScripts(t, []script{
-		{name: "answered", cfg: noOptions, text: `
+		{name: "keepalive probes that are answered", cfg: noOptions, text: `
 			both:
 			keepalive 3
 			+9s
@@ -467,7 +467,7 @@ func TestKeepAlive(t *testing.T) {
 			> nothing
 			keepalive 3
 			state ESTABLISHED`},
-		{name: "not answered", cfg: noOptions, text: `
+		{name: "keepalive probes that are not answered", cfg: noOptions, text: `
 			both:
 			keepalive 3
 			+10s
@@ -480,7 +480,7 @@ func TestKeepAlive(t *testing.T) {
 			> RA 1:0 ack 1
 			err ETIMEDOUT
 			count keep_alives 3`},
-		{name: "answered late: the keepalive probes are counted anew", cfg: noOptions, text: `
+		{name: "an answer resets the count of keepalive probes", cfg: noOptions, text: `
 			both:
 			keepalive 3
 			+10s
@@ -499,7 +499,7 @@ func TestKeepAlive(t *testing.T) {
 			+1s
 			> RA 1:0 ack 1
 			err ETIMEDOUT`},
-		{name: "the peer does not have the connection", cfg: noOptions, text: `
+		{name: "a peer without the connection answers the keepalive probe with a RST", cfg: noOptions, text: `
 			both:
 			keepalive 3
 			+10s
@@ -507,7 +507,7 @@ func TestKeepAlive(t *testing.T) {
 			< R 1:0
 			err ECONNRESET
 			> nothing`},
-		{name: "data in flight: the user timeout applies", cfg: noOptions, opts: Options{UserTimeout: 20 * time.Millisecond, KeepAlive: KeepAlive{Enable: true, Idle: 10 * time.Millisecond, Interval: time.Millisecond, Count: 1}}, text: `
+		{name: "with data in flight the user timeout applies", cfg: noOptions, opts: Options{UserTimeout: 20 * time.Millisecond, KeepAlive: KeepAlive{Enable: true, Idle: 10 * time.Millisecond, Interval: time.Millisecond, Count: 1}}, text: `
 			both:
 			write 1
 			> PA 1:1 ack 1
@@ -519,7 +519,7 @@ func TestKeepAlive(t *testing.T) {
 			> RA 2:0 ack 1
 			err ETIMEDOUT
 			count keep_alives 0`},
-		{name: "turned off", cfg: noOptions, text: `
+		{name: "keepalive is turned off", cfg: noOptions, text: `
 			both:
 			keepalive 3
 			+10s
@@ -528,13 +528,13 @@ func TestKeepAlive(t *testing.T) {
 			timer never
 			+1h
 			state ESTABLISHED`},
-		{name: "answers the peer's", cfg: noOptions, text: `
+		{name: "keepalive probes of the peer are answered", cfg: noOptions, text: `
 			both:
 			< A 0:0 ack 1
 			> A 1:0 ack 1
 			< A 0:1 ack 1		# with a byte of garbage, as some do
 			> A 1:0 ack 1`},
-		{name: "not while data is in flight", cfg: noOptions, opts: Options{KeepAlive: KeepAlive{Enable: true, Idle: time.Second}}, text: `
+		{name: "no keepalive probe while data is in flight", cfg: noOptions, opts: Options{KeepAlive: KeepAlive{Enable: true, Idle: time.Second}}, text: `
 			both:
 			write 1
 			> PA 1:1 ack 1
@@ -581,7 +581,7 @@ func TestTimeWaitReuse(t *testing.T) {
 			`
 	ts := Config{NoSACK: true, NoWindowScale: true}
 	runScripts(t, []script{
-		{name: "a SYN with a higher number", cfg: noOptions, text: closed + `
+		{name: "a SYN with a higher sequence number", cfg: noOptions, text: closed + `
 			< S 3:0
 			> SA 0:0 ack 4 new yes
 			count time_wait_used 1
@@ -589,7 +589,7 @@ func TestTimeWaitReuse(t *testing.T) {
 			accept
 			< A 4:10 ack 1
 			> A 1:0 ack 14`},
-		{name: "a SYN with a lower one", cfg: noOptions, text: closed + `
+		{name: "a SYN with a lower sequence number", cfg: noOptions, text: closed + `
 			+1s
 			< S 1:0
 			> A 2:0 ack 2
@@ -597,11 +597,11 @@ func TestTimeWaitReuse(t *testing.T) {
 		{name: "a SYN with a later timestamp (RFC 6191)", cfg: ts, text: closedTS + `
 			< S -500:0 ts 503
 			> SA 0:0 ack -499 new yes`},
-		{name: "a SYN with an earlier one", cfg: ts, text: closedTS + `
+		{name: "a SYN with an earlier timestamp", cfg: ts, text: closedTS + `
 			+1s
 			< S 5000:0 ts 501
 			> A 2:0 ack 2`},
-		{name: "without the timestamp that was agreed on", cfg: ts, text: closedTS + `
+		{name: "a segment without the timestamp that was agreed on", cfg: ts, text: closedTS + `
 			+1s
 			< FA 1:0 ack 2
 			> nothing
@@ -636,7 +636,7 @@ func TestTimeWaitReuse(t *testing.T) {
 			< A 1:0 ack 2		# left of the window
 			> A 2:0 ack 2
 			count challenge_acks 4`},
-		{name: "bare segments are answered ten times, then ten times a second", cfg: noOptions, text: closed +
+		{name: "segments without data are answered ten times, then ten times a second", cfg: noOptions, text: closed +
 			strings.Repeat("< A 3:0 ack 2\n> A 2:0 ack 2\n", 10) + `
 			< A 3:0 ack 2
 			> nothing
@@ -648,15 +648,15 @@ func TestTimeWaitReuse(t *testing.T) {
 			> A 2:0 ack 2
 			< A 3:0 ack 2
 			> nothing`},
-		{name: "we open it again", cfg: noOptions, text: closed + `
+		{name: "dial of the same pair", cfg: noOptions, text: closed + `
 			redial
 			> S 0:0 new yes
 			count time_wait_used 1`},
-		{name: "we open it again, with timestamps", cfg: ts, text: closedTS + `
+		{name: "dial of the same pair, with timestamps", cfg: ts, text: closedTS + `
 			redial
 			> S 0:0 new yes
 			count time_wait_used 1`},
-		{name: "we open it again after a connection that we opened", cfg: noOptions, text: `
+		{name: "dial of the same pair after a dialed connection", cfg: noOptions, text: `
 			dial
 			established
 			closewrite
@@ -667,7 +667,7 @@ func TestTimeWaitReuse(t *testing.T) {
 			redial
 			> S 0:0 new yes
 			count time_wait_used 1`},
-		{name: "we open it again, but our last ACK was lost", cfg: noOptions, text: closed + `
+		{name: "dial of the same pair when the last ACK was lost", cfg: noOptions, text: closed + `
 			redial
 			> S 0:0 new yes
 			< A 2:0 ack -65536	# the peer is in LAST-ACK
@@ -676,7 +676,7 @@ func TestTimeWaitReuse(t *testing.T) {
 			> S 0:0
 			< SA 70000:0 ack 1
 			> A 1:0 ack 70001`},
-		{name: "we open it again, and the peer is in TIME-WAIT too", cfg: ts, text: closedTS + `
+		{name: "dial of the same pair when the peer is in TIME-WAIT too", cfg: ts, text: closedTS + `
 			redial			# in the same millisecond: the number is higher
 			> S 0:0 new yes ts 0/0
 			+1ms

@@ -34,7 +34,7 @@ const tenSegments = `
 
 func TestRecovery(t *testing.T) {
 	runScripts(t, []script{
-		{name: "the first is lost: the third SACK sends it again, then the window is 7", cfg: withSack, text: tenSegments + `
+		{name: "the first segment is lost: the third SACK starts the retransmission", cfg: withSack, text: tenSegments + `
 			< A 1:0 ack 1 win 60000 sack 1001-2001
 			> A 10001:1000 ack 1	# limited transmit (RFC 3042)
 			< A 1:0 ack 1 win 60000 sack 1001-3001
@@ -64,7 +64,7 @@ func TestRecovery(t *testing.T) {
 			> A 18001:1000 ack 1
 			count timeouts 0
 			count bytes_retransmitted 1000`},
-		{name: "two lost of ten, in one round trip", cfg: withSack, text: tenSegments + `
+		{name: "two of ten segments are lost and repaired in one round trip", cfg: withSack, text: tenSegments + `
 			< A 1:0 ack 1001 win 60000
 			> A 10001:1000 ack 1	# slow start
 			> A 11001:1000 ack 1
@@ -119,7 +119,7 @@ func TestRecovery(t *testing.T) {
 			+2500us
 			> A 3001:1000 ack 1
 			count fast_recoveries 1`},
-		{name: "later than that is loss, until a D-SACK shows that it is not", cfg: withSack, text: tenSegments + `
+		{name: "reordering of more than a quarter of a round trip is loss until a D-SACK arrives", cfg: withSack, text: tenSegments + `
 			< A 1:0 ack 1 win 60000 sack 1001-2001
 			> A 10001:1000 ack 1
 			+2500us
@@ -140,7 +140,7 @@ func TestRecovery(t *testing.T) {
 			> A 18001:1000 ack 1
 			> A 19001:1000 ack 1`},
 		// As in one batch of frames: nothing is sent in between.
-		{name: "what seemed lost arrives before anything was sent again: undone", cfg: withSack, text: tenSegments + `
+		{name: "an ACK of all segments before the retransmission undoes the recovery", cfg: withSack, text: tenSegments + `
 			hold
 			< A 1:0 ack 1 win 60000 sack 1001-2001
 			< A 1:0 ack 1 win 60000 sack 1001-3001
@@ -162,7 +162,7 @@ func TestRecovery(t *testing.T) {
 			> A 18001:1000 ack 1
 			> A 19001:1000 ack 1
 			count bytes_retransmitted 0`},
-		{name: "the same, and not all is acknowledged", cfg: withSack, text: tenSegments + `
+		{name: "an ACK of all lost segments before the retransmission undoes the recovery", cfg: withSack, text: tenSegments + `
 			hold
 			< A 1:0 ack 1 win 60000 sack 1001-4001
 			lost 1000
@@ -174,7 +174,7 @@ func TestRecovery(t *testing.T) {
 			> A 11001:1000 ack 1
 			> A 12001:1000 ack 1
 			> A 13001:1000 ack 1`},
-		{name: "the same without SACK", cfg: noOptions, text: tenSegments + `
+		{name: "without SACK: an ACK before the retransmission undoes the recovery", cfg: noOptions, text: tenSegments + `
 			hold
 			< A 1:0 ack 1 win 60000
 			< A 1:0 ack 1 win 60000
@@ -194,7 +194,7 @@ func TestRecovery(t *testing.T) {
 			> A 17001:1000 ack 1
 			> A 18001:1000 ack 1
 			> A 19001:1000 ack 1`},
-		{name: "one of two that seemed lost arrives: the other may be lost", cfg: withSack, text: tenSegments + `
+		{name: "an ACK of one of two lost segments does not undo the recovery", cfg: withSack, text: tenSegments + `
 			hold
 			< A 1:0 ack 1 win 60000 sack 1001-2001,3001-6001
 			lost 2000
@@ -214,7 +214,7 @@ func TestRecovery(t *testing.T) {
 			> A 15001:1000 ack 1
 			> A 16001:1000 ack 1
 			count recoveries_undone 0`},
-		{name: "a timeout whose answer comes before it has sent anything: undone", cfg: withSack, text: tenSegments + `
+		{name: "an ACK of all segments between timeout and retransmission undoes the timeout", cfg: withSack, text: tenSegments + `
 			+10ms
 			> A 10001:1000 ack 1		# a loss probe
 			hold
@@ -235,7 +235,7 @@ func TestRecovery(t *testing.T) {
 			> A 18001:1000 ack 1
 			> A 19001:1000 ack 1
 			> A 20001:1000 ack 1`},
-		{name: "a retransmission is lost again: RACK detects it", cfg: withSack, text: tenSegments + `
+		{name: "RACK detects a lost retransmission", cfg: withSack, text: tenSegments + `
 			< A 1:0 ack 1 win 60000 sack 1001-4001
 			> A 1:1000 ack 1
 			+1ms
@@ -256,7 +256,7 @@ func TestRecovery(t *testing.T) {
 			> A 20001:1000 ack 1
 			count timeouts 0
 			count bytes_retransmitted 2000`},
-		{name: "ACKs are lost", cfg: withSack, text: tenSegments + `
+		{name: "one SACK shows that five segments are lost", cfg: withSack, text: tenSegments + `
 			< A 1:0 ack 1 win 60000 sack 5001-10001	# the first of five
 			> A 1:1000 ack 1
 			> A 1001:1000 ack 1
@@ -274,7 +274,7 @@ func TestRecovery(t *testing.T) {
 			> A 15001:1000 ack 1
 			> A 16001:1000 ack 1
 			count timeouts 0`},
-		{name: "the peer takes back what it has sacked: a timeout sends all of it", cfg: withSack, text: tenSegments + `
+		{name: "the peer discards what it has SACKed: a timeout retransmits all of it", cfg: withSack, text: tenSegments + `
 			< A 1:0 ack 1 win 60000 sack 1001-10001
 			> A 1:1000 ack 1
 			> A 10001:1000 ack 1
@@ -295,7 +295,7 @@ func TestRecovery(t *testing.T) {
 			> A 2001:1000 ack 1
 			> A 3001:1000 ack 1
 			count timeouts 1`},
-		{name: "without SACK: three duplicates, NewReno", cfg: noOptions, text: tenSegments + `
+		{name: "without SACK: three duplicate ACKs start NewReno recovery", cfg: noOptions, text: tenSegments + `
 			< A 1:0 ack 1 win 60000
 			> A 10001:1000 ack 1
 			< A 1:0 ack 1 win 60000
@@ -336,7 +336,7 @@ func TestLossProbe(t *testing.T) {
 	// Only ten segments.
 	onlyTen := strings.NewReplacer("write 30000", "write 10000", "> A 9001", "> PA 9001").Replace(tenSegments)
 	runScripts(t, []script{
-		{name: "two of the last are lost: the answer to the loss probe shows it", cfg: withSack, text: onlyTen + `
+		{name: "the last two segments are lost: the SACK of the loss probe starts the recovery", cfg: withSack, text: onlyTen + `
 			< A 1:0 ack 8001 win 60000
 			timer 20ms			# two round trips
 			+20ms
@@ -350,7 +350,7 @@ func TestLossProbe(t *testing.T) {
 			+10ms
 			< A 1:0 ack 10001 win 60000
 			timer never`},
-		{name: "the last arrives before the loss probe has left", cfg: withSack, text: onlyTen + `
+		{name: "a SACK of the last segment cancels the loss probe", cfg: withSack, text: onlyTen + `
 			< A 1:0 ack 8001 win 60000
 			hold
 			+20ms				# the loss probe is due
@@ -363,7 +363,7 @@ func TestLossProbe(t *testing.T) {
 			+10ms
 			< A 1:0 ack 10001 win 60000
 			timer never`},
-		{name: "the last is lost, and the loss probe repairs it", cfg: withSack, text: onlyTen + `
+		{name: "the last segment is lost and the loss probe repairs it", cfg: withSack, text: onlyTen + `
 			< A 1:0 ack 9001 win 60000
 			timer 25ms			# the time of the retransmission timer
 			+25ms
@@ -378,7 +378,7 @@ func TestLossProbe(t *testing.T) {
 			< A 1:0 ack 11001 win 60000	# no D-SACK: it was lost
 			window 7000
 			count timeouts 0`},
-		{name: "the last was only late", cfg: withSack, text: onlyTen + `
+		{name: "the last segment is late: a D-SACK shows that the loss probe was not needed", cfg: withSack, text: onlyTen + `
 			< A 1:0 ack 9001 win 60000
 			+25ms
 			> PA 9001:1000 ack 1
@@ -391,7 +391,7 @@ func TestLossProbe(t *testing.T) {
 			timer 51ms			# the peer is left more time
 			< A 1:0 ack 11001 win 60000
 			window 18000`},
-		{name: "new data is sent as the loss probe", cfg: withSack, text: tenSegments + `
+		{name: "the loss probe is new data if there is some", cfg: withSack, text: tenSegments + `
 			timer 10ms
 			+10ms
 			> A 10001:1000 ack 1
@@ -402,7 +402,7 @@ func TestLossProbe(t *testing.T) {
 			count timeouts 1
 			window 1000
 			timer 60ms`},
-		{name: "a FIN is the last, and is the loss probe", cfg: withSack, text: `
+		{name: "the loss probe is the last segment with the FIN", cfg: withSack, text: `
 			dial
 			> S 0:0
 			+10ms
@@ -422,7 +422,7 @@ func TestLossProbe(t *testing.T) {
 			> A 1001:500 ack 1
 			< A 1:0 ack 2502 win 60000
 			state FIN-WAIT-2`},
-		{name: "without SACK there is none", cfg: noOptions, text: onlyTen + `
+		{name: "without SACK there is no loss probe", cfg: noOptions, text: onlyTen + `
 			< A 1:0 ack 9001 win 60000
 			+25ms
 			> PA 9001:1000 ack 1
@@ -452,7 +452,7 @@ const timedOutProbed = tenSegments + `
 func TestForwardRecovery(t *testing.T) {
 	onlyTen := strings.NewReplacer("write 30000", "write 10000", "> A 9001", "> PA 9001")
 	runScripts(t, []script{
-		{name: "without SACK: it was too early", cfg: noOptions, text: timedOut + `
+		{name: "without SACK: an ACK of data that was not sent again undoes the timeout", cfg: noOptions, text: timedOut + `
 			< A 1:0 ack 1001 win 60000
 			> A 10001:1000 ack 1	# two new segments
 			> A 11001:1000 ack 1
@@ -466,7 +466,7 @@ func TestForwardRecovery(t *testing.T) {
 			> A 13001:1000 ack 1
 			timer 122ms			# twice the timeout: the backoff stays (RFC 6298)
 			count bytes_retransmitted 1000`},
-		{name: "without SACK: a duplicate shows that it was not", cfg: noOptions, text: timedOut + `
+		{name: "without SACK: a duplicate ACK after the new data confirms the timeout", cfg: noOptions, text: timedOut + `
 			< A 1:0 ack 1001 win 60000
 			> A 10001:1000 ack 1
 			> A 11001:1000 ack 1
@@ -474,12 +474,12 @@ func TestForwardRecovery(t *testing.T) {
 			> A 1001:1000 ack 1
 			count recoveries_undone 0
 			window 2000`},
-		{name: "without SACK: so does an ACK before the first", cfg: noOptions, text: timedOut + `
+		{name: "without SACK: a duplicate ACK before the first ACK confirms the timeout", cfg: noOptions, text: timedOut + `
 			< A 1:0 ack 1 win 60000
 			< A 1:0 ack 1001 win 60000
 			> A 1001:1000 ack 1
 			> A 2001:1000 ack 1`},
-		{name: "the second timeout in a row may be a black hole", cfg: noOptions, text: timedOut + `
+		{name: "the second timeout in a row starts black-hole detection", cfg: noOptions, text: timedOut + `
 			+60ms
 			> A 1:984 ack 1
 			> A 985:16 ack 1
@@ -488,7 +488,7 @@ func TestForwardRecovery(t *testing.T) {
 			> A 1001:984 ack 1
 			> A 1985:984 ack 1
 			count recoveries_undone 0`},
-		{name: "the new ones are not answered: the next timeout sends all of it", cfg: noOptions, text: timedOut + `
+		{name: "a timeout after the new segments retransmits all segments", cfg: noOptions, text: timedOut + `
 			< A 1:0 ack 1001 win 60000
 			> A 10001:1000 ack 1
 			> A 11001:1000 ack 1
@@ -498,7 +498,7 @@ func TestForwardRecovery(t *testing.T) {
 			> A 1985:984 ack 1
 			> A 2969:984 ack 1
 			count recoveries_undone 0`},
-		{name: "nothing is new", cfg: noOptions, text: onlyTen.Replace(timedOut) + `
+		{name: "without new data all segments are sent again", cfg: noOptions, text: onlyTen.Replace(timedOut) + `
 			< A 1:0 ack 1001 win 60000
 			> A 1001:1000 ack 1
 			> A 2001:1000 ack 1
@@ -508,11 +508,11 @@ func TestForwardRecovery(t *testing.T) {
 			> A 5001:1000 ack 1
 			> A 6001:1000 ack 1
 			count recoveries_undone 0`},
-		{name: "there is no room for what is new", cfg: noOptions, text: timedOut + `
+		{name: "without room in the window for new data all segments are sent again", cfg: noOptions, text: timedOut + `
 			< A 1:0 ack 1001 win 9000
 			> A 1001:1000 ack 1
 			> A 2001:1000 ack 1`},
-		{name: "everything has arrived", cfg: noOptions, text: timedOut + `
+		{name: "an ACK of all segments after the timeout", cfg: noOptions, text: timedOut + `
 			< A 1:0 ack 10001 win 60000
 			lost 0
 			> A 10001:1000 ack 1
@@ -525,7 +525,7 @@ func TestForwardRecovery(t *testing.T) {
 			> A 17001:1000 ack 1
 			> A 18001:1000 ack 1
 			count recoveries_undone 0`},
-		{name: "SACK: what was not sent again arrives", cfg: withSack, text: timedOutProbed + `
+		{name: "SACK of data that was not sent again undoes the timeout", cfg: withSack, text: timedOutProbed + `
 			< A 1:0 ack 1001 win 60000
 			> A 11001:1000 ack 1
 			> A 12001:1000 ack 1
@@ -534,14 +534,14 @@ func TestForwardRecovery(t *testing.T) {
 			lost 0
 			window 10000
 			timer 2.5ms`},
-		{name: "SACK: only what is new arrives", cfg: withSack, text: timedOutProbed + `
+		{name: "SACK of only the new data confirms the timeout", cfg: withSack, text: timedOutProbed + `
 			< A 1:0 ack 1001 win 60000
 			> A 11001:1000 ack 1
 			> A 12001:1000 ack 1
 			< A 1:0 ack 1001 win 60000 sack 11001-12001
 			> A 1001:1000 ack 1
 			count recoveries_undone 0`},
-		{name: "SACK: what comes before the first has no effect", cfg: withSack, text: timedOutProbed + `
+		{name: "SACK before the first ACK has no effect", cfg: withSack, text: timedOutProbed + `
 			< A 1:0 ack 1 win 60000 sack 1001-2001
 			> nothing
 			< A 1:0 ack 2001 win 60000
@@ -549,7 +549,7 @@ func TestForwardRecovery(t *testing.T) {
 			> A 12001:1000 ack 1
 			< A 1:0 ack 3001 win 60000
 			count recoveries_undone 1`},
-		{name: "not after a recovery that was under way", cfg: withSack, text: tenSegments + `
+		{name: "no F-RTO for a timeout during fast recovery", cfg: withSack, text: tenSegments + `
 			< A 1:0 ack 1 win 60000 sack 1001-4001
 			> A 1:1000 ack 1
 			+30ms
@@ -563,7 +563,7 @@ func TestForwardRecovery(t *testing.T) {
 			> A 7001:1000 ack 1
 			> A 8001:1000 ack 1
 			count recoveries_undone 0`},
-		{name: "timestamps show at once that it was too early", cfg: Config{NoWindowScale: true, NoSACK: true}, text: `
+		{name: "a timestamp of the first transmission undoes the timeout at once", cfg: Config{NoWindowScale: true, NoSACK: true}, text: `
 			dial
 			> S 0:0 ts 0/0
 			+10ms

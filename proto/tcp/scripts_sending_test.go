@@ -8,7 +8,7 @@ import (
 func TestSending(t *testing.T) {
 	noCork := Options{Cork: -1}
 	runScripts(t, []script{
-		{name: "data and its acknowledgment", cfg: noOptions, text: `
+		{name: "data is sent and acknowledged", cfg: noOptions, text: `
 			both:
 			write 10
 			> PA 1:10 ack 1
@@ -28,7 +28,7 @@ func TestSending(t *testing.T) {
 			> nothing		# the rest is corked
 			+30us
 			> PA 2001:500 ack 1`},
-		{name: "corked data goes with the ACK of all", cfg: noOptions, text: `
+		{name: "corked data is sent when all is acknowledged", cfg: noOptions, text: `
 			both:
 			write 10
 			> PA 1:10 ack 1
@@ -36,7 +36,7 @@ func TestSending(t *testing.T) {
 			write 10
 			< A 1:0 ack 11
 			> PA 11:20 ack 1`},
-		{name: "corked data goes when a segment is full", cfg: noOptions, text: `
+		{name: "corked data is sent when a segment is full", cfg: noOptions, text: `
 			both:
 			write 10
 			> PA 1:10 ack 1
@@ -46,7 +46,7 @@ func TestSending(t *testing.T) {
 			> A 11:536 ack 1
 			+30us
 			> PA 547:64 ack 1`},
-		{name: "corked data goes when the writer waits", cfg: noOptions, text: `
+		{name: "corked data is sent when the writer waits", cfg: noOptions, text: `
 			both:
 			write 10
 			> PA 1:10 ack 1
@@ -57,7 +57,7 @@ func TestSending(t *testing.T) {
 			> nothing
 			+30us
 			> PA 21:10 ack 1`},
-		{name: "no cork", cfg: noOptions, opts: noCork, text: `
+		{name: "without a cork small writes are sent at once", cfg: noOptions, opts: noCork, text: `
 			both:
 			write 10
 			> PA 1:10 ack 1
@@ -76,7 +76,7 @@ func TestSending(t *testing.T) {
 			write 5
 			closewrite		# a FIN may follow, so nothing is gained by waiting
 			> PFA 21:5 ack 1`},
-		{name: "a FIN follows the data", cfg: noOptions, text: `
+		{name: "the FIN is sent with the last data", cfg: noOptions, text: `
 			both:
 			write 10
 			> PA 1:10 ack 1
@@ -86,7 +86,7 @@ func TestSending(t *testing.T) {
 			write 5 = EPIPE
 			< A 1:0 ack 22
 			state FIN-WAIT-2`},
-		{name: "the send buffer", cfg: noOptions, opts: Options{SendBuffer: 4000}, text: `
+		{name: "a full send buffer", cfg: noOptions, opts: Options{SendBuffer: 4000}, text: `
 			both:
 			hold
 			write 3000
@@ -110,7 +110,7 @@ func TestSending(t *testing.T) {
 			< A 1:0 ack 4001
 			events			# no second event
 			state ESTABLISHED`},
-		{name: "lending", cfg: noOptions, opts: noCork, text: `
+		{name: "lent data is returned when it is acknowledged", cfg: noOptions, opts: noCork, text: `
 			both:
 			lend 700
 			> A 1:536 ack 1
@@ -125,7 +125,7 @@ func TestSending(t *testing.T) {
 			< A 1:0 ack 745
 			returned 2
 			events returned`},
-		{name: "lent memory comes back from a connection that fails", cfg: noOptions, text: `
+		{name: "lent data is returned when the connection fails", cfg: noOptions, text: `
 			both:
 			lend 100
 			> PA 1:100 ack 1
@@ -138,7 +138,7 @@ func TestSending(t *testing.T) {
 
 func TestRetransmission(t *testing.T) {
 	runScripts(t, []script{
-		{name: "all of it again, the timer doubles", cfg: noOptions, opts: Options{Cork: -1}, text: `
+		{name: "the timeout doubles, and all data is sent again", cfg: noOptions, opts: Options{Cork: -1}, text: `
 			both:
 			write 600
 			> A 1:536 ack 1
@@ -158,7 +158,7 @@ func TestRetransmission(t *testing.T) {
 			timer never
 			count timeouts 2
 			count bytes_retransmitted 1136`},
-		{name: "an acknowledgment of more than was sent again", cfg: noOptions, opts: Options{Cork: -1}, text: `
+		{name: "an ACK of more than was sent again", cfg: noOptions, opts: Options{Cork: -1}, text: `
 			both:
 			write 600
 			> A 1:536 ack 1
@@ -167,7 +167,7 @@ func TestRetransmission(t *testing.T) {
 			> A 1:536 ack 1
 			< A 1:0 ack 601
 			timer never`},
-		{name: "a FIN again", cfg: noOptions, text: `
+		{name: "the FIN is sent again with the data before it", cfg: noOptions, text: `
 			both:
 			write 10
 			> PA 1:10 ack 1
@@ -177,7 +177,7 @@ func TestRetransmission(t *testing.T) {
 			> PFA 1:10 ack 1
 			< A 1:0 ack 12
 			state FIN-WAIT-2`},
-		{name: "a SYN again, 1, 2, 4 s, until the limit", cfg: noOptions, text: `
+		{name: "a SYN is sent again after 1, 2, 4 s until the connect timeout", cfg: noOptions, text: `
 			dial
 			> S 0:0
 			+1s
@@ -200,7 +200,7 @@ func TestRetransmission(t *testing.T) {
 			events readable writable finished
 			write 1 = ETIMEDOUT
 			read 1 = EOF`},
-		{name: "after a SYN that was lost the first timeout is 3 s", cfg: noOptions, text: `
+		{name: "the first timeout is 3 s if the SYN was sent again", cfg: noOptions, text: `
 			dial
 			> S 0:0
 			+1s
@@ -210,7 +210,7 @@ func TestRetransmission(t *testing.T) {
 			write 1
 			> PA 1:1 ack 1
 			timer 3s`},
-		{name: "a SYN-ACK again, five times", cfg: noOptions, text: `
+		{name: "a SYN,ACK is sent again five times", cfg: noOptions, text: `
 			listen
 			< S 0:0
 			> SA 0:0 ack 1
@@ -229,7 +229,7 @@ func TestRetransmission(t *testing.T) {
 			+32s
 			state LISTEN
 			count passive_opens 1`},
-		{name: "RFC 6298, a sample of 100 ms", cfg: noOptions, text: `
+		{name: "a round trip of 0 gives the least timeout", cfg: noOptions, text: `
 			both:
 			+1s
 			write 1
@@ -238,7 +238,7 @@ func TestRetransmission(t *testing.T) {
 			write 1
 			> PA 2:1 ack 1
 			timer 5ms`},
-		{name: "Karn: what was sent twice is not timed without timestamps", cfg: noOptions, text: `
+		{name: "Karn: data that was sent twice is not timed without timestamps", cfg: noOptions, text: `
 			both:
 			write 1
 			> PA 1:1 ack 1
@@ -276,7 +276,7 @@ func TestRetransmission(t *testing.T) {
 			+39ms
 			< A 1:0 ack 4
 			count bytes_retransmitted 3`},
-		{name: "timed with timestamps", cfg: Config{NoSACK: true, NoWindowScale: true}, text: `
+		{name: "timestamps measure the round trip of data that was sent twice", cfg: Config{NoSACK: true, NoWindowScale: true}, text: `
 			listen
 			< S 0:0 ts 500
 			> SA 0:0 ack 1 ts 0/500
@@ -315,7 +315,7 @@ func TestRetransmission(t *testing.T) {
 			write 1
 			> PA 3:1 ack 1
 			count bytes_retransmitted 3`},
-		{name: "also after loss probes that were too early", cfg: Config{NoWindowScale: true}, text: `
+		{name: "the timeout rises above the delay of the peer's acknowledgments after needless loss probes", cfg: Config{NoWindowScale: true}, text: `
 			# As Linux does: it delays the acknowledgment by 40 ms, and answers data
 			# that it has already at once, with a D-SACK and the timestamp of that.
 			listen
@@ -365,7 +365,7 @@ func TestRetransmission(t *testing.T) {
 			write 100
 			> PA 201:100 ack 1
 			timer 5ms`},
-		{name: "the user timeout", cfg: noOptions, opts: Options{UserTimeout: 20 * time.Millisecond}, text: `
+		{name: "the user timeout without an answer", cfg: noOptions, opts: Options{UserTimeout: 20 * time.Millisecond}, text: `
 			both:
 			write 1
 			> PA 1:1 ack 1
@@ -393,7 +393,7 @@ func TestRetransmission(t *testing.T) {
 			> RA 2:0 ack 1
 			read 1 = EHOSTUNREACH
 			write 1 = EPIPE`},
-		{name: "the user timeout, and the peer has sent something after that", cfg: noOptions, opts: Options{UserTimeout: 20 * time.Millisecond}, text: `
+		{name: "the user timeout when the peer has answered after an ICMP error", cfg: noOptions, opts: Options{UserTimeout: 20 * time.Millisecond}, text: `
 			both:
 			write 1
 			> PA 1:1 ack 1
@@ -409,7 +409,7 @@ func TestRetransmission(t *testing.T) {
 			+2ms
 			> RA 3:0 ack 1
 			read 1 = ETIMEDOUT`},
-		{name: "window probes without an answer, and an ICMP error", cfg: noOptions, opts: Options{UserTimeout: 20 * time.Millisecond}, text: `
+		{name: "the user timeout of window probes after an ICMP error", cfg: noOptions, opts: Options{UserTimeout: 20 * time.Millisecond}, text: `
 			both:
 			< A 1:0 ack 1 win 0
 			write 100
@@ -426,7 +426,7 @@ func TestRetransmission(t *testing.T) {
 
 func TestWindow(t *testing.T) {
 	runScripts(t, []script{
-		{name: "no more than the window", cfg: noOptions, opts: Options{Cork: -1}, text: `
+		{name: "no more is sent than the window permits", cfg: noOptions, opts: Options{Cork: -1}, text: `
 			both:
 			< A 1:0 ack 1 win 1000
 			write 2000
@@ -521,7 +521,7 @@ func TestWindow(t *testing.T) {
 			+5ms
 			> RA 2:0 ack 1
 			err ETIMEDOUT`},
-		{name: "the window closes behind what is in flight", cfg: noOptions, text: `
+		{name: "the window closes before data in flight is acknowledged", cfg: noOptions, text: `
 			both:
 			write 100
 			> PA 1:100 ack 1
@@ -534,7 +534,7 @@ func TestWindow(t *testing.T) {
 			< A 1:0 ack 1 win 1000
 			> PA 1:100 ack 1
 			count timeouts 0`},
-		{name: "a window that shrinks", cfg: noOptions, opts: Options{Cork: -1, UserTimeout: 25 * time.Millisecond}, text: `
+		{name: "the peer's window shrinks", cfg: noOptions, opts: Options{Cork: -1, UserTimeout: 25 * time.Millisecond}, text: `
 			both:
 			write 1608
 			> A 1:536 ack 1
@@ -559,7 +559,7 @@ func TestWindow(t *testing.T) {
 			< A 1:0 ack 1073 win 5000
 			> A 1073:536 ack 1
 			> PA 1609:20 ack 1`},
-		{name: "a closed window: a closed connection ends all the same", cfg: noOptions, opts: Options{UserTimeout: 20 * time.Millisecond}, text: `
+		{name: "a closed connection ends although the peer's window stays closed", cfg: noOptions, opts: Options{UserTimeout: 20 * time.Millisecond}, text: `
 			both:
 			< A 1:0 ack 1 win 0
 			write 100
@@ -591,7 +591,7 @@ func TestWindow(t *testing.T) {
 			< A 1:0 ack 1 win 1000
 			write 10
 			> nothing`},
-		{name: "but one that acknowledges something new changes the window", cfg: noOptions, opts: Options{Cork: -1}, text: `
+		{name: "an old segment that acknowledges new data changes the window", cfg: noOptions, opts: Options{Cork: -1}, text: `
 			both:
 			write 1072
 			> A 1:536 ack 1
@@ -626,7 +626,7 @@ func TestWindow(t *testing.T) {
 			> A 1:0 ack 2 win 32768	# rounded down, the right edge would have moved left
 			< A 2:62 ack 1
 			> A 1:0 ack 64 win 32767`},
-		{name: "a scale above 14 is 14", cfg: Config{NoTimestamps: true, NoSACK: true}, text: `
+		{name: "a window scale above 14 counts as 14", cfg: Config{NoTimestamps: true, NoSACK: true}, text: `
 			dial
 			> S 0:0 ws 7
 			< SA 0:0 ack 1 ws 200 win 0
@@ -662,7 +662,7 @@ func TestWindow(t *testing.T) {
 			< A 3001:100 ack 1
 			> A 1:0 ack 3101 win 1900
 			count beyond_window 2`},
-		{name: "data beyond the window is cut, the FIN with it", cfg: noOptions, opts: Options{ReceiveBuffer: 2048}, text: `
+		{name: "data beyond the window is discarded, and the FIN too", cfg: noOptions, opts: Options{ReceiveBuffer: 2048}, text: `
 			both:
 			< FA 1:3000 ack 1
 			> A 1:0 ack 2049 win 0
@@ -673,7 +673,7 @@ func TestWindow(t *testing.T) {
 			< FA 2049:952 ack 1
 			> A 1:0 ack 3002
 			state CLOSE-WAIT`},
-		{name: "a closed window: only ACK, RST and URG count", cfg: noOptions, opts: Options{ReceiveBuffer: 2048}, text: `
+		{name: "a closed window: only ACK, RST and URG are processed", cfg: noOptions, opts: Options{ReceiveBuffer: 2048}, text: `
 			both:
 			write 10
 			> PA 1:10 ack 1

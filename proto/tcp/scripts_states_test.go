@@ -30,7 +30,7 @@ func TestFigures(t *testing.T) {
 			< A 1:10 ack 1
 			> A 1:0 ack 11
 			read 100 = 10`},
-		{name: "7, simultaneous, by the figure", cfg: noOptions, text: `
+		{name: "7, simultaneous open", cfg: noOptions, text: `
 			dial
 			> S 0:0
 			< S 0:0
@@ -39,7 +39,7 @@ func TestFigures(t *testing.T) {
 			< SA 0:0 ack 1
 			state ESTABLISHED
 			events writable connected`},
-		{name: "7, simultaneous, the other's SYN-ACK is lost and it has seen ours", cfg: noOptions, text: `
+		{name: "7, simultaneous open, the peer's SYN,ACK comes after its ACK", cfg: noOptions, text: `
 			dial
 			> S 0:0
 			< S 0:0
@@ -138,7 +138,7 @@ func TestFigures(t *testing.T) {
 
 func TestListenerQueues(t *testing.T) {
 	runScripts(t, []script{
-		{name: "a full accept queue holds the handshake back", cfg: noOptions, lopt: ListenOptions{AcceptQueue: 1}, text: `
+		{name: "a full accept queue delays the end of the handshake", cfg: noOptions, lopt: ListenOptions{AcceptQueue: 1}, text: `
 			listen
 			< S 0:0
 			> SA 0:0 ack 1
@@ -161,13 +161,13 @@ func TestListenerQueues(t *testing.T) {
 			accept
 			< S 0:0
 			> SA 0:0 ack 1`},
-		{name: "neither SYN, ACK nor RST", cfg: noOptions, text: `
+		{name: "a segment without SYN, ACK and RST is ignored", cfg: noOptions, text: `
 			listen
 			< - 0:10
 			> nothing
 			count no_syn 1
 			count no_ack 0`},
-		{name: "a cookie, with timestamps", lopt: ListenOptions{SynQueue: 1}, text: `
+		{name: "a cookie with timestamps keeps the options", lopt: ListenOptions{SynQueue: 1}, text: `
 			listen
 			other S
 			< S 0:0 mss 1400 ws 5 sackok ts 500
@@ -185,7 +185,7 @@ func TestListenerQueues(t *testing.T) {
 			write 3000		# the window is 3200
 			> A 1:1388 ack 101
 			> A 1389:1388 ack 101`},
-		{name: "a cookie without timestamps: no options", lopt: ListenOptions{SynQueue: 1}, text: `
+		{name: "a cookie without timestamps has no options but the MSS", lopt: ListenOptions{SynQueue: 1}, text: `
 			listen
 			other S
 			< S 0:0 mss 1450 ws 5 sackok
@@ -201,7 +201,7 @@ func TestListenerQueues(t *testing.T) {
 			+110s
 			< A 1:0 ack 1
 			state-of-pair ESTABLISHED`},
-		{name: "a cookie that is too old", cfg: noOptions, lopt: ListenOptions{SynQueue: 1}, text: `
+		{name: "a cookie of more than three minutes ago is refused", cfg: noOptions, lopt: ListenOptions{SynQueue: 1}, text: `
 			listen
 			other S
 			< S 0:0
@@ -215,7 +215,7 @@ func TestListenerQueues(t *testing.T) {
 			< A 1:0 ack 1
 			> R 1:0
 			count cookies_bad 1`},
-		{name: "a cookie that was changed", cfg: noOptions, lopt: ListenOptions{SynQueue: 1}, text: `
+		{name: "a changed cookie is refused", cfg: noOptions, lopt: ListenOptions{SynQueue: 1}, text: `
 			listen
 			other S
 			< S 0:0
@@ -229,7 +229,7 @@ func TestListenerQueues(t *testing.T) {
 			count cookies_bad 3
 			< A 1:0 ack 1
 			state-of-pair ESTABLISHED`},
-		{name: "a cookie for a full accept queue", cfg: noOptions, lopt: ListenOptions{SynQueue: 1, AcceptQueue: 1}, text: `
+		{name: "a cookie is accepted later if the accept queue is full", cfg: noOptions, lopt: ListenOptions{SynQueue: 1, AcceptQueue: 1}, text: `
 			listen
 			other S
 			< S 0:0
@@ -241,13 +241,13 @@ func TestListenerQueues(t *testing.T) {
 			accept
 			< A 1:0 ack 1
 			state-of-pair ESTABLISHED`},
-		{name: "no cookies", cfg: noOptions, lopt: ListenOptions{SynQueue: 1, NoCookies: true}, text: `
+		{name: "NoCookies: SYNs are dropped when the SYN queue is full", cfg: noOptions, lopt: ListenOptions{SynQueue: 1, NoCookies: true}, text: `
 			listen
 			other S
 			< S 0:0
 			> nothing
 			count syn_dropped 1`},
-		{name: "closing a listener", cfg: noOptions, text: `
+		{name: "closing a listener resets connections that were not accepted", cfg: noOptions, text: `
 			listen
 			< S 0:0
 			> SA 0:0 ack 1
@@ -258,14 +258,14 @@ func TestListenerQueues(t *testing.T) {
 			+1ms
 			< S 0:0
 			> RA 0:0 ack 1 zero yes`},
-		{name: "closing a listener in the handshake", cfg: noOptions, text: `
+		{name: "closing a listener resets handshakes", cfg: noOptions, text: `
 			listen
 			< S 0:0
 			> SA 0:0 ack 1
 			unlisten
 			> RA 1:0 ack 1
 			events`},
-		{name: "a connection that ends before it is accepted", cfg: noOptions, text: `
+		{name: "a connection that the peer resets before it is accepted", cfg: noOptions, text: `
 			listen
 			< S 0:0
 			> SA 0:0 ack 1
@@ -275,7 +275,7 @@ func TestListenerQueues(t *testing.T) {
 			accept
 			read 100 = 10
 			read 1 = ECONNRESET`},
-		{name: "data, FIN and all before it is accepted", cfg: noOptions, text: `
+		{name: "data and FIN before the connection is accepted", cfg: noOptions, text: `
 			listen
 			< S 0:0
 			> SA 0:0 ack 1
@@ -286,7 +286,7 @@ func TestListenerQueues(t *testing.T) {
 			read 100 = 10
 			read 1 = EOF
 			events`},
-		{name: "data in the SYN is not taken", cfg: noOptions, text: `
+		{name: "data and FIN in the SYN are ignored", cfg: noOptions, text: `
 			listen
 			< SF 0:10
 			> SA 0:0 ack 1
@@ -339,7 +339,7 @@ func TestListenConflicts(t *testing.T) {
 
 func TestClosing(t *testing.T) {
 	runScripts(t, []script{
-		{name: "half-close: data still comes", cfg: noOptions, text: `
+		{name: "half-close: data is still received", cfg: noOptions, text: `
 			both:
 			closewrite
 			> FA 1:0 ack 1
@@ -362,7 +362,7 @@ func TestClosing(t *testing.T) {
 			state TIME-WAIT
 			+2s
 			err none`},
-		{name: "half-close: data still goes", cfg: noOptions, text: `
+		{name: "half-close: data is still sent", cfg: noOptions, text: `
 			both:
 			< FA 1:0 ack 1
 			> A 1:0 ack 2
@@ -378,14 +378,14 @@ func TestClosing(t *testing.T) {
 			< A 2:0 ack 102
 			state CLOSED
 			err none`},
-		{name: "FIN and ACK of ours in one: no FIN-WAIT-2", cfg: noOptions, text: `
+		{name: "a FIN that acknowledges our FIN skips FIN-WAIT-2", cfg: noOptions, text: `
 			both:
 			closewrite
 			> FA 1:0 ack 1
 			< FA 1:0 ack 2
 			> A 2:0 ack 2
 			state TIME-WAIT`},
-		{name: "closing, with data after the FIN of the peer", cfg: noOptions, text: `
+		{name: "simultaneous close while data is in flight", cfg: noOptions, text: `
 			both:
 			write 1000
 			> A 1:536 ack 1
@@ -401,7 +401,7 @@ func TestClosing(t *testing.T) {
 			> PFA 537:464 ack 2
 			< A 2:0 ack 1002
 			state TIME-WAIT`},
-		{name: "close with data that was not read", cfg: noOptions, text: `
+		{name: "close with unread data sends a RST", cfg: noOptions, text: `
 			both:
 			< A 1:100 ack 1
 			> A 1:0 ack 101
@@ -409,7 +409,7 @@ func TestClosing(t *testing.T) {
 			> RA 1:0 ack 101
 			state CLOSED
 			events readable writable finished`},
-		{name: "data after close", cfg: noOptions, text: `
+		{name: "data after close is answered with a RST", cfg: noOptions, text: `
 			both:
 			close
 			> FA 1:0 ack 1
@@ -417,7 +417,7 @@ func TestClosing(t *testing.T) {
 			> RA 2:0 ack 1
 			state CLOSED
 			count data_after_close 1`},
-		{name: "a peer that never closes", cfg: noOptions, text: `
+		{name: "a peer that does not close: FIN-WAIT-2 ends after a minute", cfg: noOptions, text: `
 			both:
 			close
 			> FA 1:0 ack 1
@@ -430,7 +430,7 @@ func TestClosing(t *testing.T) {
 			> nothing
 			< FA 1:0 ack 2
 			> R 2:0`},
-		{name: "a peer that never closes, closed later", cfg: noOptions, text: `
+		{name: "FIN-WAIT-2 ends a minute after Close, not after CloseWrite", cfg: noOptions, text: `
 			both:
 			closewrite
 			> FA 1:0 ack 1
@@ -439,7 +439,7 @@ func TestClosing(t *testing.T) {
 			close
 			+1m
 			state CLOSED`},
-		{name: "abort", cfg: noOptions, text: `
+		{name: "abort sends a RST", cfg: noOptions, text: `
 			both:
 			write 10
 			> PA 1:10 ack 1
@@ -456,7 +456,7 @@ func TestClosing(t *testing.T) {
 			abort
 			> nothing
 			state CLOSED`},
-		{name: "close in SYN-SENT", cfg: noOptions, text: `
+		{name: "close in SYN-SENT sends nothing", cfg: noOptions, text: `
 			dial
 			> S 0:0
 			close
@@ -475,14 +475,14 @@ func TestClosing(t *testing.T) {
 			< A 1:0 ack 1
 			> PFA 1:10 ack 1
 			state FIN-WAIT-1`},
-		{name: "written before the handshake, sent with its ACK", cfg: noOptions, text: `
+		{name: "data that was written before the handshake is sent with its ACK", cfg: noOptions, text: `
 			dial
 			> S 0:0
 			write 10
 			> nothing
 			< SA 0:0 ack 1
 			> PA 1:10 ack 1`},
-		{name: "the FIN of TIME-WAIT again", cfg: noOptions, text: `
+		{name: "a repeated FIN restarts TIME-WAIT", cfg: noOptions, text: `
 			both:
 			close
 			> FA 1:0 ack 1
@@ -496,7 +496,7 @@ func TestClosing(t *testing.T) {
 			+100ms
 			< FA 1:0 ack 2
 			> R 2:0`},
-		{name: "a FIN twice", cfg: noOptions, text: `
+		{name: "a repeated FIN is acknowledged", cfg: noOptions, text: `
 			both:
 			< FA 1:0 ack 1
 			> A 1:0 ack 2
@@ -510,21 +510,21 @@ func TestClosing(t *testing.T) {
 
 func TestResets(t *testing.T) {
 	runScripts(t, []script{
-		{name: "refused", cfg: noOptions, text: `
+		{name: "a RST to a SYN: connection refused", cfg: noOptions, text: `
 			dial
 			> S 0:0
 			< RA 0:0 ack 1
 			state CLOSED
 			err ECONNREFUSED
 			events readable writable finished`},
-		{name: "a RST without an ACK, or with a wrong one, is not for a SYN", cfg: noOptions, text: `
+		{name: "SYN-SENT: a RST without the right ACK is ignored", cfg: noOptions, text: `
 			dial
 			> S 0:0
 			< R 0:0
 			< RA 0:0 ack 2
 			< RA 0:0 ack 0
 			state SYN-SENT`},
-		{name: "the exact number; earlier data can be read", cfg: noOptions, text: `
+		{name: "a RST with the exact number ends the connection, and earlier data can be read", cfg: noOptions, text: `
 			both:
 			< A 1:100 ack 1
 			> A 1:0 ack 101
@@ -534,7 +534,7 @@ func TestResets(t *testing.T) {
 			read 1000 = 100
 			read 1 = ECONNRESET
 			write 1 = EPIPE`},
-		{name: "in the window: a challenge", cfg: noOptions, text: `
+		{name: "a RST in the window is answered with a challenge ACK", cfg: noOptions, text: `
 			both:
 			< R 2:0
 			> A 1:0 ack 1
@@ -542,14 +542,14 @@ func TestResets(t *testing.T) {
 			< R 65535:0
 			> A 1:0 ack 1
 			count challenge_acks 2`},
-		{name: "outside: dropped", cfg: noOptions, text: `
+		{name: "a RST outside the window is dropped", cfg: noOptions, text: `
 			both:
 			< R 0:0
 			< R 65536:0
 			< R 65537:0
 			count resets_ignored 3
 			state ESTABLISHED`},
-		{name: "one with data that begins before the window", cfg: noOptions, text: `
+		{name: "a RST with data that begins before the window is dropped", cfg: noOptions, text: `
 			both:
 			< A 1:100 ack 1
 			> A 1:0 ack 101
@@ -564,7 +564,7 @@ func TestResets(t *testing.T) {
 			< RA 1:0 ack 1
 			state CLOSED
 			err ECONNREFUSED`},
-		{name: "SYN in the window: a challenge, ten in a burst, ten a second", cfg: noOptions, text: `
+		{name: "challenge ACKs: ten in a burst, then ten a second", cfg: noOptions, text: `
 			both:
 			< S 1:0
 			> A 1:0 ack 1
@@ -597,7 +597,7 @@ func TestResets(t *testing.T) {
 			< S 1:0
 			< A 0:1 ack 1		# a retransmission is always answered
 			> A 1:0 ack 1`},
-		{name: "an ACK far too old (RFC 5961)", cfg: noOptions, text: `
+		{name: "an ACK older than the largest window (RFC 5961)", cfg: noOptions, text: `
 			both:
 			< A 1:100 ack 1
 			> A 1:0 ack 101
@@ -606,12 +606,12 @@ func TestResets(t *testing.T) {
 			< A 101:10 ack -7000	# old, but within the largest window
 			> A 1:0 ack 111
 			count ack_too_old 1`},
-		{name: "no ACK at all", cfg: noOptions, text: `
+		{name: "a segment without an ACK is dropped", cfg: noOptions, text: `
 			both:
 			< - 1:10
 			> nothing
 			count no_ack 1`},
-		{name: "to no connection", cfg: noOptions, text: `
+		{name: "segments for no connection", cfg: noOptions, text: `
 			< S 0:0
 			> RA 0:0 ack 1 zero yes
 			< SF 0:10
@@ -619,7 +619,7 @@ func TestResets(t *testing.T) {
 			< R 0:0
 			< RA 0:0 ack 1
 			> nothing`},
-		{name: "to a listener", cfg: noOptions, text: `
+		{name: "segments for a listener", cfg: noOptions, text: `
 			listen
 			< A 0:0 ack 77
 			> R 77:0
@@ -630,7 +630,7 @@ func TestResets(t *testing.T) {
 			< - 0:10
 			> nothing
 			state LISTEN`},
-		{name: "a wrong ACK in SYN-RECEIVED", cfg: noOptions, text: `
+		{name: "SYN-RECEIVED: a wrong ACK is answered with a RST", cfg: noOptions, text: `
 			listen
 			< S 0:0
 			> SA 0:0 ack 1
@@ -641,7 +641,7 @@ func TestResets(t *testing.T) {
 			state SYN-RECEIVED
 			< A 1:0 ack 1
 			state ESTABLISHED`},
-		{name: "a SYN in SYN-RECEIVED that is not the first", cfg: noOptions, text: `
+		{name: "SYN-RECEIVED: a SYN with another number ends the handshake", cfg: noOptions, text: `
 			listen
 			< S 0:0
 			> SA 0:0 ack 1

@@ -795,19 +795,19 @@ func TestHeaderPrediction(t *testing.T) {
 // Header prediction leaves segments to the steps of RFC 9293 that need them, whatever they look like.
 func TestNotPredicted(t *testing.T) {
 	runScripts(t, []script{
-		{name: "not ESTABLISHED: our FIN is acknowledged", cfg: noOptions, text: `
+		{name: "data with the ACK of our FIN", cfg: noOptions, text: `
 			both:
 			closewrite
 			> FA 1:0 ack 1
 			< A 1:100 ack 2
 			> A 2:0 ack 101
 			state FIN-WAIT-2`},
-		{name: "beyond the window", cfg: noOptions, opts: Options{ReceiveBuffer: 2048}, text: `
+		{name: "data beyond the window", cfg: noOptions, opts: Options{ReceiveBuffer: 2048}, text: `
 			both:
 			< A 1:2148 ack 1
 			> A 1:0 ack 2049 win 0
 			count beyond_window 100`},
-		{name: "before the peer's FIN, which has come", cfg: noOptions, text: `
+		{name: "data before a FIN that came out of order", cfg: noOptions, text: `
 			both:
 			write 10
 			> PA 1:10 ack 1
@@ -817,7 +817,7 @@ func TestNotPredicted(t *testing.T) {
 			< A 1:100 ack 11
 			> A 11:0 ack 102
 			state CLOSE-WAIT`},
-		{name: "over data out of order: D-SACK reports it", cfg: withSack, text: `
+		{name: "data that overlaps out-of-order data: D-SACK reports it", cfg: withSack, text: `
 			listen
 			< S 0:0 mss 1000 sackok
 			> SA 0:0 ack 1
@@ -830,7 +830,7 @@ func TestNotPredicted(t *testing.T) {
 			> A 11:0 ack 1 sack 101-201
 			< A 1:150 ack 11
 			> A 11:0 ack 201 sack 101-151`},
-		{name: "without SACK, while there are SACKed segments: the reordering timer stays", cfg: withSack, text: tenSegments + `
+		{name: "an ACK without SACK blocks while segments are SACKed: the reordering timer stays", cfg: withSack, text: tenSegments + `
 			hold
 			< A 1:0 ack 1001 win 60000 sack 2001-3001
 			timer 2.5ms

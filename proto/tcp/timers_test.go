@@ -155,7 +155,7 @@ func TestTimeoutAfterLossyHandshake(t *testing.T) {
 
 func TestHandshakeTimes(t *testing.T) {
 	runScripts(t, []script{
-		{name: "a SYN,ACK that comes a timeout after what it echoes is no round trip", cfg: Config{NoSACK: true, NoWindowScale: true}, text: `
+		{name: "a SYN,ACK a second after the SYN that it echoes is not timed", cfg: Config{NoSACK: true, NoWindowScale: true}, text: `
 			dial
 			> S 0:0 ts 0/0
 			+1s
@@ -171,7 +171,7 @@ func TestHandshakeTimes(t *testing.T) {
 			write 100
 			> PA 101:100 ack 1
 			timer 6ms`},
-		{name: "one that comes at once is", cfg: Config{NoSACK: true, NoWindowScale: true}, text: `
+		{name: "a SYN,ACK soon after the SYN that it echoes is timed", cfg: Config{NoSACK: true, NoWindowScale: true}, text: `
 			dial
 			> S 0:0 ts 0/0
 			+1s
@@ -182,7 +182,7 @@ func TestHandshakeTimes(t *testing.T) {
 			write 100
 			> PA 1:100 ack 1
 			timer 12ms`},
-		{name: "one that echoes the first has no effect", cfg: Config{NoSACK: true, NoWindowScale: true}, text: `
+		{name: "a SYN,ACK that echoes the first of two SYNs is not timed", cfg: Config{NoSACK: true, NoWindowScale: true}, text: `
 			dial
 			> S 0:0 ts 0/0
 			+1s
@@ -198,7 +198,7 @@ func TestHandshakeTimes(t *testing.T) {
 			write 100
 			> PA 101:100 ack 1
 			timer 6ms`},
-		{name: "a SYN that comes again is the one that is echoed, and its answer is not timed", cfg: Config{NoSACK: true, NoWindowScale: true}, text: `
+		{name: "a repeated SYN is echoed, and the ACK of its SYN,ACK is not timed", cfg: Config{NoSACK: true, NoWindowScale: true}, text: `
 			listen
 			< S 0:0 ts 500
 			> SA 0:0 ack 1 ts 0/500
@@ -213,7 +213,7 @@ func TestHandshakeTimes(t *testing.T) {
 			write 100
 			> PA 1:100 ack 1
 			timer 1s`},
-		{name: "after a SYN that was lost the window is what it always is", cfg: noOptions, text: `
+		{name: "one lost SYN: the initial window is ten segments", cfg: noOptions, text: `
 			dial
 			> S 0:0
 			+1s
@@ -221,7 +221,7 @@ func TestHandshakeTimes(t *testing.T) {
 			< SA 0:0 ack 1 mss 1000
 			> A 1:0 ack 1
 			window 10000`},
-		{name: "after two it is one segment", cfg: noOptions, text: `
+		{name: "two lost SYNs: the initial window is one segment", cfg: noOptions, text: `
 			dial
 			> S 0:0
 			+3s
