@@ -70,7 +70,7 @@ func TestReno(t *testing.T) {
 
 // A window that is not used does not grow, and loses half every five minutes, down
 // to the initial one, whether nothing is sent or only little (RFC 7661).
-func TestWindowNotUsed(t *testing.T) {
+func TestUnusedCongestionWindowHalves(t *testing.T) {
 	const minute = Time(time.Minute)
 	for name, c := range map[string]Congestion{"reno": NewReno(1000), "cubic": NewCubic(1000)} {
 		now := 100 * minute

@@ -245,7 +245,7 @@ func TestECNAndLoss(t *testing.T) {
 }
 
 // Over a line whose queue marks, a stream fills the line and nothing of it is lost.
-func TestECNKeepsAQueueShort(t *testing.T) {
+func TestECNAvoidsLossAtMarkingQueue(t *testing.T) {
 	link := linksim.Rule{Delay: 5 * time.Millisecond, Rate: 50e6, Queue: 120_000, MarkAbove: 30_000}
 	for _, asked := range []bool{true, false} {
 		var cfg [2]Config

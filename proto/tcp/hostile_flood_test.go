@@ -43,7 +43,7 @@ func TestNoAmplification(t *testing.T) {
 
 // What an attacker off the path must guess: for a RST exactly RCV.NXT, for data a number in the
 // window and an acknowledgment of data that is or was in flight. A SYN changes nothing.
-func TestGuesses(t *testing.T) {
+func TestGuessedSequenceNumbers(t *testing.T) {
 	const window = 2048
 	guess := func(flags wire.TCPFlags, number, ack int, text int) (effect bool) {
 		p := newPair(t, noOptions, Options{ReceiveBuffer: window})
@@ -73,7 +73,7 @@ func TestGuesses(t *testing.T) {
 
 // Each connection has its own limit of challenge ACKs: the answers of one connection do not
 // change those of another (CVE-2016-5696).
-func TestChallengesAreNotShared(t *testing.T) {
+func TestChallengeLimitIsPerConnection(t *testing.T) {
 	p := newPair(t, Config{}, Options{})
 	tab := p.tabs[1]
 	l := tab.listenerFor(makeTuple(AddrPort{Addr: hostB, Port: 80}, AddrPort{}))
@@ -109,7 +109,7 @@ func TestChallengesAreNotShared(t *testing.T) {
 // on many connections, which take all memory that they can get; with SYNs; with windows
 // that never open. It loses nothing and takes no longer. Only time that passes in the
 // network counts here; what an attack costs the processor is bounded elsewhere.
-func TestNeighbours(t *testing.T) {
+func TestTransferDuringAttacks(t *testing.T) {
 	oneGoroutine(t)
 	const limit, total = 8 << 20, 2 << 20
 	elapsed := map[bool]time.Duration{}
@@ -298,7 +298,7 @@ func floods(t *testing.T, cfg Config) {
 
 // A peer that SACKs every second byte does not make the scoreboard larger than its
 // bound, and what is ignored is only sent again.
-func TestSackStorm(t *testing.T) {
+func TestScoreboardIsBounded(t *testing.T) {
 	p := newPair(t, Config{}, Options{SendBuffer: 1 << 20, ReceiveBuffer: 1 << 20})
 	c, peer := p.conns[0], p.conns[1]
 	c.Write(p.now, make([]byte, 10000))

@@ -76,7 +76,7 @@ func (p *pair) works(t *testing.T) {
 
 // A timestamp from the future would make all segments of the peer look old. It is stored
 // only with a valid acknowledgment.
-func TestPoisonedTimestamps(t *testing.T) {
+func TestFutureTimestampNeedsValidAck(t *testing.T) {
 	for _, flags := range []wire.TCPFlags{0, wire.TCPAck, wire.TCPSyn, wire.TCPSyn | wire.TCPAck, wire.TCPFin, wire.TCPPsh | wire.TCPUrg | wire.TCPAck} {
 		p := newPair(t, Config{}, Options{})
 		c := p.conns[1]
@@ -96,7 +96,7 @@ func TestPoisonedTimestamps(t *testing.T) {
 }
 
 // LAND: a segment that claims to come from where it goes to.
-func TestLand(t *testing.T) {
+func TestLandAttack(t *testing.T) {
 	p := newPair(t, Config{}, Options{})
 	tab := p.tabs[1]
 	for _, flags := range []wire.TCPFlags{wire.TCPSyn, wire.TCPAck, wire.TCPSyn | wire.TCPAck, wire.TCPFin, wire.TCPRst} {
@@ -117,7 +117,7 @@ func TestLand(t *testing.T) {
 // A window that opens by a byte and closes again, is always tiny, or is now and then
 // large for a moment: we send no more segments than come, apart from window probes that become
 // rarer, and what is queued is bounded.
-func TestWindowGames(t *testing.T) {
+func TestHostileWindows(t *testing.T) {
 	for name, windows := range map[string][]uint16{
 		"opens by a byte": {0, 1, 0, 2},
 		"always a byte":   {1},
@@ -253,7 +253,7 @@ func TestDataAfterFin(t *testing.T) {
 
 // A packet in parts is in memory of the heap, which may be much larger than the packet's data.
 // Then the data is copied out of it. What is kept is charged in full.
-func TestPaddedPackets(t *testing.T) {
+func TestDataInLargeHeapMemoryIsCopied(t *testing.T) {
 	p := newPair(t, Config{}, Options{})
 	tab, c := p.tabs[1], p.conns[1]
 	deliver := func(text, size int) {
@@ -389,7 +389,7 @@ func TestDuplicateAckSpoofing(t *testing.T) {
 // SACK blocks of all kinds, four with every ACK: beyond what was sent, before what is
 // acknowledged, empty, the wrong way round, overlapping, of single bytes. The scoreboard
 // keeps its bound and its invariants, and all arrives in the end.
-func TestSackLies(t *testing.T) {
+func TestInvalidSackBlocks(t *testing.T) {
 	for seed := range uint64(4) {
 		rnd := rand.New(rand.NewPCG(seed, 4))
 		p := newPair(t, Config{NoTimestamps: seed%2 == 0}, Options{SendBuffer: 1 << 20})
@@ -431,9 +431,9 @@ func TestSackLies(t *testing.T) {
 	}
 }
 
-// BenchmarkSackStorm is the most expensive ACK: each of its blocks lies at the end of a
+// BenchmarkSackWithFullScoreboard is the most expensive ACK: each of its blocks lies at the end of a
 // scoreboard that is full, and the last one starts a search for losses.
-func BenchmarkSackStorm(b *testing.B) {
+func BenchmarkSackWithFullScoreboard(b *testing.B) {
 	p := newPair(b, Config{}, Options{SendBuffer: 1 << 20})
 	p.conns[1].Write(p.now, make([]byte, 1<<20))
 	c, tab := p.conns[1], p.tabs[1]
@@ -465,7 +465,7 @@ func BenchmarkSackStorm(b *testing.B) {
 
 // Each retransmission at a time of its own needs a span of its own. There are more of them
 // here than a scoreboard may have.
-func TestSpansOfRetransmissions(t *testing.T) {
+func TestRetransmissionsBeyondScoreboardBound(t *testing.T) {
 	const segments = 2 * maxSpans
 	p := newPair(t, Config{noPacing: true}, Options{SendBuffer: 8 << 20, MTU: 576})
 	c := p.conns[1]

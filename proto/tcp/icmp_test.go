@@ -105,7 +105,7 @@ func TestICMP(t *testing.T) {
 // A handshake that fails ends with the soft error that has come: ICMP does not end a
 // listener's connection, but a connection that we open can receive an error that is
 // not fatal.
-func TestSoftErrorOfTheHandshake(t *testing.T) {
+func TestConnectTimeoutReportsSoftError(t *testing.T) {
 	tab := NewTable(Config{Secret: testSecret, ConnectTimeout: time.Second})
 	conn, err := tab.Dial(0, AddrPort{Addr: hostA, Port: 1}, AddrPort{Addr: hostB, Port: 2}, Options{})
 	if err != nil {

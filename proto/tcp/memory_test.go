@@ -11,8 +11,8 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// TestBulkReusesItsChunks: a send queue that has filled and emptied takes the memory that it had.
-func TestBulkReusesItsChunks(t *testing.T) {
+// TestSendQueueReusesChunks: a send queue that has filled and emptied takes the memory that it had.
+func TestSendQueueReusesChunks(t *testing.T) {
 	var p pool
 	p.divide(DefaultMemory, 1)
 	var q queue
@@ -28,7 +28,7 @@ func TestBulkReusesItsChunks(t *testing.T) {
 }
 
 // Data in frames: kept while it is queued or borrowed, and released once.
-func TestFrames(t *testing.T) {
+func TestFramesAreKeptAndReleased(t *testing.T) {
 	var released []uint64
 	p := newPair(t, Config{}, Options{})
 	tab, c := p.tabs[1], p.conns[1]
@@ -155,7 +155,7 @@ func TestTimeWaitBound(t *testing.T) {
 }
 
 // With a very small MTU, SACK blocks still leave room for data.
-func TestSackOnTinyPath(t *testing.T) {
+func TestSackBlocksWithSmallMTU(t *testing.T) {
 	p := newPair(t, Config{}, Options{Cork: -1})
 	a, b := p.conns[0], p.conns[1]
 	a.SetMTU(p.now, 68)

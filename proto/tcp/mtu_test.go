@@ -505,7 +505,7 @@ func (n *narrowPath) counts() string {
 
 // A smaller MTU of the path is detected, with or without ICMP reports, and under loss and
 // reordering: data flows, and segments become nearly as large as the path permits.
-func TestNarrowPath(t *testing.T) {
+func TestPathMTUDiscovery(t *testing.T) {
 	oneGoroutine(t)
 	lan := linkModel{delay: 20 * time.Microsecond}
 	for _, c := range []struct {
@@ -562,7 +562,7 @@ func (n *narrowPath) wait(d time.Duration) {
 }
 
 // A path that changes while it is used is followed, down and, by MTU probes, up again.
-func TestPathChanges(t *testing.T) {
+func TestPathMTUChanges(t *testing.T) {
 	for _, icmp := range []bool{true, false} {
 		t.Run(fmt.Sprintf("ICMP %v", icmp), func(t *testing.T) {
 			n := newNarrowPath(t, 1, Config{}, Options{MTU: 1500, SendBuffer: 64 << 10}, linkModel{delay: 500 * time.Microsecond})
@@ -600,7 +600,7 @@ func TestPathChanges(t *testing.T) {
 
 // Forged reports for each segment in flight do not lower an MTU that acknowledgments have
 // proved. Where segments are lost by chance they lower it at times, and not for long.
-func TestForgedReports(t *testing.T) {
+func TestForgedMTUReports(t *testing.T) {
 	for _, loss := range []float64{0, 0.01} {
 		t.Run(fmt.Sprint("loss ", loss), func(t *testing.T) {
 			n := newNarrowPath(t, 1, Config{}, Options{MTU: 1500, SendBuffer: 64 << 10}, linkModel{loss: loss, delay: 500 * time.Microsecond})

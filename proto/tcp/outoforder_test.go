@@ -138,10 +138,10 @@ func TestOutOfOrderCost(t *testing.T) {
 	}
 }
 
-// TestOverlaps sends segments that overlap at random, each with bytes of its own,
+// TestOverlappingSegments sends segments that overlap at random, each with bytes of its own,
 // and compares what is read with a model: each byte in the window has the value that came
 // first, and each later value that differs is counted.
-func TestOverlaps(t *testing.T) {
+func TestOverlappingSegments(t *testing.T) {
 	seeds := 300
 	if testing.Short() {
 		seeds = 30
@@ -243,11 +243,11 @@ func overlaps(t *testing.T, seed uint64) {
 	}
 }
 
-// TestDuplicatesModel compares the SACK option with RFC 2883, section 4, and a model of
+// TestDSACKModel compares the SACK option with RFC 2883, section 4, and a model of
 // what has come: the first block is the first part of the segment that had come before,
 // if there is one, and the next is the run around it unless that is acknowledged. Every
 // other block is a run.
-func TestDuplicatesModel(t *testing.T) {
+func TestDSACKModel(t *testing.T) {
 	for seed := range uint64(100) {
 		rnd := rand.New(rand.NewPCG(seed, 11))
 		p := newPair(t, withSack, Options{})

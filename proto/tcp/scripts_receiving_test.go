@@ -219,7 +219,7 @@ func TestReceiving(t *testing.T) {
 }
 
 // Section 4 of RFC 2883: its figures, with 1 for 3000.
-func TestDuplicatesAreToldOf(t *testing.T) {
+func TestDSACK(t *testing.T) {
 	const open = `
 			listen
 			< S 0:0 sackok
@@ -327,7 +327,7 @@ func TestDuplicatesAreToldOf(t *testing.T) {
 	})
 }
 
-func TestOptionsAgreed(t *testing.T) {
+func TestOptionNegotiation(t *testing.T) {
 	runScripts(t, []script{
 		{name: "all options are agreed on", text: `
 			dial

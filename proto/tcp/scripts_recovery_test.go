@@ -449,7 +449,7 @@ const timedOutProbed = tenSegments + `
 			window 1000
 			`
 
-func TestForwardRecovery(t *testing.T) {
+func TestFRTO(t *testing.T) {
 	onlyTen := strings.NewReplacer("write 30000", "write 10000", "> A 9001", "> PA 9001")
 	runScripts(t, []script{
 		{name: "without SACK: an ACK of data that was not sent again undoes the timeout", cfg: noOptions, text: timedOut + `

@@ -4,7 +4,7 @@ import "testing"
 
 // The figures of RFC 9293, for each of the two peers. The numbers are those of the figures
 // less the initial sequence number.
-func TestFigures(t *testing.T) {
+func TestRFC9293Figures(t *testing.T) {
 	runScripts(t, []script{
 		{name: "6, basic handshake, A", cfg: noOptions, text: `
 			dial

@@ -76,7 +76,7 @@ func runTransfer(t *testing.T, seed uint64, cfg Config, link linkModel, n int) t
 
 // Loss in the middle of a stream is found and repaired without a timeout, and little
 // is sent again that had arrived.
-func TestLossWithoutTimeouts(t *testing.T) {
+func TestLossRepairedWithoutTimeout(t *testing.T) {
 	oneGoroutine(t)
 	const n = 2 << 20
 	for _, c := range []struct {
@@ -121,10 +121,10 @@ func TestReorderingIsNotLoss(t *testing.T) {
 	}
 }
 
-// TestNothingIsUndoneInVain: where segments are lost and neither late nor doubled, and
+// TestNeededRecoveryIsNotUndone: where segments are lost and neither late nor doubled, and
 // acknowledgments arrive, each recovery was needed, also one that begins while what the
 // one before has sent again is on its way.
-func TestNothingIsUndoneInVain(t *testing.T) {
+func TestNeededRecoveryIsNotUndone(t *testing.T) {
 	for seed := range uint64(20) {
 		rule := linksim.Rule{Delay: 20 * time.Millisecond, Rate: 300e6, Loss: 0.01}
 		b := newBulk(t, seed, rule, linksim.Rule{Delay: rule.Delay}, 1, NewCubic)
@@ -392,7 +392,7 @@ func TestThroughput(t *testing.T) {
 // pick chooses one of several values.
 func pick[T any](r *rand.Rand, of ...T) T { return of[r.IntN(len(of))] }
 
-// anyRule is a direction of a link, out of all that a linksim.Rule can do to it. rtt is about how
+// anyRule is a direction of a link, out of all that fate can do to it. rtt is about how
 // long the round trip is.
 func anyRule(r *rand.Rand) linksim.Rule {
 	rule := linksim.Rule{

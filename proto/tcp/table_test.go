@@ -181,7 +181,7 @@ func inForm(b []byte, form rune) {
 	}
 }
 
-func TestFormsOfChecksums(t *testing.T) {
+func TestSetChecksumForm(t *testing.T) {
 	for form, want := range map[rune]wire.ChecksumState{complete: wire.ChecksumGood, partial: wire.ChecksumPartial, alike: wire.ChecksumGood, damaged: wire.ChecksumPartial} {
 		p := newPair(t, Config{}, Options{})
 		p.conns[0].Write(p.now, make([]byte, 1000))
@@ -193,9 +193,9 @@ func TestFormsOfChecksums(t *testing.T) {
 	}
 }
 
-// TestDamageWithPartialValue: a table on a virtual link receives segments in several forms.
+// TestDamagedSegmentsWithPartialChecksum: a table on a virtual link receives segments in several forms.
 // It takes each, or drops it ('-') and receives it again in the next form.
-func TestDamageWithPartialValue(t *testing.T) {
+func TestDamagedSegmentsWithPartialChecksum(t *testing.T) {
 	for _, c := range []struct {
 		name      string
 		handshake rune
@@ -377,7 +377,7 @@ func TestGopacketReadsOurSegments(t *testing.T) {
 	}
 }
 
-func TestNames(t *testing.T) {
+func TestCounterAndStateNames(t *testing.T) {
 	seen := map[string]bool{}
 	NewTable(Config{}).EachCounter(func(name string, _ uint64) {
 		if name == "" || seen[name] {
@@ -597,7 +597,7 @@ func TestChoosePortModel(t *testing.T) {
 
 // 64,000 connections to one destination come from one address, as many to another, and
 // the last ones take no longer to find a port for than a look at each block.
-func TestWholeRange(t *testing.T) {
+func TestAllPortsOfOwnedAddress(t *testing.T) {
 	tab := NewTable(Config{Secret: testSecret})
 	const all = 1<<16 - firstUser
 	for _, remote := range []AddrPort{{Addr: hostB, Port: 80}, {Addr: hostB, Port: 81}} {
@@ -644,7 +644,7 @@ func BenchmarkChoosePort(b *testing.B) {
 
 // What is published is what the peer expects of the connection, from its handshake to its
 // end, and the records are used by many connections in turn. Connections that find none work as well.
-func TestPublished(t *testing.T) {
+func TestPublishedRecords(t *testing.T) {
 	p := newPair(t, Config{}, Options{})
 	records := make([]wire.Connection, 2)
 	p.tabs[0].published.records = wire.NewConnections(records)
@@ -726,7 +726,7 @@ func TestPublished(t *testing.T) {
 	empty(1)
 }
 
-func TestBlocksOfARange(t *testing.T) {
+func TestBlocksOfPortRange(t *testing.T) {
 	for _, r := range []PortRange{{0, 65535}, {1, 1}, {63, 64}, {64, 127}, {100, 120}, {32768, 60999}, {65535, 65535}, {5, 4}, {128, 127}} {
 		var ports, want []uint16
 		for _, b := range r.blocks() {
@@ -747,7 +747,7 @@ func TestBlocksOfARange(t *testing.T) {
 
 // A connection that its application closes has not failed, also if the peer gets a RST
 // because data was not read, or arrives later.
-func TestCloseIsNoFailure(t *testing.T) {
+func TestCloseIsNotCountedAsFailure(t *testing.T) {
 	p := newPair(t, Config{}, Options{})
 	c, peer := p.conns[0], p.conns[1]
 	peer.Write(p.now, make([]byte, 10))
@@ -793,7 +793,7 @@ func TestHeaderPrediction(t *testing.T) {
 }
 
 // Header prediction leaves segments to the steps of RFC 9293 that need them, whatever they look like.
-func TestNotPredicted(t *testing.T) {
+func TestSegmentsWithoutHeaderPrediction(t *testing.T) {
 	runScripts(t, []script{
 		{name: "data with the ACK of our FIN", cfg: noOptions, text: `
 			both:
@@ -919,7 +919,7 @@ func predictedExchange(t *testing.T, seed uint64, cfg Config, o Options) (events
 }
 
 // A reader that waits sends what the writer has corked.
-func TestPostFlushes(t *testing.T) {
+func TestPostSendsCorkedData(t *testing.T) {
 	p := newPair(t, Config{}, Options{})
 	c := p.conns[0]
 	c.Write(p.now, make([]byte, 100))

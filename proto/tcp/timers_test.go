@@ -153,7 +153,7 @@ func TestTimeoutAfterLossyHandshake(t *testing.T) {
 	}
 }
 
-func TestHandshakeTimes(t *testing.T) {
+func TestHandshakeRoundTripTimes(t *testing.T) {
 	runScripts(t, []script{
 		{name: "a SYN,ACK a second after the SYN that it echoes is not timed", cfg: Config{NoSACK: true, NoWindowScale: true}, text: `
 			dial
@@ -316,7 +316,7 @@ func TestNoSpuriousTimeouts(t *testing.T) {
 
 // A peer that lets acknowledgments wait for longer, as Linux does, is sent something
 // twice a few times at most.
-func TestDelayedAcksAreLearnt(t *testing.T) {
+func TestRTOAdaptsToDelayedAcks(t *testing.T) {
 	for _, cfg := range []Config{{}, {NoTimestamps: true}, {NoSACK: true}, noOptions} {
 		for _, delay := range []time.Duration{40 * time.Millisecond, 200 * time.Millisecond} {
 			o := Options{AdaptiveAck: true, AckDelay: delay}
@@ -331,7 +331,7 @@ func TestDelayedAcksAreLearnt(t *testing.T) {
 // On a path of 100 ms nothing is sent twice to a peer that lets acknowledgments wait, also
 // when it does so for the first time after many that have not waited, and where round trips
 // vary by 60 ms. A configured least timeout holds there too, and is too short.
-func TestLongPaths(t *testing.T) {
+func TestNoSpuriousTimeoutsOnLongPaths(t *testing.T) {
 	const ms = time.Millisecond
 	for _, cfg := range []Config{{}, {NoTimestamps: true}, {NoSACK: true}, noOptions, {MinRTO: DefaultMinRTO}} {
 		for _, delay := range []time.Duration{40 * ms, 100 * ms, 200 * ms} {
@@ -384,7 +384,7 @@ func TestLongPaths(t *testing.T) {
 
 // The duration of TIME-WAIT depends on the round trip of the connection, and each record
 // ends at its own time. A configured duration applies to all.
-func TestTimeWaitFollowsRoundTrip(t *testing.T) {
+func TestTimeWaitDependsOnRoundTrip(t *testing.T) {
 	const ms = time.Millisecond
 	for _, set := range []time.Duration{0, 5 * time.Second} {
 		tab := NewTable(Config{Secret: testSecret, TimeWait: set, MaxTimeWaits: 4})
@@ -479,7 +479,7 @@ func (p *pair) deadline() Time { return min(p.tabs[0].Deadline, p.tabs[1].Deadli
 // A connection that nobody uses for a month is still there: without the keepalive
 // nothing is sent meanwhile and no timer runs, with it a keepalive probe each quarter of a minute.
 // A month is longer than timestamps of before are valid (RFC 7323, section 5.5).
-func TestIdle(t *testing.T) {
+func TestIdleConnection(t *testing.T) {
 	const month = 30 * 24 * time.Hour
 	on := Options{KeepAlive: KeepAlive{Enable: true}}
 	for _, c := range []struct {

@@ -145,7 +145,7 @@ func TestBuffersGrow(t *testing.T) {
 }
 
 // In a LAN DefaultBuffer is enough, and a buffer does not grow beyond.
-func TestBuffersInALAN(t *testing.T) {
+func TestBuffersInLAN(t *testing.T) {
 	l := longPath{delay: 20 * time.Microsecond, rate: 10e9, length: 20 * time.Millisecond}
 	_, c, got := l.run(t)
 	if r, s := c[1].Info().ReceiveBuffer, c[0].Info().SendBuffer; r > DefaultBuffer || s > DefaultBuffer {
@@ -194,7 +194,7 @@ func TestSlowReaders(t *testing.T) {
 }
 
 // Growth stops when memory is used up, and when the application sets a size.
-func TestWhatStopsGrowth(t *testing.T) {
+func TestBufferGrowthStops(t *testing.T) {
 	l := longPath{delay: 10 * time.Millisecond, rate: 1e9, length: time.Second, cfg: Config{Memory: 1 << 20}}
 	w, c, _ := l.run(t)
 	if n := c[0].Info().SendBuffer; n > 1<<20 {
@@ -264,7 +264,7 @@ func TestEveryOptionLength(t *testing.T) {
 
 // Options that do not begin at a word's boundary are read (MUST-64), those of an
 // impossible length are not, and what was read before them counts (MUST-7).
-func TestOptionsOfTheSYN(t *testing.T) {
+func TestSYNOptions(t *testing.T) {
 	for _, c := range []struct {
 		options                []byte
 		mss                    uint16

@@ -271,7 +271,7 @@ func TestDeliver(t *testing.T) {
 }
 
 // The payload in the queue is in the frame's own memory, without the padding.
-func TestDeliverBorrows(t *testing.T) {
+func TestDeliverDoesNotCopy(t *testing.T) {
 	tab := NewTable(Config{})
 	local, peer := AddrPort{Addr: hostA, Port: 7000}, AddrPort{Addr: hostB, Port: 1234}
 	s := mustOpen(t, tab, local, AddrPort{}, Options{})

@@ -20,7 +20,7 @@ func before(a, b int) bool {
 	return steps > 0 && steps <= 128
 }
 
-func TestAgainstSmallCircle(t *testing.T) {
+func TestOrderAgainstModel(t *testing.T) {
 	for a := range 256 {
 		for b := range 256 {
 			x, y := embed(a), embed(b)
@@ -54,7 +54,7 @@ func TestAgainstSmallCircle(t *testing.T) {
 }
 
 // Every window on a circle of 16, whole circle included.
-func TestInWindowAgainstSmallCircle(t *testing.T) {
+func TestInWindowAgainstModel(t *testing.T) {
 	for first := range 16 {
 		for size := range 16 {
 			in := map[int]bool{}
@@ -76,13 +76,13 @@ func TestInWindowAgainstSmallCircle(t *testing.T) {
 }
 
 // A bare < must not compile, and it does not for a struct.
-func TestNoOperators(t *testing.T) {
+func TestNumberIsNotOrdered(t *testing.T) {
 	if reflect.TypeFor[Number]().Kind() != reflect.Struct {
 		t.Error("< compiles")
 	}
 }
 
-func TestWrap(t *testing.T) {
+func TestWrapAround(t *testing.T) {
 	top := New(math.MaxUint32)
 	if top.Add(1) != New(0) || New(0).Back(1) != top || !top.Before(New(0)) || New(0).From(top) != 1 || top.From(New(0)) != math.MaxUint32 {
 		t.Error("the circle does not close")
