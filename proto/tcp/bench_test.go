@@ -9,14 +9,16 @@ import (
 	"github.com/unet-go/unet/proto/tcp/seq"
 )
 
-// pair is two tables with a connection between them, and nothing in between.
+// pair is two tables and a connection between them. What one emits the other processes at once.
+// The first table has dialed.
 type pair struct {
-	tabs  [2]*Table
-	conns [2]*Conn
-	now   Time
-	buf   []byte
+	tabs     [2]*Table
+	listener *Listener // of the second table, on port 80
+	conns    [2]*Conn
+	now      Time
+	buf      []byte
 
-	change func(from int, b []byte) // called with each segment before it is received; nil: none
+	change func(from int, b []byte) // changes each segment before it is received; nil: no change
 }
 
 func newPair(t testing.TB, cfg Config, o Options) *pair {
@@ -26,21 +28,23 @@ func newPair(t testing.TB, cfg Config, o Options) *pair {
 		cfg.ReleaseFrame = func(uint64) {}
 		p.tabs[i] = NewTable(cfg)
 	}
-	l, err := p.tabs[1].Listen(AddrPort{Port: 80}, ListenOptions{Options: o})
-	if err != nil {
+	var err error
+	if p.listener, err = p.tabs[1].Listen(AddrPort{Port: 80}, ListenOptions{Options: o}); err != nil {
 		t.Fatal(err)
 	}
-	p.dial(t, l, o)
+	p.dial(t, o)
 	return p
 }
 
-func (p *pair) dial(t testing.TB, l *Listener, o Options) {
+// dial opens another connection to the listener. It becomes p.conns.
+func (p *pair) dial(t testing.TB, o Options) {
+	t.Helper()
 	c, err := p.tabs[0].Dial(p.now, AddrPort{Addr: hostA}, AddrPort{Addr: hostB, Port: 80}, o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	p.exchange()
-	p.conns = [2]*Conn{c, l.Accept()}
+	p.conns = [2]*Conn{c, p.listener.Accept()}
 	if p.conns[1] == nil || c.State() != Established {
 		t.Fatal("not established")
 	}
@@ -61,6 +65,7 @@ func (p *pair) exchange() {
 	}
 }
 
+// carry emits one segment of c, and the other table processes it. Its reply comes back.
 func (p *pair) carry(from int, c *Conn) {
 	in := Inbound{Src: hostA, Dst: hostB, Memory: MemoryBorrowed}
 	if from == 1 {
@@ -77,7 +82,8 @@ func (p *pair) carry(from int, c *Conn) {
 	}
 }
 
-// send writes b on one side, emits it as one segment, and reads it on the other.
+// send writes b on one side, emits it as one segment, and reads it on the other into the memory
+// to, which is posted before if post is set.
 func (p *pair) send(t testing.TB, from int, b, to []byte, post bool) {
 	src, dst := p.conns[from], p.conns[1-from]
 	if post && !dst.Post(p.now, to) {
@@ -97,16 +103,23 @@ func (p *pair) send(t testing.TB, from int, b, to []byte, post bool) {
 		n, _ = dst.Read(p.now, to)
 		dst.Read(p.now, to) // finds nothing
 	}
-	if n != len(b) {
-		t.Fatalf("read %d of %d", n, len(b))
+	if string(to[:n]) != string(b) {
+		t.Fatalf("read %x, want %x", to[:n], b)
+	}
+}
+
+// drop emits all segments of a table and drops them.
+func (p *pair) drop(tab *Table) {
+	for c := tab.Ready; c != nil; c = tab.Ready {
+		c.Emit(p.now, p.buf)
 	}
 }
 
 func TestNoAllocations(t *testing.T) {
 	for name, cfg := range map[string]Config{"timestamps": {}, "none": noOptions} {
 		p := newPair(t, cfg, Options{})
-		b, to := make([]byte, 64), make([]byte, 64)
-		big, bigTo := make([]byte, 1400), make([]byte, 1400)
+		b, to := patternBytes(0, 0, 64), make([]byte, 64)
+		big, bigTo := patternBytes(0, 0, 1400), make([]byte, 1400)
 		for what, f := range map[string]func(){
 			"posted": func() { p.now += 1000; p.send(t, 0, b, to, true); p.send(t, 1, b, to, true) },
 			"read": func() {
@@ -117,9 +130,13 @@ func TestNoAllocations(t *testing.T) {
 			},
 			"large": func() { p.send(t, 0, big, bigTo, true); p.send(t, 1, big, bigTo, true) },
 			"lent": func() {
-				p.conns[0].Lend(p.now, big)
+				if ok, err := p.conns[0].Lend(p.now, big); !ok || err != nil {
+					t.Fatal("not lent:", err)
+				}
 				p.exchange()
-				p.conns[1].Read(p.now, bigTo)
+				if n, _ := p.conns[1].Read(p.now, bigTo); string(bigTo[:n]) != string(big) {
+					t.Fatalf("read %d bytes, or other ones than were lent", n)
+				}
 				p.exchange()
 			},
 			"timers": func() { p.now += Time(10 * time.Millisecond); p.tabs[0].Expire(p.now); p.tabs[1].Expire(p.now) },
@@ -140,8 +157,8 @@ func TestCookiesDoNotAllocate(t *testing.T) {
 	}
 }
 
-// An idle connection, all of it: the struct, its place in the table, and its
-// timer. Each of the two tables has one end.
+// An idle connection takes 4 KiB at most: the struct, its place in the table, and its timer. Each of
+// the two tables has one end.
 func TestIdleMemory(t *testing.T) {
 	const n = 4000
 	p := newPair(t, Config{}, Options{KeepAlive: KeepAlive{Enable: true}})
@@ -150,7 +167,7 @@ func TestIdleMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	conns := make([]*Conn, 0, 2*n)
-	b, to := make([]byte, 64), make([]byte, 64)
+	b, to := patternBytes(0, 0, 64), make([]byte, 64)
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
@@ -172,7 +189,7 @@ func TestIdleMemory(t *testing.T) {
 	each := (after.HeapAlloc - before.HeapAlloc) / (2 * n)
 	t.Logf("%d bytes for an idle connection", each)
 	if each > 4096 {
-		t.Errorf("%d bytes", each)
+		t.Errorf("an idle connection takes %d bytes, want 4096 at most", each)
 	}
 	if used := p.tabs[0].MemoryInUse() + p.tabs[1].MemoryInUse(); used != 0 {
 		t.Errorf("%d bytes of buffers in use", used)
@@ -201,7 +218,7 @@ func BenchmarkRequestReply(b *testing.B) {
 	}
 }
 
-// One operation is a full segment one way and, every so often, an ACK.
+// One operation is a write of 64 KiB, its segments, their ACKs, and the reads.
 func BenchmarkBulk(b *testing.B) {
 	p := newPair(b, Config{}, Options{SendBuffer: 1 << 20, ReceiveBuffer: 1 << 20})
 	chunk, to := make([]byte, 64<<10), make([]byte, 64<<10)
@@ -251,12 +268,11 @@ func BenchmarkManyConnections(b *testing.B) {
 	for _, n := range []int{10, 1000, 20000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			p := newPair(b, Config{}, Options{})
-			l := p.tabs[1].listeners[80]
 			msg, to := make([]byte, 64), make([]byte, 64)
 			conns := make([][2]*Conn, n)
 			for i := range conns {
 				p.now += 1000
-				p.dial(b, l, Options{})
+				p.dial(b, Options{})
 				conns[i] = p.conns
 			}
 			i := 0
@@ -273,9 +289,8 @@ func BenchmarkManyConnections(b *testing.B) {
 	}
 }
 
-// One operation is a write of 64 bytes on a connection that always has something
-// in flight, so that corking makes full segments, and its share of everything
-// that follows, the read of whole segments included.
+// One operation is a write of 64 bytes on a connection that always has data in flight, so that
+// corking makes full segments. Their emission, processing and reading is included.
 func BenchmarkOneWay(b *testing.B) {
 	p := newPair(b, Config{}, Options{})
 	msg, to := make([]byte, 64), make([]byte, 64<<10)
@@ -287,7 +302,7 @@ func BenchmarkOneWay(b *testing.B) {
 		}
 		if p.tabs[0].Ready != nil {
 			p.carry(0, p.conns[0])
-			if i%4 == 0 { // the reader and its ACKs are a little behind
+			if i%4 == 0 { // the reader reads after every fourth write
 				for {
 					if n, _ := p.conns[1].Read(p.now, to); n == 0 {
 						break

@@ -18,54 +18,54 @@ func TestReno(t *testing.T) {
 	}
 	r := newReno(1000)
 	acked := func(bytes, inFlight int) { r.Acked(0, Acked{Bytes: bytes, InFlight: inFlight}) }
-	is := func(window, threshold int, what string) {
+	check := func(window, threshold int, what string) {
 		t.Helper()
 		if r.Window() != window || r.threshold != threshold {
 			t.Errorf("%s: window %d, threshold %d, want %d and %d", what, r.Window(), r.threshold, window, threshold)
 		}
 	}
 	acked(1000, 1000)
-	is(10000, maxBuffer, "one segment of ten was in flight")
+	check(10000, maxBuffer, "one segment of ten was in flight")
 	for range 10 {
 		acked(1000, r.Window())
 	}
-	is(20000, maxBuffer, "a round trip of slow start")
+	check(20000, maxBuffer, "a round trip of slow start")
 	acked(20000, 20000)
-	is(22000, maxBuffer, "an ACK of all counts for two segments")
+	check(22000, maxBuffer, "an ACK of all counts for two segments")
 	r.Reduce(0, 20000)
-	is(10000, 10000, "loss")
+	check(10000, 10000, "loss")
 	r.Collapse()
-	is(1000, 10000, "and a timeout")
+	check(1000, 10000, "and a timeout")
 	r.Collapse()
-	is(1000, 10000, "and another")
+	check(1000, 10000, "and another")
 	acked(1000, 1000)
 	acked(1000, 2000)
 	acked(1000, 2000)
-	is(4000, 10000, "two round trips later")
+	check(4000, 10000, "two round trips later")
 	for r.Window() < 10000 {
 		acked(1000, r.Window())
 	}
 	for range 10 { // a round trip above the threshold is one segment
-		is(10000, 10000, "congestion avoidance")
+		check(10000, 10000, "congestion avoidance")
 		acked(1000, r.Window())
 	}
-	is(11000, 10000, "a round trip of congestion avoidance")
-	quiet := func() { // two round trips with next to nothing in flight
+	check(11000, 10000, "a round trip of congestion avoidance")
+	idleRounds := func() { // two round trips with next to nothing in flight
 		r.Acked(0, Acked{InFlight: 1000, Round: true})
 		r.Acked(0, Acked{InFlight: 1000, Round: true})
 	}
 	r.Reduce(0, 1000)
-	is(5500, 5500, "half of what was in flight lately")
+	check(5500, 5500, "half of what was in flight lately")
 	r.Undo()
-	quiet()
+	idleRounds()
 	r.Reduce(0, 1000)
-	is(2000, 2000, "two segments at least")
+	check(2000, 2000, "two segments at least")
 	r.Undo()
-	is(11000, 10000, "undone")
+	check(11000, 10000, "undone")
 	r.Reduce(0, 50000)
-	is(5500, 5500, "what is in flight beyond the window does not count")
+	check(5500, 5500, "what is in flight beyond the window does not count")
 	r.SetMSS(9000)
-	is(9000, 5500, "a segment at least")
+	check(9000, 5500, "a segment at least")
 }
 
 // A window that is not used does not grow, and loses half every five minutes, down
@@ -79,7 +79,7 @@ func TestUnusedCongestionWindowHalves(t *testing.T) {
 				c.Acked(now, Acked{Bytes: 1000, InFlight: inFlight})
 			}
 		}
-		is := func(want int, what string) {
+		check := func(want int, what string) {
 			t.Helper()
 			if c.Window() != want {
 				t.Errorf("%s: %d %s, want %d", name, c.Window(), what, want)
@@ -88,33 +88,33 @@ func TestUnusedCongestionWindowHalves(t *testing.T) {
 		for range 190 {
 			acked(1, c.Window())
 		}
-		is(200000, "after slow start")
+		check(200000, "after slow start")
 		acked(50, 20000)
-		is(200000, "with a tenth in flight")
+		check(200000, "with a tenth in flight")
 		now += 5*minute - 1
 		c.Idle(now)
-		is(200000, "before five minutes have passed")
+		check(200000, "before five minutes have passed")
 		now++
 		c.Idle(now)
-		is(100000, "after idling")
+		check(100000, "after idling")
 		now += 4 * minute
 		acked(1, 1000)
-		is(100000, "four minutes later")
+		check(100000, "four minutes later")
 		now += minute
 		acked(1, 1000)
-		is(50000, "after sending little")
+		check(50000, "after sending little")
 		now += 10 * minute
 		c.Idle(now)
-		is(12500, "after idling twice as long")
+		check(12500, "after idling twice as long")
 		now += 100 * minute
 		acked(1, 1000)
-		is(10000, "which is the initial window")
+		check(10000, "which is the initial window")
 		c.Reduce(now, 4000)
 		c.Collapse()
-		is(1000, "after a timeout")
+		check(1000, "after a timeout")
 		now += 100 * minute
 		c.Idle(now)
-		is(1000, "after idling with one segment")
+		check(1000, "after idling with one segment")
 	}
 }
 
@@ -122,23 +122,16 @@ func TestUnusedCongestionWindowHalves(t *testing.T) {
 // section 2).
 func TestInitialWindowAfterLostSYNs(t *testing.T) {
 	for lost, want := range []int{14480, 14480, 1448, 1448} {
-		w := newWorld(t, 1, [2]Config{})
-		w.impair(0, linksim.Rule{Blackout: linksim.Blackout{Length: max(0, time.Duration(1<<lost-1)*time.Second-1)}}) // the SYN goes out after 0, 1, 3, 7 seconds
-		l, err := w.hosts[1].tab.Listen(AddrPort{Port: 80}, ListenOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		c, err := w.hosts[0].tab.Dial(w.now, AddrPort{Addr: hostA}, AddrPort{Addr: hostB, Port: 80}, Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		net := newNetwork(t, 1, [2]Config{})
+		net.impair(0, linksim.Rule{Blackout: linksim.Blackout{Length: max(0, time.Duration(1<<lost-1)*time.Second-1)}}) // the SYN goes out after 0, 1, 3, 7 seconds
+		net.listen(Options{})
+		c := net.dial(Options{})
 		for c.State() != Established {
-			w.step(Never)
+			net.step(Never)
 		}
 		if got := c.Info().CongestionWindow; got != want {
 			t.Errorf("%d SYNs lost: window %d, want %d", lost, got, want)
 		}
-		l.Close()
 	}
 }
 
@@ -258,7 +251,7 @@ func TestCubicRenoFriendly(t *testing.T) {
 func TestCubicEvents(t *testing.T) {
 	c := newCubic(1000)
 	now := Time(time.Second)
-	is := func(window, threshold int, what string) {
+	check := func(window, threshold int, what string) {
 		t.Helper()
 		if c.Window() != window || c.threshold != threshold {
 			t.Errorf("%s: window %d, threshold %d, want %d and %d", what, c.Window(), c.threshold, window, threshold)
@@ -267,22 +260,22 @@ func TestCubicEvents(t *testing.T) {
 	for range 10 {
 		c.Acked(now, Acked{Bytes: 1000, InFlight: c.Window()})
 	}
-	is(20000, maxBuffer, "slow start")
+	check(20000, maxBuffer, "slow start")
 	c.Acked(now, Acked{Bytes: 20000, InFlight: 20000})
-	is(28000, maxBuffer, "an ACK of all counts for eight segments")
+	check(28000, maxBuffer, "an ACK of all counts for eight segments")
 	c.Reduce(now, 28000)
-	is(19600, 19600, "loss")
+	check(19600, 19600, "loss")
 	c.Undo()
-	is(28000, maxBuffer, "undone")
+	check(28000, maxBuffer, "undone")
 	for range 2 {
 		c.Acked(now, Acked{InFlight: 1000, Round: true})
 	}
 	c.Reduce(now, 20000)
 	c.Collapse()
-	is(1000, 14000, "a timeout with 20 in flight")
+	check(1000, 14000, "a timeout with 20 in flight")
 	c.Collapse()
 	c.Undo()
-	is(28000, maxBuffer, "undone")
+	check(28000, maxBuffer, "undone")
 	// The first congestion avoidance after a timeout begins at the bottom of the
 	// cubic function: K is 0.
 	c.Reduce(now, 28000)

@@ -252,40 +252,29 @@ func TestECNAvoidsLossAtMarkingQueue(t *testing.T) {
 		if asked {
 			cfg[0].ECN = ECNOn
 		}
-		w := newWorld(t, 1, cfg)
-		for i := range w.hosts {
-			w.impair(i, link)
+		net := newNetwork(t, 1, cfg)
+		for i := range net.hosts {
+			net.impair(i, link)
 		}
 		o := Options{SendBuffer: 1 << 20, ReceiveBuffer: 1 << 20}
-		l, err := w.hosts[1].tab.Listen(AddrPort{Port: 80}, ListenOptions{Options: o})
-		if err != nil {
-			t.Fatal(err)
-		}
-		a, err := w.hosts[0].tab.Dial(w.now, AddrPort{Addr: hostA}, AddrPort{Addr: hostB, Port: 80}, o)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var b *Conn
-		for b == nil {
-			w.step(Never)
-			b = l.Accept()
-		}
+		a, b := net.connect(net.listen(o), o)
 		const n = 20 << 20
-		buf := make([]byte, 256<<10)
-		start := w.now
+		to := make([]byte, 256<<10)
+		start := net.now
 		for sent, got := 0, 0; got < n; {
-			k, err := a.Write(w.now, buf[:min(len(buf), n-sent)])
+			k, err := a.Write(net.now, patternBytes(0, sent, min(a.Room(), n-sent)))
 			if err != nil {
-				w.fatalf("%v", err)
+				net.fatalf("%v", err)
 			}
 			sent += k
-			w.step(Never)
-			k, _ = b.Read(w.now, buf)
+			net.step(Never)
+			k, _ = b.Read(net.now, to)
+			checkPattern(t, 0, got, to[:k])
 			got += k
 		}
-		tab, marked := w.hosts[0].tab, w.line(0).Counters().Marked
-		lost := w.line(0).Counters().Lost()
-		share := float64(n) * 8 / time.Duration(w.now-start).Seconds() / float64(link.Rate)
+		tab, marked := net.hosts[0].tab, net.lines[0].Counters().Marked
+		lost := net.lines[0].Counters().Lost()
+		share := float64(n) * 8 / time.Duration(net.now-start).Seconds() / float64(link.Rate)
 		t.Logf("asked for: %t: %.2f of the line, %d lost, %d marked, %d echoes, %d sent again", asked, share, lost, marked, tab.Count(CongestionEchoes), tab.Count(BytesRetransmitted))
 		switch {
 		case a.Info().ECN != asked || b.Info().ECN != asked:
@@ -295,7 +284,7 @@ func TestECNAvoidsLossAtMarkingQueue(t *testing.T) {
 		case !asked && (lost == 0 || marked > 0):
 			t.Error("without ECN: nothing is lost, or something is marked")
 		}
-		if marks := w.hosts[1].tab.Count(CongestionMarks); marks != marked {
+		if marks := net.hosts[1].tab.Count(CongestionMarks); marks != marked {
 			t.Errorf("%d marks of %d were seen", marks, marked)
 		}
 	}

@@ -211,9 +211,9 @@ func FuzzPair(f *testing.F) {
 	f.Add(uint64(1), uint16(0), uint16(0), uint16(100), uint16(2000), false)
 	f.Add(uint64(2), uint16(200), uint16(100), uint16(9000), uint16(1), true)
 	f.Fuzz(func(t *testing.T, seed uint64, loss, dup, ab, ba uint16, simultaneous bool) {
-		w := newWorld(t, seed, [2]Config{})
-		w.link = linkModel{loss: float64(loss%100) / 1000, dup: float64(dup%300) / 1000, delay: 10000, jitter: 300000}
+		net := newNetwork(t, seed, [2]Config{})
+		net.setLink(linkModel{loss: float64(loss%100) / 1000, dup: float64(dup%300) / 1000, delay: 10000, jitter: 300000})
 		o := [2]Options{{ReceiveBuffer: 4000 + int(ab)}, {MTU: 200 + int(ba)%2000}}
-		runPair(w, o, [2]int{int(ab), int(ba)}, simultaneous)
+		runPair(net, o, [2]int{int(ab), int(ba)}, simultaneous)
 	})
 }

@@ -11,16 +11,16 @@ import (
 // Attacks by peers, and by hosts that forge a peer's address. docs/tcp.md, "Hostile peers",
 // lists them.
 
-// forge is a forged segment to the second host of a pair.
-type forge struct {
+// forgedSegment is a segment to the second host of a pair.
+type forgedSegment struct {
 	from   AddrPort
 	fields wire.TCPFields
 	opts   wire.TCPOptions
 	text   []byte
 }
 
-// put writes it.
-func (f *forge) put(b []byte) []byte {
+// put writes the segment into b and returns it.
+func (f *forgedSegment) put(b []byte) []byte {
 	n, sum := wire.PutTCPOptions(b[20:], &f.opts)
 	n += 20
 	n += copy(b[n:], f.text)
@@ -30,26 +30,25 @@ func (f *forge) put(b []byte) []byte {
 	return b[:n]
 }
 
-// attack takes it to the second host. Answers go nowhere.
-func (p *pair) attack(f forge) {
+// inject gives a segment, without another port for port 80, to the second host. What that host
+// sends then is dropped.
+func (p *pair) inject(f forgedSegment) {
 	var b [2000]byte
-	t := p.tabs[1]
+	tab := p.tabs[1]
 	if f.fields.DstPort == 0 {
 		f.fields.DstPort = 80
 	}
-	if t.Process(p.now, &Inbound{Src: f.from.Addr, Dst: hostB, Data: f.put(b[:])}).Reply {
-		t.EmitReply(b[:])
+	if tab.Process(p.now, &Inbound{Src: f.from.Addr, Dst: hostB, Data: f.put(b[:])}).Reply {
+		tab.EmitReply(b[:])
 	}
-	for c := t.Ready; c != nil; c = t.Ready {
-		c.Emit(p.now, b[:])
-	}
+	p.drop(tab)
 }
 
-// peer is the first host as a forger sees it: all of its numbers right, and its next
-// timestamp.
-func (p *pair) peer(text []byte) forge {
+// validSegment is the next segment of the first host: its sequence number, acknowledgment and
+// timestamp are right.
+func (p *pair) validSegment(text []byte) forgedSegment {
 	c := p.conns[0]
-	f := forge{from: c.Local(), text: text}
+	f := forgedSegment{from: c.Local(), text: text}
 	f.fields = wire.TCPFields{Seq: c.sndNxt.Uint32(), Ack: c.rcvNxt.Uint32(), Flags: wire.TCPAck, Window: 1000}
 	if c.timestamps {
 		f.opts.HasTimestamps, f.opts.TSVal, f.opts.TSEcr = true, c.timestamp(p.now), c.tsRecent
@@ -57,10 +56,10 @@ func (p *pair) peer(text []byte) forge {
 	return f
 }
 
-// works checks that data still gets through both ways.
-func (p *pair) works(t *testing.T) {
+// checkDataBothWays checks that each end of the connection receives data of the other.
+func (p *pair) checkDataBothWays(t *testing.T) {
 	t.Helper()
-	msg, to := []byte("still here"), make([]byte, 100)
+	msg, to := []byte("message"), make([]byte, 100)
 	for i, c := range p.conns {
 		c.Write(p.now, msg)
 		p.exchange()
@@ -70,53 +69,51 @@ func (p *pair) works(t *testing.T) {
 		p.exchange()
 	}
 	if s := p.conns[1].State(); s != Established {
-		t.Errorf("in %v", s)
+		t.Errorf("state %v", s)
 	}
 }
 
-// A timestamp from the future would make all segments of the peer look old. It is stored
-// only with a valid acknowledgment.
+// PAWS would drop all segments of the peer after a timestamp from the future. A timestamp is stored
+// only if its segment has a valid acknowledgment.
 func TestFutureTimestampNeedsValidAck(t *testing.T) {
 	for _, flags := range []wire.TCPFlags{0, wire.TCPAck, wire.TCPSyn, wire.TCPSyn | wire.TCPAck, wire.TCPFin, wire.TCPPsh | wire.TCPUrg | wire.TCPAck} {
 		p := newPair(t, Config{}, Options{})
 		c := p.conns[1]
 		for _, text := range []int{0, 1, 1000} {
-			f := p.peer(make([]byte, text))
+			f := p.validSegment(make([]byte, text))
 			f.fields.Flags = flags
 			f.fields.Ack = c.sndMax.Add(1 << 30).Uint32()
 			f.opts.TSVal += 1<<31 - 1000
 			before := c.tsRecent
-			p.attack(f)
+			p.inject(f)
 			if c.tsRecent != before {
 				t.Errorf("%v with %d bytes: TS.Recent rose by %d ms", flags, text, c.tsRecent-before)
 			}
 		}
-		p.works(t)
+		p.checkDataBothWays(t)
 	}
 }
 
-// LAND: a segment that claims to come from where it goes to.
+// LAND attack: the source of the segment is its destination. It is dropped and counted.
 func TestLandAttack(t *testing.T) {
 	p := newPair(t, Config{}, Options{})
 	tab := p.tabs[1]
 	for _, flags := range []wire.TCPFlags{wire.TCPSyn, wire.TCPAck, wire.TCPSyn | wire.TCPAck, wire.TCPFin, wire.TCPRst} {
 		sent := tab.Count(SegmentsSent)
-		p.attack(forge{from: AddrPort{Addr: hostB, Port: 80}, fields: wire.TCPFields{Flags: flags}})
+		p.inject(forgedSegment{from: AddrPort{Addr: hostB, Port: 80}, fields: wire.TCPFields{Flags: flags}})
 		if n := tab.Len(); n != 1 || tab.Count(SegmentsSent) != sent {
 			t.Errorf("%v: %d connections, %d answers", flags, n, tab.Count(SegmentsSent)-sent)
 		}
 	}
 	if n := tab.Count(BadAddress); n != 5 {
-		t.Errorf("%d were counted", n)
+		t.Errorf("counted %d, want 5", n)
 	}
-	p.works(t)
+	p.checkDataBothWays(t)
 }
 
-// Peers with hostile windows.
-
-// A window that opens by a byte and closes again, is always tiny, or is now and then
-// large for a moment: we send no more segments than come, apart from window probes that become
-// rarer, and what is queued is bounded.
+// The peer's window opens by a byte and closes again, is always a byte, or is large for a moment:
+// the host sends a segment for each of the peer's at most, apart from window probes, and the queue is
+// bounded.
 func TestHostileWindows(t *testing.T) {
 	for name, windows := range map[string][]uint16{
 		"opens by a byte": {0, 1, 0, 2},
@@ -129,28 +126,26 @@ func TestHostileWindows(t *testing.T) {
 		const total = 100_000
 		f := p.ackUpTo(0)
 		f.fields.Window = windows[0]
-		p.attack(f)
-		p.sends(total)
+		p.inject(f)
+		p.writeAndDrop(total)
 		start := tab.Count(SegmentsSent)
 		const rounds = 2000
 		for i := range rounds {
 			p.now = p.now.add(100 * time.Microsecond)
 			f := p.ackUpTo(0)
-			if windows[0] == 1 && c.sndMax != c.sndUna { // this one takes what it asks for
+			if windows[0] == 1 && c.sndMax != c.sndUna { // this peer acknowledges the byte
 				f = p.ackUpTo(1)
 			}
 			f.fields.Window = windows[i%len(windows)]
-			p.attack(f)
+			p.inject(f)
 			tab.Expire(p.now)
-			for c := tab.Ready; c != nil; c = tab.Ready {
-				c.Emit(p.now, p.buf)
-			}
+			p.drop(tab)
 			if msg := c.invariant(); msg != "" {
 				t.Fatal(msg)
 			}
 		}
 		if n := tab.Count(SegmentsSent) - start; n > rounds+20000/uint64(c.mss)+50 {
-			t.Errorf("%s: %d segments for %d", name, n, rounds)
+			t.Errorf("%s: %d segments sent for %d of the peer", name, n, rounds)
 		}
 		if n := tab.MemoryInUse(); n > total+2*ChunkSize {
 			t.Errorf("%s: %d bytes in use", name, n)
@@ -161,26 +156,24 @@ func TestHostileWindows(t *testing.T) {
 	}
 }
 
-// A window that never opens is probed ever less often while the peer answers. When the
-// owner has gone the connection ends, whether the peer answers or not, and its memory is free.
+// A window that never opens is probed at growing intervals, up to a minute. After Close the
+// connection ends, although the peer answers, and its memory is free.
 func TestWindowClosedForEver(t *testing.T) {
 	p := newPair(t, noOptions, Options{})
 	c, tab := p.conns[1], p.tabs[1]
 	closed := func() {
 		f := p.ackUpTo(0)
 		f.fields.Window = 0
-		p.attack(f)
+		p.inject(f)
 	}
 	closed()
-	p.sends(50_000)
+	p.writeAndDrop(50_000)
 	probes := tab.Count(WindowProbes)
 	hour := func() {
 		for end := p.now.add(time.Hour); tab.Deadline < end && tab.Len() > 0; {
 			p.now = tab.Deadline
 			tab.Expire(p.now)
-			for c := tab.Ready; c != nil; c = tab.Ready {
-				c.Emit(p.now, p.buf)
-			}
+			p.drop(tab)
 			closed()
 		}
 		p.now = p.now.add(time.Hour)
@@ -196,8 +189,8 @@ func TestWindowClosedForEver(t *testing.T) {
 	}
 }
 
-// Data for connections that nobody accepts: each holds no more than what
-// its buffer begins with, and the listener no more than its queue of them.
+// Data for connections that are not accepted: each holds no more than its initial receive buffer,
+// and there are no more of them than the accept queue has places.
 func TestAcceptQueueFlood(t *testing.T) {
 	p := newPair(t, Config{}, Options{})
 	tab := p.tabs[1]
@@ -211,25 +204,26 @@ func TestAcceptQueueFlood(t *testing.T) {
 			t.Fatal(err)
 		}
 		p.exchange()
-		c.Write(p.now, make([]byte, 200_000))
+		c.Write(p.now, patternBytes(0, 0, 200_000))
 		p.exchange()
 	}
 	if l.Len() != 16 || tab.Count(AcceptOverflows)+tab.Count(SynDropped) == 0 {
-		t.Errorf("%d wait to be accepted", l.Len())
+		t.Errorf("%d connections wait to be accepted, %d overflows, %d SYNs dropped", l.Len(), tab.Count(AcceptOverflows), tab.Count(SynDropped))
 	}
 	if n, most := tab.MemoryInUse(), 16*(initialReceiveBuffer+ChunkSize); n > most || n < most/2 {
-		t.Errorf("%d bytes in use, at most %d expected", n, most)
+		t.Errorf("%d bytes in use, want %d to %d", n, most/2, most)
 	}
-	p.works(t)
+	p.checkDataBothWays(t)
 	c := l.Accept()
 	got, to := 0, make([]byte, 1<<20)
 	for range 1000 {
 		n, _ := c.Read(p.now, to)
+		checkPattern(t, 0, got, to[:n])
 		got += n
 		p.exchange()
 	}
 	if got != 200_000 {
-		t.Errorf("%d bytes came once it was accepted", got)
+		t.Errorf("read %d bytes of 200000 after Accept", got)
 	}
 	l.Close()
 }
@@ -237,27 +231,31 @@ func TestAcceptQueueFlood(t *testing.T) {
 // Data behind the peer's FIN is counted, answered with an ACK and not delivered.
 func TestDataAfterFin(t *testing.T) {
 	p := newPair(t, Config{}, Options{})
-	c := p.conns[1]
-	f := p.peer(nil)
+	c, tab := p.conns[1], p.tabs[1]
+	f := p.validSegment(nil)
 	f.fields.Flags |= wire.TCPFin
-	p.attack(f)
+	p.inject(f)
+	sent := tab.Count(SegmentsSent)
 	for i := range 100 {
-		f = p.peer(make([]byte, 1000))
+		f = p.validSegment(make([]byte, 1000))
 		f.fields.Seq += uint32(i) // from the FIN on
-		p.attack(f)
+		p.inject(f)
 	}
-	if c.State() != CloseWait || c.Buffered() != 0 || p.tabs[1].MemoryInUse() != 0 || p.tabs[1].Count(DataAfterFin) == 0 {
-		t.Errorf("%v, %d bytes to read, %d counted", c.State(), c.Buffered(), p.tabs[1].Count(DataAfterFin))
+	if c.State() != CloseWait || c.Buffered() != 0 || tab.MemoryInUse() != 0 || tab.Count(DataAfterFin) == 0 {
+		t.Errorf("%v, %d bytes to read, %d counted", c.State(), c.Buffered(), tab.Count(DataAfterFin))
+	}
+	if n := tab.Count(SegmentsSent) - sent; n != 100 {
+		t.Errorf("%d answers to 100 segments", n)
 	}
 }
 
-// A packet in parts is in memory of the heap, which may be much larger than the packet's data.
-// Then the data is copied out of it. What is kept is charged in full.
+// A reassembled packet is in memory of the heap, which may be much larger than its data. Then the
+// data is copied out of it. Otherwise the memory is kept, and all of it counts as in use.
 func TestDataInLargeHeapMemoryIsCopied(t *testing.T) {
 	p := newPair(t, Config{}, Options{})
 	tab, c := p.tabs[1], p.conns[1]
 	deliver := func(text, size int) {
-		p.conns[0].Write(p.now, make([]byte, text))
+		p.conns[0].Write(p.now, patternBytes(0, text, text))
 		b := make([]byte, size)
 		n := p.conns[0].Emit(p.now, b)
 		tab.Process(p.now, &Inbound{Src: hostA, Dst: hostB, Data: b[:n], Memory: MemoryHeap})
@@ -265,40 +263,42 @@ func TestDataInLargeHeapMemoryIsCopied(t *testing.T) {
 	}
 	deliver(1000, 60000)
 	if n := tab.MemoryInUse(); n != ChunkSize {
-		t.Errorf("%d bytes in use for 1000 in a packet of 60000", n)
+		t.Errorf("%d bytes in use for 1000 in memory of 60000", n)
 	}
-	c.Read(p.now, make([]byte, 1000))
+	to := make([]byte, 2000)
+	n, _ := c.Read(p.now, to[:1000])
+	checkPattern(t, 0, 1000, to[:n])
 	deliver(1000, 1500)
 	if n := tab.MemoryInUse(); n < 1000 || n > 1500 {
-		t.Errorf("%d bytes in use for 1000 in a packet of 1500", n)
+		t.Errorf("%d bytes in use for 1000 in memory of 1500", n)
 	}
-	if n, _ := c.Read(p.now, make([]byte, 2000)); n != 1000 || tab.MemoryInUse() != 0 {
-		t.Errorf("%d bytes in use when all is read", tab.MemoryInUse())
+	n, _ = c.Read(p.now, to)
+	checkPattern(t, 0, 1000, to[:n])
+	if n != 1000 || tab.MemoryInUse() != 0 {
+		t.Errorf("read %d bytes, and %d are in use when all is read", n, tab.MemoryInUse())
 	}
 }
 
-// Receivers with false acknowledgments. They can harm the data that they receive; they must
-// not make us send faster than they acknowledge, or do more than a little work for an ACK.
+// Receivers with false acknowledgments: they must not make the host send faster than they
+// acknowledge, or do more than a bounded amount of work for an ACK.
 
 // ackUpTo is an ACK of what the second host has sent up to n bytes behind SND.UNA, with
 // a large window.
-func (p *pair) ackUpTo(n int) forge {
-	f := p.peer(nil)
+func (p *pair) ackUpTo(n int) forgedSegment {
+	f := p.validSegment(nil)
 	f.fields.Ack = p.conns[1].sndUna.Add(uint32(n)).Uint32()
 	f.fields.Window = 60000
 	return f
 }
 
-// sends makes the second host send as much as it may. The segments are dropped.
-func (p *pair) sends(n int) {
-	p.conns[1].Write(p.now, make([]byte, n))
-	for c := p.tabs[1].Ready; c != nil; c = p.tabs[1].Ready {
-		c.Emit(p.now, p.buf)
-	}
+// writeAndDrop writes n bytes at the second host. The segments that it sends at once are dropped.
+func (p *pair) writeAndDrop(n int) {
+	p.conns[1].Write(p.now, patternBytes(1, 0, n))
+	p.drop(p.tabs[1])
 }
 
-// settles exchanges segments until the first host has read n bytes.
-func (p *pair) settles(t *testing.T, n int) {
+// receiveAll exchanges segments until the first host has read the n bytes of writeAndDrop.
+func (p *pair) receiveAll(t *testing.T, n int) {
 	t.Helper()
 	to := make([]byte, 1<<16)
 	got := 0
@@ -306,6 +306,7 @@ func (p *pair) settles(t *testing.T, n int) {
 		p.exchange()
 		for k := 1; k > 0; got += k {
 			k, _ = p.conns[0].Read(p.now, to)
+			checkPattern(t, 1, got, to[:k])
 		}
 		for _, tab := range p.tabs {
 			tab.Expire(p.now)
@@ -313,7 +314,7 @@ func (p *pair) settles(t *testing.T, n int) {
 	}
 	p.exchange()
 	if got != n {
-		t.Errorf("%d of %d bytes came in the end: %+v", got, n, p.conns[1].Info())
+		t.Errorf("%d of %d bytes have come after ten minutes: %+v", got, n, p.conns[1].Info())
 	}
 }
 
@@ -324,7 +325,7 @@ func TestAckDivision(t *testing.T) {
 		var windows [2]int
 		for i, step := range []int{0, 1} {
 			p := newPair(t, Config{NewCongestion: control}, Options{SendBuffer: 1 << 20})
-			p.sends(1 << 20)
+			p.writeAndDrop(1 << 20)
 			c := p.conns[1]
 			flight := int(c.sndMax.From(c.sndUna))
 			if step == 0 {
@@ -332,47 +333,47 @@ func TestAckDivision(t *testing.T) {
 			}
 			for n := 0; n < flight; n += step {
 				p.now = p.now.add(time.Microsecond)
-				p.attack(p.ackUpTo(min(step, flight-n)))
+				p.inject(p.ackUpTo(min(step, flight-n)))
 			}
 			windows[i] = c.window
 		}
 		if windows[1] > windows[0] {
-			t.Errorf("%s: a window of %d bytes by whole ACKs, of %d by pieces", name, windows[0], windows[1])
+			t.Errorf("%s: ACKs of segments make a window of %d bytes, ACKs of bytes one of %d", name, windows[0], windows[1])
 		}
 	}
 }
 
-// An ACK of what has not been sent yet changes nothing, and is not answered for ever.
+// An ACK of data that has not been sent yet changes nothing, and answers to it are limited.
 func TestOptimisticAcks(t *testing.T) {
 	p := newPair(t, Config{}, Options{SendBuffer: 1 << 20})
-	p.sends(1 << 20)
+	p.writeAndDrop(1 << 20)
 	c, tab := p.conns[1], p.tabs[1]
 	before, sent := *c, tab.Count(SegmentsSent)
 	flight := int(c.sndMax.From(c.sndUna))
 	for i := range 1000 {
-		p.attack(p.ackUpTo(flight + 1 + i*1000))
+		p.inject(p.ackUpTo(flight + 1 + i*1000))
 	}
 	if c.window != before.window || c.sndUna != before.sndUna || c.sndNxt != before.sndNxt {
 		t.Error("an ACK of data that was not sent had an effect")
 	}
 	if n := tab.Count(SegmentsSent) - sent; n > challengeBurst || tab.Count(AckUnsent) != 1000 {
-		t.Errorf("%d were answered, %d counted", n, tab.Count(AckUnsent))
+		t.Errorf("%d answers, %d ACKs counted", n, tab.Count(AckUnsent))
 	}
-	p.settles(t, 1<<20)
+	p.receiveAll(t, 1<<20)
 }
 
-// Spoofed duplicate ACKs of a peer without SACK let go one segment each at most, and no
-// more than its window.
+// Forged duplicate ACKs without SACK release one segment each at most, and no more than the peer's
+// window.
 func TestDuplicateAckSpoofing(t *testing.T) {
 	p := newPair(t, Config{NoSACK: true, NoTimestamps: true}, Options{SendBuffer: 4 << 20})
-	p.sends(4 << 20)
+	p.writeAndDrop(4 << 20)
 	c, tab := p.conns[1], p.tabs[1]
 	f := p.ackUpTo(0)
 	f.fields.Window = 8000 // scaled: 1 MB
-	p.attack(f)
+	p.inject(f)
 	sent := tab.Count(SegmentsSent)
 	for range 5000 {
-		p.attack(f)
+		p.inject(f)
 	}
 	if n := tab.Count(SegmentsSent) - sent; n > 5000 {
 		t.Errorf("%d segments for 5000 ACKs", n)
@@ -383,18 +384,18 @@ func TestDuplicateAckSpoofing(t *testing.T) {
 	if msg := c.invariant(); msg != "" {
 		t.Error(msg)
 	}
-	p.settles(t, 4<<20)
+	p.receiveAll(t, 4<<20)
 }
 
-// SACK blocks of all kinds, four with every ACK: beyond what was sent, before what is
-// acknowledged, empty, the wrong way round, overlapping, of single bytes. The scoreboard
-// keeps its bound and its invariants, and all arrives in the end.
+// Random SACK blocks, up to three with every ACK: beyond what was sent, before what is acknowledged,
+// empty, with the right end before the left, overlapping, of single bytes. The scoreboard keeps its
+// bound and its invariants, and all data arrives afterwards.
 func TestInvalidSackBlocks(t *testing.T) {
 	for seed := range uint64(4) {
 		rnd := rand.New(rand.NewPCG(seed, 4))
 		p := newPair(t, Config{NoTimestamps: seed%2 == 0}, Options{SendBuffer: 1 << 20})
 		const total = 200_000
-		p.sends(total)
+		p.writeAndDrop(total)
 		c := p.conns[1]
 		most := 0
 		for range 4000 {
@@ -415,7 +416,7 @@ func TestInvalidSackBlocks(t *testing.T) {
 				at := c.sndUna.Add(uint32(int32(left)))
 				o.SACK[k] = wire.SACKBlock{Left: at.Uint32(), Right: at.Add(uint32(int32(length))).Uint32()}
 			}
-			p.attack(f)
+			p.inject(f)
 			if msg := c.invariant(); msg != "" {
 				t.Fatalf("seed %d: %s", seed, msg)
 			}
@@ -427,7 +428,7 @@ func TestInvalidSackBlocks(t *testing.T) {
 		if c.sndUna != p.conns[0].rcvNxt {
 			t.Errorf("seed %d: SND.UNA has moved", seed)
 		}
-		p.settles(t, total)
+		p.receiveAll(t, total)
 	}
 }
 
@@ -437,16 +438,14 @@ func BenchmarkSackWithFullScoreboard(b *testing.B) {
 	p := newPair(b, Config{}, Options{SendBuffer: 1 << 20})
 	p.conns[1].Write(p.now, make([]byte, 1<<20))
 	c, tab := p.conns[1], p.tabs[1]
-	for tab.Ready != nil {
-		c.Emit(p.now, p.buf)
-	}
+	p.drop(tab)
 	flight := int(c.sndMax.From(c.sndUna))
 	for i := 1; i < flight && c.board.spans < maxSpans; i += 2 {
 		f := p.ackUpTo(0)
 		f.opts.SACKBlocks = 1
 		at := c.sndUna.Add(uint32(i))
 		f.opts.SACK[0] = wire.SACKBlock{Left: at.Uint32(), Right: at.Add(1).Uint32()}
-		p.attack(f)
+		p.inject(f)
 	}
 	var buf [100]byte
 	f := p.ackUpTo(0)
@@ -463,17 +462,15 @@ func BenchmarkSackWithFullScoreboard(b *testing.B) {
 	}
 }
 
-// Each retransmission at a time of its own needs a span of its own. There are more of them
-// here than a scoreboard may have.
+// Each retransmission has a time of its own and so needs a span of its own. Here more segments are
+// sent again than a scoreboard has spans.
 func TestRetransmissionsBeyondScoreboardBound(t *testing.T) {
 	const segments = 2 * maxSpans
 	p := newPair(t, Config{noPacing: true}, Options{SendBuffer: 8 << 20, MTU: 576})
 	c := p.conns[1]
 	c.sndWnd, c.window = 8<<20, 8<<20
 	c.Write(p.now, make([]byte, segments*c.mss))
-	for p.tabs[1].Ready == c {
-		c.Emit(p.now, p.buf)
-	}
+	p.drop(p.tabs[1])
 	c.leaveOpen(recovering)
 	c.complete()
 	c.board.lose(&p.tabs[1].spans, c.sndUna)

@@ -12,9 +12,9 @@ var (
 	host6B = wire.AddrFrom16([16]byte{0xfd, 15: 2})
 )
 
-// deliver6 gives what c or the table of the other end emits to the tables in turns, until both
+// exchange6 gives what c or the table of the other end emits to the tables in turns, until both
 // are silent.
-func deliver6(t *testing.T, now Time, tabs [2]*Table, lose func(from int, b []byte) bool) {
+func exchange6(t *testing.T, now Time, tabs [2]*Table, lose func(from int, b []byte) bool) {
 	t.Helper()
 	addrs := [2]wire.Addr{host6A, host6B}
 	b := make([]byte, 2000)
@@ -58,7 +58,7 @@ func TestIPv6Connections(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			deliver6(t, now, tabs, func(from int, b []byte) bool { return from == 1 }) // never answered
+			exchange6(t, now, tabs, func(from int, b []byte) bool { return from == 1 }) // never answered
 			c.Abort()
 			for c.Emit(now, make([]byte, 100)) > 0 {
 			}
@@ -70,7 +70,7 @@ func TestIPv6Connections(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		deliver6(t, now, tabs, nil)
+		exchange6(t, now, tabs, nil)
 		peer := l.Accept()
 		if peer == nil || c.State() != Established || (tabs[1].Count(CookiesAccepted) == 1) != (syns == 1) {
 			t.Fatalf("%v; %d cookies", c.State(), tabs[1].Count(CookiesAccepted))
@@ -80,22 +80,22 @@ func TestIPv6Connections(t *testing.T) {
 				t.Errorf("segments of %d bytes, offered %d", i.SendMSS, i.ReceiveMSS)
 			}
 		}
-		for _, told := range []struct{ mtu, want int }{{1279, 1500}, {68, 1500}, {1280, 1280}} {
+		for _, report := range []struct{ mtu, want int }{{1279, 1500}, {68, 1500}, {1280, 1280}} {
 			c.Write(now, make([]byte, 5000))
 			size := 0
-			deliver6(t, now, tabs, func(from int, b []byte) bool {
+			exchange6(t, now, tabs, func(from int, b []byte) bool {
 				if from != 0 || size != 0 {
 					return from == 0
 				}
 				size = len(b) + wire.IPv6HeaderLen
-				e := wire.ICMPError{Src: host6A, Dst: host6B, Protocol: wire.ProtocolTCP, Transport: b[:8], Size: size, TooBig: true, MTU: told.mtu}
+				e := wire.ICMPError{Src: host6A, Dst: host6B, Protocol: wire.ProtocolTCP, Transport: b[:8], Size: size, TooBig: true, MTU: report.mtu}
 				if tabs[0].ProcessICMP(now, &e) != c {
 					t.Errorf("not about the connection: %x", binary.BigEndian.Uint32(b[4:]))
 				}
 				return true
 			})
-			if got, _ := c.PathMTU(); got != told.want {
-				t.Errorf("reported MTU %d: the path's MTU is %d, want %d", told.mtu, got, told.want)
+			if got, _ := c.PathMTU(); got != report.want {
+				t.Errorf("reported MTU %d: the path's MTU is %d, want %d", report.mtu, got, report.want)
 			}
 		}
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// TestSendQueueReusesChunks: a send queue that has filled and emptied takes the memory that it had.
+// A send queue that was filled and emptied uses the same chunks again.
 func TestSendQueueReusesChunks(t *testing.T) {
 	var p pool
 	p.divide(DefaultMemory, 1)
@@ -19,7 +19,7 @@ func TestSendQueueReusesChunks(t *testing.T) {
 	b := make([]byte, DefaultMaxSendBuffer)
 	if n := testing.AllocsPerRun(3, func() {
 		if n := q.write(&p, b); n < len(b) {
-			t.Fatalf("room for %d bytes", n)
+			t.Fatalf("wrote %d bytes of %d", n, len(b))
 		}
 		q.clear(&p)
 	}); n != 0 {
@@ -27,7 +27,7 @@ func TestSendQueueReusesChunks(t *testing.T) {
 	}
 }
 
-// Data in frames: kept while it is queued or borrowed, and released once.
+// A frame is kept while its data is queued or borrowed, and is released once.
 func TestFramesAreKeptAndReleased(t *testing.T) {
 	var released []uint64
 	p := newPair(t, Config{}, Options{})
@@ -50,11 +50,11 @@ func TestFramesAreKeptAndReleased(t *testing.T) {
 	if n, _ := c.Read(p.now, got); n != 600 || len(released) != 0 {
 		t.Fatalf("read %d, released %v", n, released)
 	}
-	l, ok := c.Borrow(p.now) // the rest of the first
+	l, ok := c.Borrow(p.now) // the rest of the first frame
 	if !ok || len(l.Data) != 400 || l.Data[0] != 1 || len(released) != 0 {
 		t.Fatalf("borrowed %d, released %v", len(l.Data), released)
 	}
-	l2, ok := c.Borrow(p.now) // two that were copied
+	l2, ok := c.Borrow(p.now) // the second and third, which were copied
 	if !ok || len(l2.Data) != 1100 || l2.Data[99] != 2 || l2.Data[100] != 3 {
 		t.Fatalf("borrowed %d", len(l2.Data))
 	}
@@ -137,7 +137,6 @@ func TestOutOfOrderBound(t *testing.T) {
 
 func TestTimeWaitBound(t *testing.T) {
 	p := newPair(t, Config{MaxTimeWaits: 2}, Options{})
-	l := p.tabs[1].listenerFor(makeTuple(AddrPort{Addr: hostB, Port: 80}, AddrPort{}))
 	for i := range 5 {
 		p.conns[0].Close(p.now)
 		p.exchange()
@@ -147,7 +146,7 @@ func TestTimeWaitBound(t *testing.T) {
 		if got := p.tabs[0].TimeWaits(); got != min(i+1, 2) {
 			t.Fatalf("%d in TIME-WAIT after %d", got, i+1)
 		}
-		p.dial(t, l, Options{})
+		p.dial(t, Options{})
 	}
 	if got := p.tabs[0].Count(TimeWaitGone); got != 3 {
 		t.Errorf("%d counted", got)
@@ -200,7 +199,7 @@ func (c *Conn) memoryHeld() int {
 // what the connections hold and what is borrowed, and never more than there is; in the
 // end it is nothing.
 func TestMemoryModel(t *testing.T) {
-	oneGoroutine(t)
+	skipUnderRace(t)
 	seeds := uint64(12)
 	if testing.Short() {
 		seeds = 4
@@ -208,21 +207,18 @@ func TestMemoryModel(t *testing.T) {
 	for seed := range seeds {
 		rnd := rand.New(rand.NewPCG(seed, 9))
 		limit := []int{40 << 10, 200 << 10, 1 << 20}[seed%3]
-		w := newWorld(t, seed, [2]Config{{Memory: limit, InPlace: 200}, {Memory: limit, InPlace: 200}})
-		w.hosts[0].memory, w.hosts[1].memory = Memory(seed%3), Memory(2-seed%3)
-		for i := range w.hosts {
-			w.impair(i, linksim.Rule{Loss: 0.05, Duplicate: 0.02, Delay: 100 * time.Microsecond, Reorder: 0.2, HoldBack: time.Millisecond})
+		net := newNetwork(t, seed, [2]Config{{Memory: limit, InPlace: 200}, {Memory: limit, InPlace: 200}})
+		net.hosts[0].memory, net.hosts[1].memory = Memory(seed%3), Memory(2-seed%3)
+		for i := range net.hosts {
+			net.impair(i, linksim.Rule{Loss: 0.05, Duplicate: 0.02, Delay: 100 * time.Microsecond, Reorder: 0.2, HoldBack: time.Millisecond})
 		}
-		l, err := w.hosts[1].tab.Listen(AddrPort{Port: 80}, ListenOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := net.listen(Options{})
 		var conns [2][]*Conn
 		var loans [2][]Loan
 		full := [2]int{}
 		check := func() {
 			t.Helper()
-			for i, h := range w.hosts {
+			for i, h := range net.hosts {
 				sum := 0
 				for _, c := range conns[i] {
 					sum += c.memoryHeld()
@@ -242,7 +238,7 @@ func TestMemoryModel(t *testing.T) {
 				}
 				used := h.tab.MemoryInUse()
 				if sum != used || used > limit || used < 0 {
-					w.fatalf("seed %d, host %d: %d bytes in use, held %d of %d", seed, i, used, sum, limit)
+					net.fatalf("seed %d, host %d: %d bytes in use, held %d of %d", seed, i, used, sum, limit)
 				}
 				full[i] = max(full[i], used)
 			}
@@ -250,11 +246,11 @@ func TestMemoryModel(t *testing.T) {
 		text := make([]byte, 20000)
 		for range 6000 {
 			if rnd.IntN(100) == 0 && len(conns[0]) < 40 {
-				c, err := w.hosts[0].tab.Dial(w.now, AddrPort{Addr: hostA}, AddrPort{Addr: hostB, Port: 80}, Options{})
+				c, err := net.hosts[0].tab.Dial(net.now, AddrPort{Addr: hostA}, AddrPort{Addr: hostB, Port: 80}, Options{})
 				if err == nil {
 					conns[0] = append(conns[0], c)
 				} else if err != syscall.ENOBUFS {
-					w.fatalf("%v", err)
+					net.fatalf("%v", err)
 				}
 			}
 			if c := l.Accept(); c != nil {
@@ -265,31 +261,31 @@ func TestMemoryModel(t *testing.T) {
 				c := conns[i][rnd.IntN(n)]
 				switch rnd.IntN(12) {
 				case 0, 1, 2, 3, 4, 5:
-					c.Write(w.now, text[:1+rnd.IntN(len(text))]) // ENOBUFS and EPIPE are answers
+					c.Write(net.now, text[:1+rnd.IntN(len(text))]) // ENOBUFS and EPIPE are answers
 				case 6:
-					c.Lend(w.now, text[:1+rnd.IntN(5000)])
+					c.Lend(net.now, text[:1+rnd.IntN(5000)])
 				case 7, 8:
-					c.Read(w.now, text[:1+rnd.IntN(len(text))])
+					c.Read(net.now, text[:1+rnd.IntN(len(text))])
 				case 9:
-					if loan, ok := c.Borrow(w.now); ok {
+					if loan, ok := c.Borrow(net.now); ok {
 						loans[i] = append(loans[i], loan)
 					}
 				case 10:
 					if len(loans[i]) > 0 {
-						w.hosts[i].tab.Return(&loans[i][0])
+						net.hosts[i].tab.Return(&loans[i][0])
 						loans[i] = loans[i][1:]
 					}
 				default:
 					if rnd.IntN(20) == 0 {
-						c.Close(w.now)
+						c.Close(net.now)
 					}
 				}
 			}
 			check()
-			w.step(w.now.add(time.Duration(rnd.IntN(int(200 * time.Microsecond)))))
+			net.step(net.now.add(time.Duration(rnd.IntN(int(200 * time.Microsecond)))))
 			check()
 		}
-		for i, h := range w.hosts {
+		for i, h := range net.hosts {
 			if full[i] < limit/2 {
 				t.Errorf("seed %d, host %d: at most %d bytes of %d in use", seed, i, full[i], limit)
 			}
@@ -301,7 +297,7 @@ func TestMemoryModel(t *testing.T) {
 			}
 		}
 		l.Close()
-		for _, h := range w.hosts {
+		for _, h := range net.hosts {
 			if n := h.tab.MemoryInUse(); n != 0 || h.tab.outOfOrder.first != nil || h.tab.outOfOrder.last != nil {
 				t.Errorf("seed %d: %d bytes in use in the end", seed, n)
 			}
@@ -309,14 +305,13 @@ func TestMemoryModel(t *testing.T) {
 	}
 }
 
-// hogs makes connections that fill the memory of the second host with data that nobody
+// fillMemory makes connections that fill the memory of the second host with data that nobody
 // reads, until no more is taken.
-func (p *pair) hogs(t *testing.T, n int) (conns []*Conn) {
+func (p *pair) fillMemory(t *testing.T, n int) (conns []*Conn) {
 	t.Helper()
-	mine := p.conns
-	l := p.tabs[1].listenerFor(makeTuple(AddrPort{Addr: hostB, Port: 80}, AddrPort{}))
+	old := p.conns
 	for range n {
-		p.dial(t, l, Options{SendBuffer: 1 << 20})
+		p.dial(t, Options{SendBuffer: 1 << 20})
 		conns = append(conns, p.conns[0])
 	}
 	for _, c := range conns {
@@ -330,7 +325,7 @@ func (p *pair) hogs(t *testing.T, n int) (conns []*Conn) {
 		}
 		p.exchange()
 	}
-	p.conns = mine
+	p.conns = old
 	return conns
 }
 
@@ -341,16 +336,15 @@ func TestMemoryPressure(t *testing.T) {
 	p := newPair(t, Config{}, Options{})
 	tab := p.tabs[1]
 	tab.pool.divide(limit, 0)
-	l := tab.listenerFor(makeTuple(AddrPort{Addr: hostB, Port: 80}, AddrPort{}))
 	first := p.conns
-	p.dial(t, l, Options{})
+	p.dial(t, Options{})
 	second := p.conns
 	p.conns = first
-	p.hogs(t, 40)
+	p.fillMemory(t, 40)
 	if n := tab.MemoryInUse(); n > limit || n < limit/2 {
 		t.Fatalf("%d of %d bytes in use", n, limit)
 	}
-	p.works(t)
+	p.checkDataBothWays(t)
 	p.conns = second
 	lost := tab.Count(NoMemory)
 	to := make([]byte, 1<<20)
@@ -398,7 +392,7 @@ func TestMemoryPressure(t *testing.T) {
 
 // More than 1 GiB never fits, however long the caller waits.
 func TestLendTooMuch(t *testing.T) {
-	oneGoroutine(t) // the race detector would touch shadow memory of that size
+	skipUnderRace(t) // the race detector would touch shadow memory of that size
 	p := newPair(t, Config{}, Options{})
 	if ok, err := p.conns[0].Lend(p.now, make([]byte, maxBuffer+1)); ok || err != syscall.EINVAL {
 		t.Errorf("lent %v, %v", ok, err)

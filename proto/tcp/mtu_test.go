@@ -11,10 +11,10 @@ import (
 )
 
 // A connection over a path with a round trip of 10 ms, whose MTU is assumed to be 1500 bytes.
-// fresh has four segments in flight and has never seen one of them arrive; proven has, and
+// mtuUnproven has four segments in flight and has never seen one of them arrive; mtuProven has, and
 // has four more in flight.
 const (
-	fresh = `
+	mtuUnproven = `
 			dial
 			> S 0:0
 			+10ms
@@ -27,7 +27,7 @@ const (
 			> A 2921:1460 ack 1
 			> PA 4381:1460 ack 1
 			`
-	proven = fresh + `
+	mtuProven = mtuUnproven + `
 			+10ms
 			< A 1:0 ack 5841 win 60000
 			write 5840
@@ -40,7 +40,7 @@ const (
 
 func TestPathMTU(t *testing.T) {
 	runScripts(t, []script{
-		{name: "before a segment of that size was acknowledged a report is effective at once and is no congestion", cfg: withSack, text: fresh + `
+		{name: "before a segment of that size was acknowledged a report is effective at once and is no congestion", cfg: withSack, text: mtuUnproven + `
 			toolarge 1:1500 1400
 			> A 1:1360 ack 1
 			> A 1361:1360 ack 1
@@ -59,7 +59,7 @@ func TestPathMTU(t *testing.T) {
 			< A 1:0 ack 5841 win 60000
 			window 14600
 			count timeouts 0`},
-		{name: "after a segment of that size was acknowledged a report waits until the quoted segment is lost", cfg: withSack, text: proven + `
+		{name: "after a segment of that size was acknowledged a report waits until the quoted segment is lost", cfg: withSack, text: mtuProven + `
 			toolarge 5841:1500 1400
 			path 1500
 			count mtu_reports_held 1
@@ -80,7 +80,7 @@ func TestPathMTU(t *testing.T) {
 			+10ms
 			< A 1:0 ack 11681 win 60000
 			window 14600`},
-		{name: "after a segment of that size was acknowledged, SACKs of later segments confirm the report", cfg: withSack, text: proven + `
+		{name: "after a segment of that size was acknowledged, SACKs of later segments confirm the report", cfg: withSack, text: mtuProven + `
 			toolarge 5841:1500 1400
 			< A 1:0 ack 5841 win 60000 sack 7301-8761
 			path 1500
@@ -93,7 +93,7 @@ func TestPathMTU(t *testing.T) {
 			count fast_recoveries 0
 			< A 1:0 ack 11681 win 60000
 			window 14600`},
-		{name: "a report about a segment that is then acknowledged has no effect", cfg: withSack, text: proven + `
+		{name: "a report about a segment that is then acknowledged has no effect", cfg: withSack, text: mtuProven + `
 			toolarge 7301:1500 576
 			< A 1:0 ack 7301 win 60000
 			count mtu_reports_refuted 0
@@ -102,7 +102,7 @@ func TestPathMTU(t *testing.T) {
 			< A 1:0 ack 11681 win 60000
 			path 1500
 			count mtu_reports_accepted 0`},
-		{name: "impossible reports are counted and have no effect", cfg: withSack, text: fresh + `
+		{name: "impossible reports are counted and have no effect", cfg: withSack, text: mtuUnproven + `
 			toolarge 1:1500 1500	# 1500 would have passed
 			toolarge 1:1400 1450
 			toolarge 1:1501 1400	# no segment of that size was sent
@@ -112,7 +112,7 @@ func TestPathMTU(t *testing.T) {
 			toolarge 0:1500 1400
 			count icmp_unmatched 2
 			path 1500`},
-		{name: "a reported MTU below 576 counts as 576", cfg: withSack, text: fresh + `
+		{name: "a reported MTU below 576 counts as 576", cfg: withSack, text: mtuUnproven + `
 			toolarge 1:1500 68
 			path 576
 			> A 1:536 ack 1
@@ -127,7 +127,7 @@ func TestPathMTU(t *testing.T) {
 			> A 4825:536 ack 1
 			> PA 5361:480 ack 1
 			window 14600`},
-		{name: "a report without an MTU selects the next plateau", cfg: withSack, text: fresh + `
+		{name: "a report without an MTU selects the next plateau", cfg: withSack, text: mtuUnproven + `
 			toolarge 1:1500 0
 			path 1492
 			> A 1:1452 ack 1
@@ -142,7 +142,7 @@ func TestPathMTU(t *testing.T) {
 			toolarge 0:1500 1400
 			count mtu_reports_bad 2
 			path 1500`},
-		{name: "a smaller MTU does not retransmit segments that fit it", cfg: withSack, text: fresh + `
+		{name: "a smaller MTU does not retransmit segments that fit it", cfg: withSack, text: mtuUnproven + `
 			+10ms
 			< A 1:0 ack 5841 win 60000
 			write 100
@@ -150,7 +150,7 @@ func TestPathMTU(t *testing.T) {
 			mtu 1000
 			path 1000
 			lost 0`},
-		{name: "a smaller MTU of the link retransmits larger segments at once", cfg: withSack, text: proven + `
+		{name: "a smaller MTU of the link retransmits larger segments at once", cfg: withSack, text: mtuProven + `
 			mtu 1000
 			> A 5841:960 ack 1
 			> A 6801:960 ack 1
@@ -166,7 +166,7 @@ func TestPathMTU(t *testing.T) {
 			path 1500
 			write 1460
 			> PA 11681:1460 ack 1`},
-		{name: "an MTU from another connection is used before a larger segment was acknowledged", cfg: withSack, text: fresh + `
+		{name: "an MTU from another connection is used before a larger segment was acknowledged", cfg: withSack, text: mtuUnproven + `
 			suggest 1400
 			> A 1:1360 ack 1
 			> A 1361:1360 ack 1
@@ -175,7 +175,7 @@ func TestPathMTU(t *testing.T) {
 			> PA 5441:400 ack 1
 			suggest 1450
 			path 1400`},
-		{name: "an MTU from another connection is ignored after a larger segment was acknowledged", cfg: withSack, text: proven + `
+		{name: "an MTU from another connection is ignored after a larger segment was acknowledged", cfg: withSack, text: mtuProven + `
 			suggest 1400
 			path 1500`},
 	})
@@ -183,7 +183,7 @@ func TestPathMTU(t *testing.T) {
 
 // blackHole is a connection that has found out that full segments are lost, and what is
 // in flight is acknowledged.
-const blackHole = fresh + `
+const blackHole = mtuUnproven + `
 			write 7300
 			> A 5841:1460 ack 1
 			> A 7301:1460 ack 1
@@ -393,110 +393,100 @@ func TestTinyMSS(t *testing.T) {
 	t.Logf("%d segments for %d bytes, %d of the peer's, %d blocks ignored", sent, size, received, h.tab.Count(SackIgnored))
 }
 
-// narrowPath is bulk from one host to the other over a path whose MTU changes.
-type narrowPath struct {
-	w    *world
-	a, b *Conn
-	rule linksim.Rule
-	icmp bool // the router sends ICMP reports
-	told func(mtu int) int
-	mtu  int // of the path
-	sent int
-	got  int
+// mtuTransfer is bulk from one host to the other over a path whose MTU changes.
+type mtuTransfer struct {
+	net         *network
+	a, b        *Conn
+	rule        linksim.Rule
+	sendReports bool // the router sends ICMP reports
+	reportedMTU func(mtu int) int
+	mtu         int // of the path
+	sent        int
+	got         int
 }
 
-func newNarrowPath(t *testing.T, seed uint64, cfg Config, o Options, link linkModel) *narrowPath {
-	w := newWorld(t, seed, [2]Config{cfg, cfg})
-	w.link = linkModel{delay: link.delay}
-	n := &narrowPath{w: w, rule: link.rule(), told: func(mtu int) int { return mtu }}
+func newMTUTransfer(t *testing.T, seed uint64, cfg Config, o Options, link linkModel) *mtuTransfer {
+	net := newNetwork(t, seed, [2]Config{cfg, cfg})
+	net.setLink(linkModel{delay: link.delay})
+	n := &mtuTransfer{net: net, rule: link.rule(), reportedMTU: func(mtu int) int { return mtu }}
 	o.SendBuffer, o.ReceiveBuffer = cmp.Or(o.SendBuffer, 1<<20), cmp.Or(o.ReceiveBuffer, 1<<20)
-	l, err := w.hosts[1].tab.Listen(AddrPort{Port: 80}, ListenOptions{Options: o})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if n.a, err = w.hosts[0].tab.Dial(w.now, AddrPort{Addr: hostA}, AddrPort{Addr: hostB, Port: 80}, o); err != nil {
-		t.Fatal(err)
-	}
-	for n.b == nil {
-		w.step(Never)
-		n.b = l.Accept()
-	}
-	w.tooLarge = n.report
+	n.a, n.b = net.connect(net.listen(o), o)
+	net.onTooLarge = n.report
 	return n
 }
 
 // report sends the router's ICMP report of a segment that was too large.
-func (n *narrowPath) report(from int, b []byte) {
-	if !n.icmp {
+func (n *mtuTransfer) report(from int, b []byte) {
+	if !n.sendReports {
 		return
 	}
-	w := n.w
+	net := n.net
 	packet := make([]byte, 20+len(b))
-	src, dst := w.hosts[from].addr, w.hosts[1-from].addr
+	src, dst := net.hosts[from].addr, net.hosts[1-from].addr
 	wire.PutIPv4(packet, wire.IPv4Fields{TotalLen: uint16(len(packet)), TTL: 1, Protocol: wire.ProtocolTCP, Src: src.As4(), Dst: dst.As4()})
 	copy(packet[20:], b)
 	m := make([]byte, wire.MaxUnreachableLen)
-	m = m[:wire.PutUnreachable(m, wire.ICMPFragmentationNeeded, uint16(n.told(n.mtu)), packet)]
+	m = m[:wire.PutUnreachable(m, wire.ICMPFragmentationNeeded, uint16(n.reportedMTU(n.mtu)), packet)]
 	icmp, err := wire.ParseICMPv4(m)
 	if err != nil {
-		w.fatalf("%v", err)
+		net.fatalf("%v", err)
 	}
 	e, err := icmp.Report()
 	if err != nil {
-		w.fatalf("%v", err)
+		net.fatalf("%v", err)
 	}
-	w.note("%d < ICMP, MTU %d", from, n.told(n.mtu))
-	w.hosts[from].tab.ProcessICMP(w.now, &e)
+	net.note("%d < ICMP, MTU %d", from, n.reportedMTU(n.mtu))
+	net.hosts[from].tab.ProcessICMP(net.now, &e)
 }
 
 // setPath changes the path's MTU.
-func (n *narrowPath) setPath(mtu int) {
+func (n *mtuTransfer) setPath(mtu int) {
 	n.mtu = mtu
 	n.rule.MaxSize = mtu - 20
-	n.w.impair(0, n.rule)
+	n.net.impair(0, n.rule)
 }
 
 // run transfers so many bytes more.
-func (n *narrowPath) run(bytes int) {
-	w := n.w
-	limit := w.now.add(10 * time.Minute)
+func (n *mtuTransfer) run(bytes int) {
+	net := n.net
+	limit := net.now.add(10 * time.Minute)
 	p := make([]byte, 64<<10)
 	for end := n.got + bytes; n.got < end; {
 		for n.sent < end && n.a.Room() >= 32<<10 {
 			for i := range p {
 				p[i] = pattern(0, n.sent+i)
 			}
-			k, err := n.a.Write(w.now, p[:min(len(p), end-n.sent)])
+			k, err := n.a.Write(net.now, p[:min(len(p), end-n.sent)])
 			if err != nil {
-				w.fatalf("%v", err)
+				net.fatalf("%v", err)
 			}
 			if n.sent += k; k == 0 {
 				break
 			}
 		}
-		w.step(limit)
+		net.step(limit)
 		for {
-			k, _ := n.b.Read(w.now, p)
+			k, _ := n.b.Read(net.now, p)
 			if k == 0 {
 				break
 			}
 			for i, x := range p[:k] {
 				if x != pattern(0, n.got+i) {
-					w.fatalf("byte %d", n.got+i)
+					net.fatalf("byte %d", n.got+i)
 				}
 			}
 			n.got += k
 		}
-		if w.now >= limit {
-			w.fatalf("%d of %d bytes after ten minutes", n.got, end)
+		if net.now >= limit {
+			net.fatalf("%d of %d bytes after ten minutes", n.got, end)
 		}
 	}
 }
 
 // counts are the counters, for the message of a failure.
-func (n *narrowPath) counts() string {
-	t := n.w.hosts[0].tab
-	s := fmt.Sprintf("%v, MTU %d", time.Duration(n.w.now), n.a.Info().PathMTU)
+func (n *mtuTransfer) counts() string {
+	t := n.net.hosts[0].tab
+	s := fmt.Sprintf("%v, MTU %d", time.Duration(n.net.now), n.a.Info().PathMTU)
 	for _, c := range []Counter{Timeouts, FastRecoveries, BlackHoles, MTUProbes, MTUProbesLost, MTUReportsAccepted, MTUReportsHeld, MTUReportsRefuted, MTUReportsLate, MTUReportsBad} {
 		s += fmt.Sprintf(", %d %v", t.Count(c), c)
 	}
@@ -506,7 +496,7 @@ func (n *narrowPath) counts() string {
 // A smaller MTU of the path is detected, with or without ICMP reports, and under loss and
 // reordering: data flows, and segments become nearly as large as the path permits.
 func TestPathMTUDiscovery(t *testing.T) {
-	oneGoroutine(t)
+	skipUnderRace(t)
 	lan := linkModel{delay: 20 * time.Microsecond}
 	for _, c := range []struct {
 		name  string
@@ -531,15 +521,15 @@ func TestPathMTUDiscovery(t *testing.T) {
 			{9000, 1500, 1500, 1492}, {9000, 8950, 8934, 8166}, {9000, 4352, 4352, 4352}, {9000, 2000, 1500, 1492},
 		} {
 			t.Run(fmt.Sprintf("%s/%d over %d", c.name, p.link, p.path), func(t *testing.T) {
-				n := newNarrowPath(t, 1, c.cfg, Options{MTU: p.link}, c.link)
-				n.icmp = c.way != "black hole"
+				n := newMTUTransfer(t, 1, c.cfg, Options{MTU: p.link}, c.link)
+				n.sendReports = c.way != "black hole"
 				if c.way == "old router" {
-					n.told = func(int) int { return 0 }
+					n.reportedMTU = func(int) int { return 0 }
 					p.least = p.plateau
 				}
 				n.setPath(p.path)
 				n.run(c.bytes)
-				tab := n.w.hosts[0].tab
+				tab := n.net.hosts[0].tab
 				if mtu := n.a.Info().PathMTU; mtu > p.path || mtu < p.least {
 					t.Errorf("the path's MTU was not found: %+v, %+v", n.a.path, n.a.congestion)
 				}
@@ -556,8 +546,8 @@ func TestPathMTUDiscovery(t *testing.T) {
 }
 
 // wait lets time pass in which nothing is written.
-func (n *narrowPath) wait(d time.Duration) {
-	for end := n.w.now.add(d); n.w.step(end); {
+func (n *mtuTransfer) wait(d time.Duration) {
+	for end := n.net.now.add(d); n.net.step(end); {
 	}
 }
 
@@ -565,8 +555,8 @@ func (n *narrowPath) wait(d time.Duration) {
 func TestPathMTUChanges(t *testing.T) {
 	for _, icmp := range []bool{true, false} {
 		t.Run(fmt.Sprintf("ICMP %v", icmp), func(t *testing.T) {
-			n := newNarrowPath(t, 1, Config{}, Options{MTU: 1500, SendBuffer: 64 << 10}, linkModel{delay: 500 * time.Microsecond})
-			n.icmp = icmp
+			n := newMTUTransfer(t, 1, Config{}, Options{MTU: 1500, SendBuffer: 64 << 10}, linkModel{delay: 500 * time.Microsecond})
+			n.sendReports = icmp
 			check := func(what string, least, most int) {
 				t.Helper()
 				if mtu := n.a.Info().PathMTU; mtu < least || mtu > most {
@@ -580,18 +570,18 @@ func TestPathMTUChanges(t *testing.T) {
 			n.wait(verifyAfter)
 			n.run(2 << 20)
 			check("an MTU probe has found it so", 1384, 1400)
-			before := n.w.line(0).Counters().LostForSize
+			before := n.net.lines[0].Counters().LostForSize
 			n.run(1 << 20)
 			n.wait(searchAgain / 2)
 			n.run(1 << 20)
-			if lost := n.w.line(0).Counters().LostForSize - before; lost > 0 {
+			if lost := n.net.lines[0].Counters().LostForSize - before; lost > 0 {
 				t.Errorf("%d too large when all was known: %s", lost, n.counts())
 			}
 			n.setPath(1500)
 			n.wait(searchAgain)
 			n.run(1 << 20)
 			check("wide again", 1500, 1500)
-			if tab := n.w.hosts[0].tab; tab.Count(FastRecoveries) > 0 {
+			if tab := n.net.hosts[0].tab; tab.Count(FastRecoveries) > 0 {
 				t.Errorf("congestion: %s", n.counts())
 			}
 		})
@@ -603,13 +593,13 @@ func TestPathMTUChanges(t *testing.T) {
 func TestForgedMTUReports(t *testing.T) {
 	for _, loss := range []float64{0, 0.01} {
 		t.Run(fmt.Sprint("loss ", loss), func(t *testing.T) {
-			n := newNarrowPath(t, 1, Config{}, Options{MTU: 1500, SendBuffer: 64 << 10}, linkModel{loss: loss, delay: 500 * time.Microsecond})
+			n := newMTUTransfer(t, 1, Config{}, Options{MTU: 1500, SendBuffer: 64 << 10}, linkModel{loss: loss, delay: 500 * time.Microsecond})
 			n.setPath(1500)
 			n.run(1 << 18)
-			n.icmp, n.mtu = true, 68
-			forge := true
-			n.w.sent = func(from int, b []byte) {
-				if forge && from == 0 && len(view(b).Payload) > 0 {
+			n.sendReports, n.mtu = true, 68
+			forging := true
+			n.net.onSend = func(from int, b []byte) {
+				if forging && from == 0 && len(view(b).Payload) > 0 {
 					n.report(0, b)
 				}
 			}
@@ -618,13 +608,13 @@ func TestForgedMTUReports(t *testing.T) {
 			if loss == 0 && mtu != 1500 || mtu < 576 {
 				t.Errorf("a forged report had an effect: %s", n.counts())
 			}
-			forge = false
+			forging = false
 			n.wait(verifyAfter)
 			n.run(1 << 20)
 			if n.a.Info().PathMTU != 1500 {
 				t.Errorf("the effect of forged reports lasts: %s, %+v", n.counts(), n.a.path)
 			}
-			tab := n.w.hosts[0].tab
+			tab := n.net.hosts[0].tab
 			if tab.Count(MTUReportsRefuted) < 10 || tab.Count(MTUReportsAccepted) > 10 {
 				t.Error(n.counts())
 			}

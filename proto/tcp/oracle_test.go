@@ -55,13 +55,13 @@ const (
 
 // outcome is the effect that the segment must have. No reply: flags 0.
 type outcome struct {
-	state    State
-	flags    wire.TCPFlags
-	seq, ack int
-	absSeq0  bool // the RST has the number 0, not one relative to anything
-	newISS   bool // our SYN with a number of its own
-	read     int  // bytes that can be read
-	odd      bool // a counter must show what was wrong
+	state     State
+	flags     wire.TCPFlags
+	seq, ack  int
+	absSeq0   bool // the RST has the number 0, not one relative to anything
+	newISS    bool // our SYN with a number of its own
+	read      int  // bytes that can be read
+	irregular bool // a counter must show what was wrong
 }
 
 const maxWindow = 8000 // that the peer of the scripts has advertised
@@ -76,7 +76,7 @@ func oracle(q situation, s incoming) outcome {
 	if fin {
 		segLen++
 	}
-	same := outcome{state: q.state, odd: true}
+	same := outcome{state: q.state, irregular: true}
 	reset := func(o outcome) outcome { // <SEQ=SEG.ACK><CTL=RST>, or <SEQ=0><ACK=SEG.SEQ+SEG.LEN>
 		if ack {
 			o.flags, o.seq = wire.TCPRst, s.ack
@@ -222,7 +222,7 @@ func oracle(q situation, s incoming) outcome {
 	if !ack {
 		return same
 	}
-	o := outcome{state: q.state, odd: ackDue}
+	o := outcome{state: q.state, irregular: ackDue}
 	switch q.state {
 	case SynReceived:
 		if s.ack <= q.una || s.ack > q.nxt {
@@ -250,21 +250,21 @@ func oracle(q situation, s incoming) outcome {
 	next := q.rcvNxt
 	switch q.state {
 	case CloseWait, Closing, LastAck: // "This should not occur", ignore it
-		o.odd = o.odd || s.text > 0 || fin
+		o.irregular = o.irregular || s.text > 0 || fin
 		return out(o, next)
 	}
 	switch o.state {
 	case Established, FinWait1, FinWait2:
 		if s.text > 0 {
 			ackDue = true
-			o.odd = o.odd || s.seq != q.rcvNxt
+			o.irregular = o.irregular || s.seq != q.rcvNxt
 			if s.seq == q.rcvNxt {
 				o.read = s.text
 				next += s.text
 			}
 		}
 		ackDue = ackDue || fin
-		o.odd = o.odd || fin && s.seq != q.rcvNxt
+		o.irregular = o.irregular || fin && s.seq != q.rcvNxt
 		if fin && s.seq == q.rcvNxt {
 			next++
 			o.state = map[State]State{Established: CloseWait, FinWait1: Closing, FinWait2: TimeWait}[o.state]
@@ -273,7 +273,7 @@ func oracle(q situation, s incoming) outcome {
 		// Acknowledge it, and restart the 2 MSL timeout. Not by the letter: the ACK of a
 		// peer in TIME-WAIT is not answered, or both would answer each other for ever.
 		ackDue = ackDue || segLen > 0 || s.seq != q.rcvNxt || s.ack != q.nxt
-		o.odd = o.odd || segLen > 0 || s.ack > q.nxt
+		o.irregular = o.irregular || segLen > 0 || s.ack > q.nxt
 	}
 	return out(o, next)
 }

@@ -147,14 +147,14 @@ func TestOverlappingSegments(t *testing.T) {
 		seeds = 30
 	}
 	for seed := range seeds {
-		overlaps(t, uint64(seed))
+		testOverlaps(t, uint64(seed))
 		if t.Failed() {
 			t.Fatalf("seed %d", seed)
 		}
 	}
 }
 
-func overlaps(t *testing.T, seed uint64) {
+func testOverlaps(t *testing.T, seed uint64) {
 	const window = 2048
 	rnd := rand.New(rand.NewPCG(seed, 5))
 	cfg := noOptions
@@ -352,13 +352,13 @@ func TestEverySegmentInEveryState(t *testing.T) {
 				if m.name == "active" {
 					acks = []int{q.una - maxWindow - 1, q.una - 1, q.una, q.una + 1, q.una + 5, q.nxt, q.nxt + 1, q.nxt + 100000}
 				}
-				t.Run(q.name, func(t *testing.T) { everySegment(t, q, m.stamp, acks) })
+				t.Run(q.name, func(t *testing.T) { testEverySegment(t, q, m.stamp, acks) })
 			}
 		})
 	}
 }
 
-func everySegment(t *testing.T, q situation, stamp stamp, acks []int) {
+func testEverySegment(t *testing.T, q situation, stamp stamp, acks []int) {
 	seqs := []int{q.rcvNxt - 1000, q.rcvNxt - 5, q.rcvNxt - 1, q.rcvNxt, q.rcvNxt + 1, q.rcvNxt + 500,
 		q.rcvNxt + q.rcvWnd - 1, q.rcvNxt + q.rcvWnd, q.rcvNxt + q.rcvWnd + 100}
 	cfg := noOptions
@@ -401,8 +401,8 @@ func atSituation(t *testing.T, q situation, cfg Config, stamped bool) *runner {
 	return r
 }
 
-// oddities is the sum of the counters of irregular segments.
-func (t *Table) oddities() (n uint64) {
+// irregularSegments is the sum of the counters of irregular segments.
+func (t *Table) irregularSegments() (n uint64) {
 	for c := BadLength; c <= NoMemory; c++ {
 		switch c {
 		case BadOptions, ResetsSent, ChallengeAcks, AcksLimited, DuplicateAcks, UrgentPointers:
@@ -416,16 +416,16 @@ func (t *Table) oddities() (n uint64) {
 // checkCase sends b, which is s in bytes, and compares with the oracle.
 func (r *runner) checkCase(q situation, s incoming, b []byte) {
 	r.t.Helper()
-	before := r.gotten
+	before := r.bytesRead
 	if r.c != nil && q.rcvWnd > 0 {
 		before = r.c.Buffered()
 	}
-	odd := r.tab.oddities()
+	irregular := r.tab.irregularSegments()
 	r.process(b)
 	r.drain()
 
 	want := oracle(q, s)
-	if want.odd && r.tab.oddities() == odd {
+	if want.irregular && r.tab.irregularSegments() == irregular {
 		r.fatalf("it is in no counter")
 	}
 	r.checkState(want.state)

@@ -6,9 +6,9 @@ import "testing"
 
 const underRace = true
 
-// oneGoroutine skips a long test of one goroutine, in which the race detector has
+// skipUnderRace skips a long test of one goroutine, in which the race detector has
 // nothing to look for.
-func oneGoroutine(t *testing.T) {
+func skipUnderRace(t *testing.T) {
 	t.Helper()
 	t.Skip("one goroutine")
 }

@@ -61,33 +61,33 @@ const (
 )
 
 type runner struct {
-	t        *testing.T
-	line     int
-	src      string
-	tab      *Table
-	now      Time
-	c        *Conn
-	l        *Listener
-	dialed   bool
-	id       tuple
-	iss      uint32
-	issKnown bool
-	out      [][]byte
-	ect      map[*byte]bool // which of out are ECT(0), by the addresses of their first bytes
-	written  int
-	gotten   int
-	events   Events
-	accepts  int
-	held     bool
-	lopt     ListenOptions
-	opts     Options
-	lent     [][]byte
-	frames   map[uint64]bool
-	frameID  uint64
-	lastTS   uint32 // of the last segment that was expected
-	otherISS uint32
-	marked   bool // the next segment that is received is CE
-	stamped  bool // the peer sends timestamps with the value 500
+	t         *testing.T
+	line      int
+	src       string
+	tab       *Table
+	now       Time
+	c         *Conn
+	l         *Listener
+	dialed    bool
+	id        tuple
+	iss       uint32
+	issKnown  bool
+	out       [][]byte
+	ect       map[*byte]bool // which of out are ECT(0), by the addresses of their first bytes
+	written   int
+	bytesRead int
+	events    Events
+	accepts   int
+	held      bool
+	lopt      ListenOptions
+	opts      Options
+	lent      [][]byte
+	frames    map[uint64]bool
+	frameID   uint64
+	lastTS    uint32 // of the last segment that was expected
+	otherISS  uint32
+	marked    bool // the next segment that is received is CE
+	stamped   bool // the peer sends timestamps with the value 500
 }
 
 func runScripts(t *testing.T, scripts []script) {
@@ -457,10 +457,10 @@ func eventString(e Events) string {
 
 func (r *runner) verify(p []byte) {
 	for i, b := range p {
-		if want := pattern(1, r.gotten); b != want {
-			r.fatalf("byte %d read is %#x, want %#x", r.gotten, p[i], want)
+		if want := pattern(1, r.bytesRead); b != want {
+			r.fatalf("byte %d read is %#x, want %#x", r.bytesRead, p[i], want)
 		}
-		r.gotten++
+		r.bytesRead++
 	}
 }
 

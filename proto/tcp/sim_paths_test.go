@@ -19,24 +19,12 @@ type transfer struct {
 // runTransfer sends n bytes as fast as the windows allow to a reader that always
 // reads.
 func runTransfer(t *testing.T, seed uint64, cfg Config, link linkModel, n int) transfer {
-	w := newWorld(t, seed, [2]Config{cfg, cfg})
+	net := newNetwork(t, seed, [2]Config{cfg, cfg})
 	o := Options{SendBuffer: 1 << 20, ReceiveBuffer: 1 << 20}
-	l, err := w.hosts[1].tab.Listen(AddrPort{Port: 80}, ListenOptions{Options: o})
-	if err != nil {
-		t.Fatal(err)
-	}
-	a, err := w.hosts[0].tab.Dial(w.now, AddrPort{Addr: hostA}, AddrPort{Addr: hostB, Port: 80}, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.link = linkModel{delay: link.delay}
-	var b *Conn
-	for b == nil {
-		w.step(Never)
-		b = l.Accept()
-	}
-	w.link = link
-	start := w.now
+	net.setLink(linkModel{delay: link.delay})
+	a, b := net.connect(net.listen(o), o)
+	net.setLink(link)
+	start := net.now
 	sent, got := 0, 0
 	p, to := make([]byte, 64<<10), make([]byte, 64<<10)
 	for got < n {
@@ -44,40 +32,40 @@ func runTransfer(t *testing.T, seed uint64, cfg Config, link linkModel, n int) t
 			for i := range p {
 				p[i] = pattern(0, sent+i)
 			}
-			k, err := a.Write(w.now, p[:min(len(p), n-sent)])
+			k, err := a.Write(net.now, p[:min(len(p), n-sent)])
 			if err != nil {
-				w.fatalf("%v", err)
+				net.fatalf("%v", err)
 			}
 			if sent += k; k < len(p) {
 				break
 			}
 		}
-		w.step(Never)
+		net.step(Never)
 		for {
-			k, _ := b.Read(w.now, to)
+			k, _ := b.Read(net.now, to)
 			if k == 0 {
 				break
 			}
 			for i, x := range to[:k] {
 				if x != pattern(0, got+i) {
-					w.fatalf("byte %d", got+i)
+					net.fatalf("byte %d", got+i)
 				}
 			}
 			got += k
 		}
-		if w.now > start.add(time.Hour) {
-			w.fatalf("%d of %d bytes after an hour", got, n)
+		if net.now > start.add(time.Hour) {
+			net.fatalf("%d of %d bytes after an hour", got, n)
 		}
 	}
-	tab := w.hosts[0].tab
-	return transfer{elapsed: time.Duration(w.now - start), timeouts: tab.Count(Timeouts), fast: tab.Count(FastRecoveries),
-		undone: tab.Count(RecoveriesUndone), retransmitted: tab.Count(BytesRetransmitted), lost: w.lost}
+	tab := net.hosts[0].tab
+	return transfer{elapsed: time.Duration(net.now - start), timeouts: tab.Count(Timeouts), fast: tab.Count(FastRecoveries),
+		undone: tab.Count(RecoveriesUndone), retransmitted: tab.Count(BytesRetransmitted), lost: net.lost}
 }
 
 // Loss in the middle of a stream is found and repaired without a timeout, and little
 // is sent again that had arrived.
 func TestLossRepairedWithoutTimeout(t *testing.T) {
-	oneGoroutine(t)
+	skipUnderRace(t)
 	const n = 2 << 20
 	for _, c := range []struct {
 		name     string
@@ -107,7 +95,7 @@ func TestLossRepairedWithoutTimeout(t *testing.T) {
 // Reordering of less than a quarter of a round trip costs little, and recoveries that it
 // causes are undone.
 func TestReorderingIsNotLoss(t *testing.T) {
-	oneGoroutine(t)
+	skipUnderRace(t)
 	for _, c := range []struct {
 		jitter time.Duration
 		fast   uint64
@@ -129,7 +117,7 @@ func TestNeededRecoveryIsNotUndone(t *testing.T) {
 		rule := linksim.Rule{Delay: 20 * time.Millisecond, Rate: 300e6, Loss: 0.01}
 		b := newBulk(t, seed, rule, linksim.Rule{Delay: rule.Delay}, 1, NewCubic)
 		b.run(5*time.Second, 1)
-		tab := b.w.hosts[0].tab
+		tab := b.net.hosts[0].tab
 		if tab.Count(FastRecoveries) == 0 || tab.Count(RecoveriesUndone) != 0 {
 			t.Errorf("seed %d: %d of %d recoveries were undone", seed, tab.Count(RecoveriesUndone), tab.Count(FastRecoveries))
 		}
@@ -157,14 +145,14 @@ func TestPacing(t *testing.T) {
 			f := b.flows[0]
 			for range 20 {
 				f.quota += 200_000
-				start := b.w.now
+				start := b.net.now
 				for f.got < f.quota {
 					b.run(ms/4, 1)
 				}
-				took[i] += time.Duration(b.w.now-start) / 20
+				took[i] += time.Duration(b.net.now-start) / 20
 				b.run(500*ms, 1)
 			}
-			lost[i] = b.w.lost
+			lost[i] = b.net.lost
 		}
 		t.Logf("%s: %d segments lost and %v for 200 kB without pacing, %d and %v with it", c.name, lost[0], took[0], lost[1], took[1])
 		if lost[1] > lost[0]/2 || took[1] > took[0]+took[0]/50 {
@@ -186,7 +174,7 @@ func TestNoPacingInLAN(t *testing.T) {
 // has all of it. It logs how long the second takes to get 40 %, what it has then, and
 // Jain's index.
 func TestFairness(t *testing.T) {
-	oneGoroutine(t)
+	skipUnderRace(t)
 	for _, c := range []struct {
 		name     string
 		rule     linksim.Rule
@@ -236,14 +224,13 @@ func TestFairness(t *testing.T) {
 // bulk is flows that send as much as they can, from the first host to the second, where
 // everything is read at once.
 type bulk struct {
-	w     *world
-	l     *Listener
-	flows []*flowUnderTest
+	net   *network
+	flows []*bulkFlow
 	buf   []byte
 }
 
-// flowUnderTest is one of them.
-type flowUnderTest struct {
+// bulkFlow is one of them.
+type bulkFlow struct {
 	from, to  *Conn
 	sent, got int
 	quota     int // bytes that may have been sent; 0: as many as possible
@@ -261,58 +248,48 @@ func newBulk(t testing.TB, seed uint64, rule, back linksim.Rule, n int, congesti
 }
 
 func newBulkWith(t testing.TB, cfg Config, seed uint64, rule, back linksim.Rule, n int) *bulk {
-	b := &bulk{w: newWorld(t, seed, [2]Config{cfg, {}}), buf: make([]byte, 256<<10)}
-	w := b.w
-	w.quiet = true
-	w.link = linkModel{delay: rule.Delay}
+	b := &bulk{net: newNetwork(t, seed, [2]Config{cfg, {}}), buf: make([]byte, 256<<10)}
+	net := b.net
+	net.noTrace = true
+	net.setLink(linkModel{delay: rule.Delay})
 	o := Options{SendBuffer: 8 << 20, ReceiveBuffer: 8 << 20}
-	var err error
-	if b.l, err = w.hosts[1].tab.Listen(AddrPort{Port: 80}, ListenOptions{Options: o}); err != nil {
-		t.Fatal(err)
-	}
+	l := net.listen(o)
 	for range n {
-		f := &flowUnderTest{}
-		if f.from, err = w.hosts[0].tab.Dial(w.now, AddrPort{Addr: hostA}, AddrPort{Addr: hostB, Port: 80}, o); err != nil {
-			t.Fatal(err)
-		}
-		for f.to == nil {
-			w.step(Never)
-			f.to = b.l.Accept()
-		}
-		b.flows = append(b.flows, f)
+		from, to := net.connect(l, o)
+		b.flows = append(b.flows, &bulkFlow{from: from, to: to})
 	}
-	for w.step(w.now.add(2 * rule.Delay)) {
+	for net.step(net.now.add(2 * rule.Delay)) {
 	}
-	w.impair(0, rule)
-	w.impair(1, back)
+	net.impair(0, rule)
+	net.impair(1, back)
 	return b
 }
 
 // run lets the first n flows go on for so long.
 func (b *bulk) run(d time.Duration, n int) {
-	w := b.w
-	for limit := w.now.add(d); ; {
+	net := b.net
+	for limit := net.now.add(d); ; {
 		for _, f := range b.flows[:n] {
 			for f.quota == 0 || f.sent < f.quota {
 				p := b.buf
 				if f.quota > 0 {
 					p = p[:min(len(p), f.quota-f.sent)]
 				}
-				k, err := f.from.Write(w.now, p)
+				k, err := f.from.Write(net.now, p)
 				if err != nil {
-					w.fatalf("%v", err)
+					net.fatalf("%v", err)
 				}
 				if f.sent += k; k < len(p) {
 					break
 				}
 			}
 		}
-		if !w.step(limit) {
+		if !net.step(limit) {
 			return
 		}
 		for _, f := range b.flows {
 			for {
-				k, _ := f.to.Read(w.now, b.buf)
+				k, _ := f.to.Read(net.now, b.buf)
 				if f.got += k; k == 0 {
 					break
 				}
@@ -322,14 +299,14 @@ func (b *bulk) run(d time.Duration, n int) {
 }
 
 // acked is how many bytes of a flow have been acknowledged.
-func (f *flowUnderTest) acked() int { return int(f.from.Info().BytesAcked) }
+func (f *bulkFlow) acked() int { return int(f.from.Info().BytesAcked) }
 
 // TestThroughput compares how much of a link bulk uses with what links of each kind permit.
 // Lossy links are compared with the response function of Reno (Mathis et al., The
 // Macroscopic Behavior of the TCP Congestion Avoidance Algorithm, 1997): MSS/RTT * 1.22/sqrt(p).
 // CUBIC has the window of Reno there (RFC 9438, section 4.3). With -v it prints the figures.
 func TestThroughput(t *testing.T) {
-	oneGoroutine(t)
+	skipUnderRace(t)
 	const ms, mss = time.Millisecond, 1448
 	lan := linksim.Rule{Delay: 500 * time.Microsecond, Rate: 200e6}
 	path := linksim.Rule{Delay: 10 * ms, Rate: 20e6}
@@ -374,15 +351,15 @@ func TestThroughput(t *testing.T) {
 			f := b.flows[0]
 			info, share := f.from.Info(), float64(f.acked())/capacity
 			t.Logf("%-31s %-5s %3.0f %% (%3.0f to %3.0f), %3d segments lost, %6d bytes sent again, %d timeouts, %d recoveries, %d undone, %d loss probes", c.name, control.name,
-				100*share, 100*c.low, 100*c.high, b.w.lost, info.BytesRetransmitted, info.Timeouts, info.Recoveries,
-				b.w.hosts[0].tab.Count(RecoveriesUndone), b.w.hosts[0].tab.Count(LossProbes))
+				100*share, 100*c.low, 100*c.high, b.net.lost, info.BytesRetransmitted, info.Timeouts, info.Recoveries,
+				b.net.hosts[0].tab.Count(RecoveriesUndone), b.net.hosts[0].tab.Count(LossProbes))
 			if share < c.low || share > c.high {
 				t.Errorf("%s, %s: %.1f %% of the link, want %.1f to %.1f", c.name, control.name, 100*share, 100*c.low, 100*c.high)
 			}
 			if int(info.Timeouts) > c.timeouts {
 				t.Errorf("%s, %s: %d timeouts, want %d at most: recovery repairs losses", c.name, control.name, info.Timeouts, c.timeouts)
 			}
-			if lossless := b.w.lost == 0 && c.rule.Reorder == 0; lossless && info.BytesRetransmitted > 0 {
+			if lossless := b.net.lost == 0 && c.rule.Reorder == 0; lossless && info.BytesRetransmitted > 0 {
 				t.Errorf("%s, %s: %d bytes sent again, none were lost", c.name, control.name, info.BytesRetransmitted)
 			}
 		}
@@ -392,9 +369,9 @@ func TestThroughput(t *testing.T) {
 // pick chooses one of several values.
 func pick[T any](r *rand.Rand, of ...T) T { return of[r.IntN(len(of))] }
 
-// anyRule is a direction of a link, out of all that fate can do to it. rtt is about how
+// randomRule is a direction of a link, out of all that fate can do to it. rtt is about how
 // long the round trip is.
-func anyRule(r *rand.Rand) linksim.Rule {
+func randomRule(r *rand.Rand) linksim.Rule {
 	rule := linksim.Rule{
 		Loss:  pick(r, 0, 0, 0.001, 0.01, 0.05, 0.2),
 		Delay: pick(r, 0, 20*time.Microsecond, time.Millisecond, 10*time.Millisecond, 50*time.Millisecond),
@@ -432,9 +409,9 @@ func anyRule(r *rand.Rand) linksim.Rule {
 // TestTransfers is the matrix: loss, delay, reordering, duplication, corruption, bursts,
 // rate, queue and blackouts, each direction by itself, times buffers, options and
 // congestion control, times one way, both ways, and requests and answers.
-func TestTransfers(t *testing.T) { eachSeed(t, 100, transfers) }
+func TestTransfers(t *testing.T) { eachSeed(t, 100, testTransfers) }
 
-func transfers(t *testing.T, seed uint64) {
+func testTransfers(t *testing.T, seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 79))
 	cfg, o := [2]Config{}, [2]Options{}
 	for i := range o {
@@ -454,14 +431,14 @@ func transfers(t *testing.T, seed uint64) {
 			KeepAlive:     KeepAlive{Enable: r.IntN(4) == 0, Count: 100},
 		}
 	}
-	w := newWorld(t, seed, cfg)
-	for i := range w.hosts {
-		w.hosts[i].memory = Memory(r.IntN(3))
-		w.impair(i, anyRule(r))
+	net := newNetwork(t, seed, cfg)
+	for i := range net.hosts {
+		net.hosts[i].memory = Memory(r.IntN(3))
+		net.impair(i, randomRule(r))
 	}
 	apps := [2]*blockingApp{}
 	for i := range apps {
-		apps[i] = &blockingApp{app: app{h: w.hosts[i], total: r.IntN(pick(r, 100, 10_000, 400_000))}, lendMode: r.IntN(3) == 0, poster: r.IntN(2) == 0}
+		apps[i] = &blockingApp{app: app{h: net.hosts[i], total: r.IntN(pick(r, 100, 10_000, 400_000))}, lendMode: r.IntN(3) == 0, posts: r.IntN(2) == 0}
 	}
 	switch r.IntN(3) {
 	case 0: // one way
@@ -473,5 +450,5 @@ func transfers(t *testing.T, seed uint64) {
 			a.turn, a.total = turn, turn*n
 		}
 	}
-	runBlocking(w, apps, o)
+	runBlocking(net, apps, o)
 }

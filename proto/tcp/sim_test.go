@@ -32,7 +32,7 @@ type app struct {
 	eof      bool
 	shut     bool
 	closed   bool
-	closeNow bool // by Close instead of CloseWrite, once all is read
+	useClose bool // by Close instead of CloseWrite, once all is read
 	posted   []byte
 	loans    []Loan
 	lends    [][]byte
@@ -42,7 +42,7 @@ type app struct {
 func (a *app) verify(p []byte) {
 	for _, b := range p {
 		if want := pattern(1-a.h.index, a.got); b != want {
-			a.h.w.fatalf("host %d: byte %d is %#x, want %#x", a.h.index, a.got, b, want)
+			a.h.net.fatalf("host %d: byte %d is %#x, want %#x", a.h.index, a.got, b, want)
 		}
 		a.got++
 	}
@@ -57,49 +57,49 @@ func (a *app) make(n int) []byte {
 }
 
 // act does one random thing.
-func (a *app) act() {
-	w, c := a.h.w, a.c
+func (a *app) randomCall() {
+	net, c := a.h.net, a.c
 	if c == nil || a.closed || c.State() == SynSent {
 		return
 	}
-	switch w.rand.IntN(10) {
+	switch net.rand.IntN(10) {
 	case 0, 1, 2, 3:
 		if a.sent < a.total {
-			p := a.make(min(a.total-a.sent, 1+w.rand.IntN([]int{1, 64, 1500, 20000}[w.rand.IntN(4)])))
-			if w.rand.IntN(4) == 0 {
-				ok, err := c.Lend(w.now, p)
+			p := a.make(min(a.total-a.sent, 1+net.rand.IntN([]int{1, 64, 1500, 20000}[net.rand.IntN(4)])))
+			if net.rand.IntN(4) == 0 {
+				ok, err := c.Lend(net.now, p)
 				a.fail(err)
 				if ok {
 					a.sent += len(p)
 					a.lends = append(a.lends, p)
 				}
 			} else {
-				n, err := c.Write(w.now, p)
+				n, err := c.Write(net.now, p)
 				a.fail(err)
 				a.sent += n
 			}
-		} else if !a.shut && (!a.closeNow || a.eof) {
+		} else if !a.shut && (!a.useClose || a.eof) {
 			a.shut = true
-			if err := c.CloseWrite(w.now); err != nil {
+			if err := c.CloseWrite(net.now); err != nil {
 				a.fail(err)
 			}
 		}
 	case 4:
-		c.Flush(w.now)
+		c.Flush(net.now)
 	case 5:
 		if a.posted == nil {
-			p := make([]byte, 1+w.rand.IntN(5000))
-			if c.Post(w.now, p) {
+			p := make([]byte, 1+net.rand.IntN(5000))
+			if c.Post(net.now, p) {
 				a.posted = p
 			}
 		} else {
-			n := c.Unpost(w.now)
+			n := c.Unpost(net.now)
 			a.verify(a.posted[:n])
 			a.posted = nil
 		}
 	case 6:
 		if a.posted == nil {
-			if l, ok := c.Borrow(w.now); ok {
+			if l, ok := c.Borrow(net.now); ok {
 				a.verify(l.Data)
 				a.loans = append(a.loans, l)
 			}
@@ -111,12 +111,12 @@ func (a *app) act() {
 		}
 	default:
 		if a.posted != nil {
-			n := c.Unpost(w.now)
+			n := c.Unpost(net.now)
 			a.verify(a.posted[:n])
 			a.posted = nil
 		}
-		p := make([]byte, 1+w.rand.IntN(9000))
-		n, err := c.Read(w.now, p)
+		p := make([]byte, 1+net.rand.IntN(9000))
+		n, err := c.Read(net.now, p)
 		a.verify(p[:n])
 		if err == io.EOF {
 			a.eof = true
@@ -125,7 +125,7 @@ func (a *app) act() {
 		}
 	}
 	if a.eof && a.shut && len(a.loans) == 0 && a.posted == nil {
-		c.Close(w.now)
+		c.Close(net.now)
 		a.closed = true
 	}
 }
@@ -133,116 +133,110 @@ func (a *app) act() {
 func (a *app) fail(err error) {
 	if err != nil {
 		a.err = err
-		a.h.w.fatalf("host %d: %v", a.h.index, err)
+		a.h.net.fatalf("host %d: %v", a.h.index, err)
 	}
 }
 
-// runPair lets two applications talk until both are done.
-func runPair(w *world, o [2]Options, totals [2]int, simultaneous bool) {
+// runPair lets two applications exchangeMessages until both are done.
+func runPair(net *network, o [2]Options, totals [2]int, simultaneous bool) {
 	apps := [2]*app{}
 	for i := range apps {
 		o[i].UserTimeout = -1 // on a link that is bad enough even five minutes pass
-		apps[i] = &app{h: w.hosts[i], total: totals[i], expect: totals[1-i], closeNow: w.rand.IntN(3) == 0}
+		apps[i] = &app{h: net.hosts[i], total: totals[i], expect: totals[1-i], useClose: net.rand.IntN(3) == 0}
 	}
-	apps[0].closeNow = apps[0].closeNow && !apps[1].closeNow
+	apps[0].useClose = apps[0].useClose && !apps[1].useClose
 	var listener *Listener
-	var err error
 	if simultaneous {
 		for i := range apps {
-			apps[i].c, err = w.hosts[i].tab.Dial(w.now, AddrPort{Addr: w.hosts[i].addr, Port: uint16(1000 + i)}, AddrPort{Addr: w.hosts[1-i].addr, Port: uint16(1001 - i)}, o[i])
+			var err error
+			apps[i].c, err = net.hosts[i].tab.Dial(net.now, AddrPort{Addr: net.hosts[i].addr, Port: uint16(1000 + i)}, AddrPort{Addr: net.hosts[1-i].addr, Port: uint16(1001 - i)}, o[i])
 			if err != nil {
-				w.fatalf("%v", err)
+				net.fatalf("%v", err)
 			}
 		}
 	} else {
-		listener, err = w.hosts[1].tab.Listen(AddrPort{Port: 80}, ListenOptions{Options: o[1]})
-		if err != nil {
-			w.fatalf("%v", err)
-		}
-		apps[0].c, err = w.hosts[0].tab.Dial(w.now, AddrPort{Addr: hostA}, AddrPort{Addr: hostB, Port: 80}, o[0])
-		if err != nil {
-			w.fatalf("%v", err)
-		}
+		listener = net.listen(o[1])
+		apps[0].c = net.dial(o[0])
 	}
-	deadline := w.now.add(2 * time.Hour)
+	deadline := net.now.add(2 * time.Hour)
 	for steps := 0; !apps[0].closed || !apps[1].closed; steps++ {
-		if steps > 400000 || w.now > deadline {
-			w.fatalf("no end: %d/%d and %d/%d bytes", apps[0].got, totals[1], apps[1].got, totals[0])
+		if steps > 400000 || net.now > deadline {
+			net.fatalf("no end: %d/%d and %d/%d bytes", apps[0].got, totals[1], apps[1].got, totals[0])
 		}
-		for range w.rand.IntN(3) {
-			apps[w.rand.IntN(2)].act()
-			w.check()
+		for range net.rand.IntN(3) {
+			apps[net.rand.IntN(2)].randomCall()
+			net.check()
 		}
-		if w.gaveUp() || w.orphanGaveUp(apps[0]) || w.orphanGaveUp(apps[1]) {
+		if net.gaveUp() || net.orphanGaveUp(apps[0]) || net.orphanGaveUp(apps[1]) {
 			for _, a := range apps {
 				for i := range a.loans {
 					a.h.tab.Return(&a.loans[i])
 				}
 			}
-			w.abandon(listener)
+			net.abortAll(listener)
 			return
 		}
 		if listener != nil && apps[1].c == nil {
 			apps[1].c = listener.Accept()
 		}
-		if w.restless && w.rand.IntN(1000) == 0 {
-			w.impair(w.rand.IntN(2), simLinks[w.rand.IntN(len(simLinks))])
+		if net.rulesChange && net.rand.IntN(1000) == 0 {
+			net.impair(net.rand.IntN(2), simLinks[net.rand.IntN(len(simLinks))])
 		}
-		if w.rand.IntN(3) > 0 {
-			w.step(w.now.add(time.Duration(1 + w.rand.IntN(1<<uint(w.rand.IntN(30))))))
+		if net.rand.IntN(3) > 0 {
+			net.step(net.now.add(time.Duration(1 + net.rand.IntN(1<<uint(net.rand.IntN(30))))))
 		}
-		if w.underWay() == 0 && w.rand.IntN(20) == 0 {
-			w.now = w.now.add(time.Duration(w.rand.IntN(int(time.Millisecond))))
-			for _, h := range w.hosts {
-				if h.tab.Deadline < w.now {
-					h.tab.Expire(w.now)
+		if net.underWay() == 0 && net.rand.IntN(20) == 0 {
+			net.now = net.now.add(time.Duration(net.rand.IntN(int(time.Millisecond))))
+			for _, h := range net.hosts {
+				if h.tab.Deadline < net.now {
+					h.tab.Expire(net.now)
 				}
 			}
 		}
 	}
 	for i, a := range apps {
 		if a.got != a.expect {
-			w.fatalf("host %d: got %d bytes, want %d", i, a.got, a.expect)
+			net.fatalf("host %d: got %d bytes, want %d", i, a.got, a.expect)
 		}
 	}
-	w.quiesce(listener)
+	net.runToEnd(listener)
 	for i, a := range apps {
 		lent, returned := a.c.Lent()
 		if lent != returned || int(lent) != len(a.lends) {
-			w.fatalf("host %d: lent %d, %d returned", i, lent, returned)
+			net.fatalf("host %d: lent %d, %d returned", i, lent, returned)
 		}
 	}
 }
 
-// abandon aborts all connections.
-func (w *world) abandon(l *Listener) {
-	for _, h := range w.hosts {
+// abortAll aborts all connections.
+func (net *network) abortAll(l *Listener) {
+	for _, h := range net.hosts {
 		for _, c := range h.tab.conns {
 			c.Abort()
 		}
 	}
-	w.quiesce(l)
+	net.runToEnd(l)
 }
 
-// quiesce runs until nothing is left to happen, and checks that nothing is left
+// runToEnd runs until nothing is left to happen, and checks that nothing is left
 // at all.
-func (w *world) quiesce(l *Listener) {
+func (net *network) runToEnd(l *Listener) {
 	if l != nil {
 		l.Close()
 	}
-	for n := 0; w.step(Never); n++ {
+	for n := 0; net.step(Never); n++ {
 		if n > 100000 {
-			w.fatalf("events do not end")
+			net.fatalf("events do not end")
 		}
 	}
-	for i, h := range w.hosts {
+	for i, h := range net.hosts {
 		for {
 			if c, _ := h.tab.NextEvent(); c == nil {
 				break
 			}
 		}
 		if h.tab.Len() != 0 || h.tab.TimeWaits() != 0 || h.tab.MemoryInUse() != 0 || len(h.frames) != 0 || len(h.tab.timers) != 0 {
-			w.fatalf("host %d: %d connections, %d in TIME-WAIT, %d bytes, %d frames, %d timers left",
+			net.fatalf("host %d: %d connections, %d in TIME-WAIT, %d bytes, %d frames, %d timers left",
 				i, h.tab.Len(), h.tab.TimeWaits(), h.tab.MemoryInUse(), len(h.frames), len(h.tab.timers))
 		}
 	}
@@ -279,14 +273,14 @@ func TestSimulation(t *testing.T) {
 				o[i].Cork = -1
 			}
 		}
-		w := newWorld(t, seed, cfg)
-		w.hosts[0].memory, w.hosts[1].memory = Memory(r.IntN(3)), Memory(r.IntN(3))
-		for i := range w.hosts {
-			w.impair(i, simLinks[r.IntN(len(simLinks))])
+		net := newNetwork(t, seed, cfg)
+		net.hosts[0].memory, net.hosts[1].memory = Memory(r.IntN(3)), Memory(r.IntN(3))
+		for i := range net.hosts {
+			net.impair(i, simLinks[r.IntN(len(simLinks))])
 		}
-		w.restless = r.IntN(4) == 0
+		net.rulesChange = r.IntN(4) == 0
 		totals := [2]int{r.IntN(1 << uint(r.IntN(18))), r.IntN(1 << uint(r.IntN(18)))}
-		runPair(w, o, totals, r.IntN(5) == 0)
+		runPair(net, o, totals, r.IntN(5) == 0)
 	})
 }
 
@@ -295,11 +289,11 @@ func TestSimulation(t *testing.T) {
 // ends the simulation with work undone.
 type blockingApp struct {
 	app
-	connected        bool
-	readWait         bool
-	writeWait        bool
-	lendMode, poster bool
-	turn             int // bytes by which what is sent may be ahead of what was received; 0: no limit
+	connected       bool
+	readWait        bool
+	writeWait       bool
+	lendMode, posts bool
+	turn            int // bytes by which what is sent may be ahead of what was received; 0: no limit
 }
 
 // limit is how much may have been sent by now.
@@ -311,7 +305,7 @@ func (a *blockingApp) limit() int {
 }
 
 func (a *blockingApp) run() {
-	w, c := a.h.w, a.c
+	net, c := a.h.net, a.c
 	if c == nil || a.closed || !a.connected {
 		return
 	}
@@ -322,16 +316,16 @@ func (a *blockingApp) run() {
 	}
 	if a.eof && a.shut {
 		a.closed = true
-		c.Close(w.now)
+		c.Close(net.now)
 	}
 }
 
 func (a *blockingApp) write() {
-	w, c := a.h.w, a.c
+	net, c := a.h.net, a.c
 	for !a.writeWait && !a.shut {
 		if a.sent == a.total {
-			if err := c.CloseWrite(w.now); err != nil {
-				w.fatalf("host %d: %v", a.h.index, err)
+			if err := c.CloseWrite(net.now); err != nil {
+				net.fatalf("host %d: %v", a.h.index, err)
 			}
 			a.shut = true
 			break
@@ -339,9 +333,9 @@ func (a *blockingApp) write() {
 		if a.sent >= a.limit() {
 			break
 		}
-		p := a.make(min(a.limit()-a.sent, 1+w.rand.IntN([]int{64, 4000, 100000}[w.rand.IntN(3)])))
+		p := a.make(min(a.limit()-a.sent, 1+net.rand.IntN([]int{64, 4000, 100000}[net.rand.IntN(3)])))
 		if a.lendMode {
-			ok, err := c.Lend(w.now, p)
+			ok, err := c.Lend(net.now, p)
 			a.fail(err)
 			if !ok {
 				a.writeWait = true
@@ -350,7 +344,7 @@ func (a *blockingApp) write() {
 			a.sent += len(p)
 			continue
 		}
-		n, err := c.Write(w.now, p)
+		n, err := c.Write(net.now, p)
 		a.fail(err)
 		a.sent += n
 		a.writeWait = n < len(p)
@@ -358,15 +352,15 @@ func (a *blockingApp) write() {
 }
 
 func (a *blockingApp) read() {
-	w, c := a.h.w, a.c
+	net, c := a.h.net, a.c
 	for !a.readWait && !a.eof {
 		if a.posted != nil {
-			n := c.Unpost(w.now)
+			n := c.Unpost(net.now)
 			a.verify(a.posted[:n])
 			a.posted = nil
 		}
-		p := make([]byte, 1+w.rand.IntN(30000))
-		n, err := c.Read(w.now, p)
+		p := make([]byte, 1+net.rand.IntN(30000))
+		n, err := c.Read(net.now, p)
 		a.verify(p[:n])
 		switch {
 		case err == io.EOF:
@@ -375,19 +369,19 @@ func (a *blockingApp) read() {
 			a.fail(err)
 		case n == 0:
 			a.readWait = true
-			if a.poster && c.Post(w.now, p) {
+			if a.posts && c.Post(net.now, p) {
 				a.posted = p
 			}
-			c.Flush(w.now) // the goroutine waits
+			c.Flush(net.now) // the goroutine waits
 		}
 	}
 }
 
 func TestWakeUps(t *testing.T) {
-	eachSeed(t, 200, wakeUps)
+	eachSeed(t, 200, testWakeUps)
 }
 
-func wakeUps(t *testing.T, seed uint64) {
+func testWakeUps(t *testing.T, seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 78))
 	o := [2]Options{}
 	for i := range o {
@@ -399,72 +393,67 @@ func wakeUps(t *testing.T, seed uint64) {
 			AdaptiveAck:   r.IntN(2) == 0,
 		}
 	}
-	w := newWorld(t, seed, [2]Config{})
+	net := newNetwork(t, seed, [2]Config{})
 	if r.IntN(2) == 0 {
-		w.link = linkModel{loss: 0.03, dup: 0.02, delay: 50 * time.Microsecond, jitter: 100 * time.Microsecond}
+		net.setLink(linkModel{loss: 0.03, dup: 0.02, delay: 50 * time.Microsecond, jitter: 100 * time.Microsecond})
 	}
 	apps := [2]*blockingApp{}
 	for i := range apps {
-		apps[i] = &blockingApp{app: app{h: w.hosts[i], total: r.IntN(1 << uint(r.IntN(20)))}, lendMode: r.IntN(3) == 0, poster: r.IntN(2) == 0}
+		apps[i] = &blockingApp{app: app{h: net.hosts[i], total: r.IntN(1 << uint(r.IntN(20)))}, lendMode: r.IntN(3) == 0, posts: r.IntN(2) == 0}
 	}
-	runBlocking(w, apps, o)
+	runBlocking(net, apps, o)
 }
 
-// runBlocking lets two applications that sleep talk until both are done.
-func runBlocking(w *world, apps [2]*blockingApp, o [2]Options) {
-	l, err := w.hosts[1].tab.Listen(AddrPort{Port: 80}, ListenOptions{Options: o[1]})
-	if err != nil {
-		w.fatalf("%v", err)
-	}
-	if apps[0].c, err = w.hosts[0].tab.Dial(w.now, AddrPort{Addr: hostA}, AddrPort{Addr: hostB, Port: 80}, o[0]); err != nil {
-		w.fatalf("%v", err)
-	}
-	start := w.now
+// runBlocking lets two applications that sleep exchangeMessages until both are done.
+func runBlocking(net *network, apps [2]*blockingApp, o [2]Options) {
+	l := net.listen(o[1])
+	apps[0].c = net.dial(o[0])
+	start := net.now
 	for alive := true; alive; {
-		alive = w.step(Never)
-		if w.gaveUp() || w.orphanGaveUp(&apps[0].app) || w.orphanGaveUp(&apps[1].app) {
-			w.abandon(l)
+		alive = net.step(Never)
+		if net.gaveUp() || net.orphanGaveUp(&apps[0].app) || net.orphanGaveUp(&apps[1].app) {
+			net.abortAll(l)
 			return
 		}
-		for i, h := range w.hosts {
+		for i, h := range net.hosts {
 			for c, e := h.tab.NextEvent(); c != nil; c, e = h.tab.NextEvent() {
 				a := apps[i]
 				if e&Acceptable != 0 {
 					a.c, a.connected = l.Accept(), true
 				}
 				if c != a.c {
-					w.fatalf("host %d: an event for another connection", i)
+					net.fatalf("host %d: an event for another connection", i)
 				}
 				a.connected = a.connected || e&Connected != 0
 				a.readWait = a.readWait && e&Readable == 0
 				a.writeWait = a.writeWait && e&Writable == 0
 				if e&Readable != 0 && !a.c.Readable() && !a.closed {
-					w.fatalf("host %d: woken for nothing", i)
+					net.fatalf("host %d: woken for nothing", i)
 				}
 			}
 			if a := apps[i]; !a.closed {
 				a.run()
 				alive = true
-				w.check()
+				net.check()
 			}
-			if w.now > start.add(6*time.Hour) {
-				w.fatalf("stuck")
+			if net.now > start.add(6*time.Hour) {
+				net.fatalf("stuck")
 			}
 		}
 		if !alive && (!apps[0].closed || !apps[1].closed) {
-			w.fatalf("no application is ready, and they are not done")
+			net.fatalf("no application is ready, and they are not done")
 		}
-		if w.underWay() == 0 && w.hosts[0].tab.Ready == nil && w.hosts[1].tab.Ready == nil &&
-			w.hosts[0].tab.Deadline == Never && w.hosts[1].tab.Deadline == Never && (!apps[0].closed || !apps[1].closed) {
-			w.fatalf("a wake-up is missing: %+v %+v", apps[0].app, apps[1].app)
+		if net.underWay() == 0 && net.hosts[0].tab.Ready == nil && net.hosts[1].tab.Ready == nil &&
+			net.hosts[0].tab.Deadline == Never && net.hosts[1].tab.Deadline == Never && (!apps[0].closed || !apps[1].closed) {
+			net.fatalf("a wake-up is missing: %+v %+v", apps[0].app, apps[1].app)
 		}
 	}
 	for i, a := range apps {
 		if a.got != apps[1-i].total {
-			w.fatalf("host %d: got %d of %d bytes", i, a.got, apps[1-i].total)
+			net.fatalf("host %d: got %d of %d bytes", i, a.got, apps[1-i].total)
 		}
 	}
-	w.quiesce(l)
+	net.runToEnd(l)
 }
 
 // eachSeed runs f for n seeds, or for those that the flags say. There is one goroutine, so

@@ -21,30 +21,29 @@ var (
 // testSecret is a key that is not zero.
 var testSecret = [16]byte{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}
 
-// world is virtual time and the wire.
-type world struct {
-	t     testing.TB
-	seed  uint64
-	rand  *rand.Rand
-	now   Time
-	hosts [2]*simHost
-	lines [2]*linksim.Link[[]byte] // by who sends
-	link  linkModel                // what both lines are made with, unless impair has been called
-	edges edges                    // of the windows
-	lost  uint64                   // segments with data that the link has lost
-	trace []string
-	heard [2]bool // a host has received an ACK, undamaged and without a RST
+// network is two hosts, the lines between them, and virtual time.
+type network struct {
+	t      testing.TB
+	seed   uint64
+	rand   *rand.Rand
+	now    Time
+	hosts  [2]*simHost
+	lines  [2]*linksim.Link[[]byte] // the index is the host that sends
+	edges  edges                    // of the windows that both hosts have advertised
+	lost   uint64                   // segments with data that the lines have lost
+	trace  []string                 // the last events, for the message of a failure
+	gotAck [2]bool                  // a host has received an ACK, undamaged and without a RST
 
-	tooLarge func(from int, b []byte) // called for what was lost because of its size
-	sent     func(from int, b []byte) // called for everything
+	onTooLarge func(from int, b []byte) // called with each segment that is lost because of its size
+	onSend     func(from int, b []byte) // called with each segment that is sent
 
-	restless bool // the lines change while they are used
-	quiet    bool // no trace, and invariants are checked now and then
-	steps    int
+	rulesChange bool // runPair changes the rules of the lines at random times
+	noTrace     bool // no trace is kept, and invariants are checked every 256 steps only
+	steps       int
 }
 
-// linkModel is a link as most simulations want it: what is delayed by jitter may
-// overtake.
+// linkModel is a link as most simulations want it. Segments that jitter delays may arrive after
+// later ones.
 type linkModel struct {
 	loss, dup     float64
 	delay, jitter time.Duration
@@ -59,22 +58,21 @@ func (l linkModel) rule() linksim.Rule {
 }
 
 // impair sets the rule for what a host sends from now on.
-func (w *world) impair(from int, r linksim.Rule) { w.line(from).Set(time.Duration(w.now), r) }
+func (net *network) impair(from int, r linksim.Rule) { net.lines[from].Set(time.Duration(net.now), r) }
 
-// line is where a host's segments go.
-func (w *world) line(from int) *linksim.Link[[]byte] {
-	if w.lines[from] == nil {
-		w.lines[from] = linksim.NewLink[[]byte](w.seed+uint64(from)<<32, w.link.rule())
+// setLink sets the rules of both lines from now on.
+func (net *network) setLink(l linkModel) {
+	for i := range net.lines {
+		net.impair(i, l.rule())
 	}
-	return w.lines[from]
 }
 
-// underWay is how many segments are.
-func (w *world) underWay() int { return w.line(0).InFlight() + w.line(1).InFlight() }
+// underWay is how many segments are on both lines.
+func (net *network) underWay() int { return net.lines[0].UnderWay() + net.lines[1].UnderWay() }
 
-// simHost is one table and the frames that it holds.
+// simHost is a table and the frames that it has kept.
 type simHost struct {
-	w       *world
+	net     *network
 	index   int
 	addr    wire.Addr
 	tab     *Table
@@ -83,11 +81,14 @@ type simHost struct {
 	memory  Memory
 }
 
-func newWorld(t testing.TB, seed uint64, cfg [2]Config) *world {
-	w := &world{t: t, seed: seed, rand: rand.New(rand.NewPCG(seed, 1)), now: Time(time.Second)}
-	w.link, w.edges = linkModel{delay: 20 * time.Microsecond}, edges{}
-	for i := range w.hosts {
-		h := &simHost{w: w, index: i, addr: []wire.Addr{hostA, hostB}[i], frames: map[uint64]bool{}, memory: MemoryFrame}
+func newNetwork(t testing.TB, seed uint64, cfg [2]Config) *network {
+	net := &network{t: t, seed: seed, rand: rand.New(rand.NewPCG(seed, 1)), now: Time(time.Second)}
+	net.edges = edges{}
+	for i := range net.lines {
+		net.lines[i] = linksim.NewLink[[]byte](seed+uint64(i)<<32, linksim.Rule{Delay: 20 * time.Microsecond})
+	}
+	for i := range net.hosts {
+		h := &simHost{net: net, index: i, addr: []wire.Addr{hostA, hostB}[i], frames: map[uint64]bool{}, memory: MemoryFrame}
 		cfg[i].Secret = testSecret
 		cfg[i].Secret[0] = byte(i)
 		cfg[i].ReleaseFrame = func(id uint64) {
@@ -97,9 +98,59 @@ func newWorld(t testing.TB, seed uint64, cfg [2]Config) *world {
 			delete(h.frames, id)
 		}
 		h.tab = NewTable(cfg[i])
-		w.hosts[i] = h
+		net.hosts[i] = h
 	}
-	return w
+	return net
+}
+
+// listen returns a listener of the second host on port 80.
+func (net *network) listen(o Options) *Listener {
+	net.t.Helper()
+	l, err := net.hosts[1].tab.Listen(AddrPort{Port: 80}, ListenOptions{Options: o})
+	if err != nil {
+		net.fatalf("listen: %v", err)
+	}
+	return l
+}
+
+// dial dials port 80 of the second host from the first one.
+func (net *network) dial(o Options) *Conn {
+	net.t.Helper()
+	c, err := net.hosts[0].tab.Dial(net.now, AddrPort{Addr: hostA}, AddrPort{Addr: hostB, Port: 80}, o)
+	if err != nil {
+		net.fatalf("dial: %v", err)
+	}
+	return c
+}
+
+// connect dials, and returns both ends when the listener has accepted the connection.
+func (net *network) connect(l *Listener, o Options) (client, server *Conn) {
+	net.t.Helper()
+	client = net.dial(o)
+	for server == nil {
+		net.step(Never)
+		server = l.Accept()
+	}
+	return client, server
+}
+
+// patternBytes are n bytes of what host sends, from byte first on.
+func patternBytes(host, first, n int) []byte {
+	p := make([]byte, n)
+	for i := range p {
+		p[i] = pattern(host, first+i)
+	}
+	return p
+}
+
+// checkPattern fails unless p is what host sends from byte first on.
+func checkPattern(t testing.TB, host, first int, p []byte) {
+	t.Helper()
+	for i, b := range p {
+		if want := pattern(host, first+i); b != want {
+			t.Fatalf("byte %d is %#x, want %#x", first+i, b, want)
+		}
+	}
 }
 
 // drain emits everything that is ready.
@@ -110,76 +161,76 @@ func (h *simHost) drain() {
 			return
 		}
 		if i > 100000 {
-			h.w.t.Fatalf("host %d: always ready: %+v", h.index, c.Info())
+			h.net.t.Fatalf("host %d: always ready: %+v", h.index, c.Info())
 		}
 		b := make([]byte, 9000)
 		was, sndMax := c.next.action, c.sndMax
-		n := c.Emit(h.w.now, b)
+		n := c.Emit(h.net.now, b)
 		if n == 0 {
-			h.w.t.Fatalf("host %d: ready with nothing to send in %v", h.index, c.State())
+			h.net.t.Fatalf("host %d: ready with nothing to send in %v", h.index, c.State())
 		}
 		h.checkSegment(c, was, sndMax, b[:n])
-		h.w.send(h.index, b[:n], c.ECT)
+		h.net.send(h.index, b[:n], c.ECT)
 		h.tab.Postpone(c)
 	}
 }
 
-func (w *world) send(from int, b []byte, ect bool) {
+func (net *network) send(from int, b []byte, ect bool) {
 	var s wire.TCP
-	if err := s.Parse(b); err != nil || s.Checksum(w.hosts[from].addr, w.hosts[1-from].addr) != wire.ChecksumGood {
-		w.t.Fatalf("host %d: emitted %x: %v", from, b, err)
+	if err := s.Parse(b); err != nil || s.Checksum(net.hosts[from].addr, net.hosts[1-from].addr) != wire.ChecksumGood {
+		net.t.Fatalf("host %d: emitted %x: %v", from, b, err)
 	}
 	if ect && len(s.Payload) == 0 {
-		w.fatalf("host %d: %s may be marked", from, describe(b))
+		net.fatalf("host %d: %s may be marked", from, describe(b))
 	}
-	w.noteSegment("%d > %s", from, b)
-	if w.edges.note(w.hosts[from].addr, w.hosts[1-from].addr, b) {
-		w.fatalf("host %d: the window has shrunk", from)
+	net.noteSegment("%d > %s", from, b)
+	if net.edges.note(net.hosts[from].addr, net.hosts[1-from].addr, b) {
+		net.fatalf("host %d: the window has shrunk", from)
 	}
-	if f := w.line(from).Send(time.Duration(w.now), linksim.Frame{Size: len(b), ECT: ect}, bytes.Clone(b)); f.Lost != linksim.Arrives {
-		w.note("%d > lost", from)
+	if f := net.lines[from].Send(time.Duration(net.now), linksim.Frame{Size: len(b), ECT: ect}, bytes.Clone(b)); f.Lost != linksim.Arrives {
+		net.note("%d > lost", from)
 		if len(s.Payload) > 0 {
-			w.lost++
+			net.lost++
 		}
-		if f.Lost == linksim.BySize && w.tooLarge != nil {
-			w.tooLarge(from, b)
+		if f.Lost == linksim.BySize && net.onTooLarge != nil {
+			net.onTooLarge(from, b)
 		}
 	}
-	if w.sent != nil {
-		w.sent(from, b)
+	if net.onSend != nil {
+		net.onSend(from, b)
 	}
 }
 
-func (w *world) note(format string, args ...any) {
-	if w.quiet {
+func (net *network) note(format string, args ...any) {
+	if net.noTrace {
 		return
 	}
-	if len(w.trace) > 400 {
-		w.trace = w.trace[200:]
+	if len(net.trace) > 400 {
+		net.trace = net.trace[200:]
 	}
-	w.trace = append(w.trace, fmt.Sprintf("%v ", time.Duration(w.now))+fmt.Sprintf(format, args...))
+	net.trace = append(net.trace, fmt.Sprintf("%v ", time.Duration(net.now))+fmt.Sprintf(format, args...))
 }
 
-func (w *world) noteSegment(format string, host int, b []byte) {
-	if !w.quiet {
-		w.note(format, host, describe(b))
+func (net *network) noteSegment(format string, host int, b []byte) {
+	if !net.noTrace {
+		net.note(format, host, describe(b))
 	}
 }
 
-func (w *world) fatalf(format string, args ...any) {
-	w.t.Helper()
-	for _, l := range w.trace {
-		w.t.Log(l)
+func (net *network) fatalf(format string, args ...any) {
+	net.t.Helper()
+	for _, l := range net.trace {
+		net.t.Log(l)
 	}
-	for i, h := range w.hosts {
+	for i, h := range net.hosts {
 		for _, c := range h.tab.conns {
-			w.t.Logf("host %d: %+v deadline %v", i, c.Info(), time.Duration(h.tab.Deadline))
+			net.t.Logf("host %d: %+v deadline %v", i, c.Info(), time.Duration(h.tab.Deadline))
 		}
 	}
-	w.t.Fatalf(format, args...)
+	net.t.Fatalf(format, args...)
 }
 
-// describe is a segment as data.
+// describe is a segment in one line, for messages.
 func describe(b []byte) string {
 	var s wire.TCP
 	if err := s.Parse(b); err != nil {
@@ -188,21 +239,20 @@ func describe(b []byte) string {
 	return fmt.Sprintf("%d>%d %v seq %d ack %d len %d win %d hdr %d", s.SrcPort, s.DstPort, s.Flags, s.Seq, s.Ack, len(s.Payload), s.Window, wire.TCPHeaderLen+len(s.Options))
 }
 
-// receive takes a packet to its host.
+// receive gives a packet to the host.
 func (h *simHost) receive(b []byte) { h.receiveMarked(b, false) }
 
 func (h *simHost) receiveMarked(b []byte, marked bool) {
 	h.frameID++
-	in := Inbound{Src: h.w.hosts[1-h.index].addr, Dst: h.addr, Data: b, Frame: h.frameID, Memory: h.memory}
+	in := Inbound{Src: h.net.hosts[1-h.index].addr, Dst: h.addr, Data: b, Frame: h.frameID, Memory: h.memory}
 	if marked {
 		in.ECN = wire.ECNMarked
 	}
-	r := h.tab.Process(h.w.now, &in)
+	r := h.tab.Process(h.net.now, &in)
 	if r.Kept {
 		if h.memory != MemoryFrame {
-			h.w.fatalf("kept what was not to be kept")
+			h.net.fatalf("host %d: kept memory that is not a frame", h.index)
 		}
-		// It may have been released already, if what it held was read.
 		h.frames[h.frameID] = true
 	} else if h.memory == MemoryBorrowed {
 		for i := range b {
@@ -212,68 +262,67 @@ func (h *simHost) receiveMarked(b []byte, marked bool) {
 	if r.Reply {
 		out := make([]byte, 60)
 		n := h.tab.EmitReply(out)
-		h.w.send(h.index, out[:n], false)
+		h.net.send(h.index, out[:n], false)
 	}
 }
 
-// step moves to the next thing that happens and reports whether there was one
-// before limit.
-func (w *world) step(limit Time) bool {
-	for _, h := range w.hosts {
+// step moves to the next arrival or timer, and reports whether there was one before limit.
+func (net *network) step(limit Time) bool {
+	for _, h := range net.hosts {
 		h.drain()
 	}
 	const nothing, timer = -1, -2
 	next, k := limit, nothing // k may be whose segment arrives
-	for i := range w.lines {
-		if at, ok := w.line(i).Next(); ok && Time(at) < next {
+	for i := range net.lines {
+		if at, ok := net.lines[i].Next(); ok && Time(at) < next {
 			next, k = Time(at), i
 		}
 	}
-	for _, h := range w.hosts {
+	for _, h := range net.hosts {
 		if at := h.tab.Deadline; at < next {
-			if at < w.now {
-				w.fatalf("host %d: deadline %v in the past", h.index, at)
+			if at < net.now {
+				net.fatalf("host %d: deadline %v in the past", h.index, at)
 			}
 			next, k = at, timer
 		}
 	}
 	if k == nothing {
 		if limit != Never {
-			w.now = limit
+			net.now = limit
 		}
 		return false
 	}
-	w.now = max(w.now, next)
+	net.now = max(net.now, next)
 	if k >= 0 {
-		a, _ := w.lines[k].Receive(time.Duration(next))
+		a, _ := net.lines[k].Receive(time.Duration(next))
 		b := bytes.Clone(a.Item) // another copy may be under way
 		if a.Flip >= 0 {
 			b[a.Flip/8] ^= 1 << (a.Flip % 8)
 		}
-		w.noteSegment("%d < %s", 1-k, b)
+		net.noteSegment("%d < %s", 1-k, b)
 		if a.Flip < 0 && view(b).Flags&(wire.TCPAck|wire.TCPRst) == wire.TCPAck {
-			w.heard[1-k] = true
+			net.gotAck[1-k] = true
 		}
-		w.hosts[1-k].receiveMarked(b, a.Mark)
+		net.hosts[1-k].receiveMarked(b, a.Mark)
 	} else {
-		for _, h := range w.hosts {
-			h.tab.Expire(w.now)
-			if h.tab.Deadline <= w.now {
-				w.fatalf("host %d: due after Expire", h.index)
+		for _, h := range net.hosts {
+			h.tab.Expire(net.now)
+			if h.tab.Deadline <= net.now {
+				net.fatalf("host %d: due after Expire", h.index)
 			}
 		}
 	}
-	if w.steps++; !w.quiet || w.steps%256 == 0 {
-		w.check()
+	if net.steps++; !net.noTrace || net.steps%256 == 0 {
+		net.check()
 	}
 	return true
 }
 
-// gaveUp reports whether a host has given up a handshake, which it may after a minute,
-// or three if it has begun it, in which no acknowledgment has arrived. The other host
-// may still have the connection open, without a peer.
-func (w *world) gaveUp() bool {
-	for i, h := range w.hosts {
+// gaveUp reports whether a host has given up a handshake. It may do so if no acknowledgment has
+// arrived for a minute, or for three minutes if this host has dialed. The other host may still
+// have the connection open, without a peer.
+func (net *network) gaveUp() bool {
+	for i, h := range net.hosts {
 		if h.tab.Count(Failed) == 0 || h.tab.Count(Handshakes) > 0 {
 			continue
 		}
@@ -281,49 +330,50 @@ func (w *world) gaveUp() bool {
 		if h.tab.Count(ActiveOpens) > 0 {
 			limit = DefaultConnectTimeout
 		}
-		if w.heard[i] || w.now < Time(time.Second).add(limit) {
-			w.fatalf("host %d has given up a handshake", i)
+		if net.gotAck[i] || net.now < Time(time.Second).add(limit) {
+			net.fatalf("host %d has given up a handshake", i)
 		}
 		return true
 	}
 	return false
 }
 
-// orphanGaveUp reports whether a connection that the application has closed was given up
-// with data or a FIN that nobody has acknowledged for five minutes, which it may.
-func (w *world) orphanGaveUp(a *app) bool {
+// orphanGaveUp reports whether a connection that the application has closed ended by a timeout. It
+// may do so if its data or FIN was not acknowledged for five minutes.
+func (net *network) orphanGaveUp(a *app) bool {
 	if a.c == nil || !a.closed || a.c.Err() != syscall.ETIMEDOUT {
 		return false
 	}
-	if w.now < a.c.progressAt.add(DefaultUserTimeout) || a.c.stat.timeouts < 5 {
-		w.fatalf("host %d has given up what it has closed", a.h.index)
+	if net.now < a.c.progressAt.add(DefaultUserTimeout) || a.c.stat.timeouts < 5 {
+		net.fatalf("host %d: a closed connection ended by a timeout too early", a.h.index)
 	}
 	return true
 }
 
-// check holds the invariants of every connection.
-func (w *world) check() {
-	for i, h := range w.hosts {
+// check checks the invariants of the timers' heap, of every connection, and of the memory.
+func (net *network) check() {
+	for i, h := range net.hosts {
 		for k, e := range h.tab.timers {
 			if e.conn.slot != int32(k+1) || e.at != e.conn.queuedAt || k > 0 && e.at < h.tab.timers[(k+1)/2-1].at {
-				w.fatalf("host %d: entry %d of the heap of timers", i, k)
+				net.fatalf("host %d: entry %d of the heap of timers is wrong", i, k)
 			}
 		}
 		used := 0
 		for _, c := range h.tab.conns {
-			for _, msg := range []string{c.invariant(), c.timerInvariant(), c.checkBelief(w.peerOf(i, c))} {
+			for _, msg := range []string{c.invariant(), c.timerInvariant(), c.checkAgainstPeer(net.peerOf(i, c))} {
 				if msg != "" {
-					w.fatalf("host %d: %s: %+v", i, msg, c.Info())
+					net.fatalf("host %d: %s: %+v", i, msg, c.Info())
 				}
 			}
 			used += c.chunksHeld() * ChunkSize
 		}
 		if used > h.tab.pool.used {
-			w.fatalf("host %d: connections hold %d bytes, the table has counted %d", i, used, h.tab.pool.used)
+			net.fatalf("host %d: connections hold %d bytes, the table has counted %d", i, used, h.tab.pool.used)
 		}
 	}
 }
 
+// chunksHeld is how many chunks of the table's memory are in the queues of the connection.
 func (c *Conn) chunksHeld() (n int) {
 	lists := []*block{c.send.head, c.recv.head}
 	for _, r := range c.outOfOrder.runs {
@@ -344,7 +394,7 @@ func (c *Conn) invariant() string {
 	sum := 0
 	for b := c.send.head; b != nil; b = b.next {
 		if len(b.data) == 0 {
-			return "empty block to send"
+			return "an empty block in the send queue"
 		}
 		sum += len(b.data)
 	}
@@ -360,19 +410,19 @@ func (c *Conn) invariant() string {
 	}
 	switch {
 	case c.sndUna.After(c.sndNxt), c.sndNxt.After(c.sndMax):
-		return "SND.UNA, SND.NXT, sndMax out of order"
+		return "not SND.UNA <= SND.NXT <= sndMax"
 	case c.rcvNxt.After(c.rcvAdv):
-		return "RCV.NXT after the window"
+		return "RCV.NXT is beyond the advertised window"
 	case c.inserted && (c.state == Closed || c.state == TimeWait || c.state == Listen):
 		return "in the table in " + c.state.String()
 	case c.state.synchronized() && c.inserted && c.sndUna != c.sndMax && c.rtxAt == Never:
-		return "something in flight and no timer"
+		return "data in flight and no retransmission timer"
 	case c.state.synchronized() && c.inserted && c.sndUna == c.sndMax && c.rtxAt != Never && !c.persisting:
-		return "nothing in flight and a timer"
+		return "nothing in flight and a retransmission timer"
 	case c.inserted && c.queuedAt > c.earliestTimer():
-		return "a timer before the heap's entry"
+		return "a timer is earlier than the entry in the heap"
 	case c.inserted && c.next != c.makePlan() || c.onReady != (c.next.action != nothing):
-		return "ready list is wrong"
+		return "the plan is out of date, or the ready list is wrong"
 	}
 	if c.state.synchronized() && c.inserted {
 		in := int(c.sndNxt.From(c.sndUna))
@@ -398,7 +448,7 @@ func (c *Conn) scoreboardInvariant() string {
 	b := &c.board
 	if b.head == nil {
 		if b.tail != nil || b.spans != 0 || b.sacked != 0 || b.lost != 0 {
-			return "an empty scoreboard that is not"
+			return "a scoreboard without spans, with bytes or a tail"
 		}
 		return ""
 	}
@@ -410,14 +460,14 @@ func (c *Conn) scoreboardInvariant() string {
 		case !start.Before(s.end):
 			return "an empty span"
 		case s.marks&(sacked|lost) == sacked|lost:
-			return "a span is both lost and not"
+			return "a span is both lost and SACKed"
 		case s.marks&sacked != 0:
 			nSacked += n
 		case s.marks&lost != 0:
 			nLost += n
 		}
 		if spans++; s.next == nil && (s != b.tail || s.end.After(c.sndNxt)) {
-			return "the end of the scoreboard"
+			return "the scoreboard's tail is wrong, or beyond SND.NXT"
 		}
 	}
 	switch {
@@ -426,20 +476,20 @@ func (c *Conn) scoreboardInvariant() string {
 	case nSacked != b.sacked || nLost != b.lost:
 		return fmt.Sprintf("%d sacked and %d lost, counted %d and %d", nSacked, nLost, b.sacked, b.lost)
 	case b.guessed < 0 || b.guessed > 0 && c.sack:
-		return fmt.Sprintf("%d guessed", b.guessed)
+		return fmt.Sprintf("%d bytes count as received by duplicate ACKs, SACK %t", b.guessed, c.sack)
 	case c.phase <= lossProbing && b.lost > 0:
-		return "lost, and nothing is recovered"
+		return "lost bytes, and no recovery"
 	case c.phase > lossProbing && c.sndUna.AtOrAfter(c.recoverSeq):
-		return "recovered, and it goes on"
+		return "recovery has not ended at its last sequence number"
 	}
 	return ""
 }
 
-// What the simulation checks beyond the invariants of one connection: each segment that
-// is sent, each timer, and what one end assumes of the other.
+// Beyond the invariants of one connection the simulation checks each segment that is sent, each
+// timer, and what one end knows of the other.
 
-// checkSegment looks at a segment that c has just written. It was action and the number
-// after the last that was sent was sndMax before.
+// checkSegment checks a segment that c has just written: new data is within the peer's window and
+// the congestion window. was and sndMax are c's planned action and c.sndMax before that.
 func (h *simHost) checkSegment(c *Conn, was action, sndMax seq.Number, b []byte) {
 	s := view(b)
 	flags := s.Flags
@@ -449,22 +499,22 @@ func (h *simHost) checkSegment(c *Conn, was action, sndMax seq.Number, b []byte)
 	if was != sendData || c.sndMax == sndMax {
 		return
 	}
-	// What is new is within the peer's window and the congestion window, which is that of
-	// congestion control, and a probe or two segments of limited transmit more.
+	// The limit is the congestion window. Outside of recovery congestion control determines it, and
+	// a loss probe or two segments of limited transmit may exceed it.
 	end := c.sndMax
 	if flags&wire.TCPFin != 0 {
-		end = end.Back(1) // it has no place in the window
+		end = end.Back(1) // the FIN needs no room in the window
 	}
 	limit := c.window
 	if c.phase == open {
 		limit = min(limit, c.congestion.Window()+2*c.mss)
 	}
 	if in := int(end.From(c.sndUna)); in > int(c.sndWnd) || c.pipe() > limit+1 {
-		h.w.fatalf("host %d: sends beyond the window: %d of %d in flight, pipe %d, congestion window %d: %+v", h.index, in, c.sndWnd, c.pipe(), limit, c.Info())
+		h.net.fatalf("host %d: sends beyond the window: %d of %d in flight, pipe %d, congestion window %d: %+v", h.index, in, c.sndWnd, c.pipe(), limit, c.Info())
 	}
 }
 
-// timerInvariant returns which timer should run and does not, or "".
+// timerInvariant returns what is wrong with the connection's timers, or "".
 func (c *Conn) timerInvariant() string {
 	if !c.inserted {
 		return ""
@@ -472,27 +522,27 @@ func (c *Conn) timerInvariant() string {
 	first := c.earliestTimer()
 	unsent := c.send.bytes - int(c.sndNxt.From(c.sndUna))
 	switch {
-	case (first != Never) != (c.slot != 0) && c.slot == 0:
-		return "timers, and it is not in the heap"
+	case first != Never && c.slot == 0:
+		return "a timer runs, and the connection is not in the heap"
 	case c.state == SynSent || c.state == SynReceived:
 		if c.next.action != sendSyn && c.rtxAt == Never {
 			return "a handshake without a timer"
 		}
 		if !c.passive && c.waitAt == Never {
-			return "a handshake for ever"
+			return "a dial without the connect timeout"
 		}
 	case c.state == FinWait2:
 		if c.closed && c.waitAt == Never {
-			return "FIN-WAIT-2 for ever"
+			return "FIN-WAIT-2 of a closed connection without a timer"
 		}
 	case c.ackPending > 0 && !c.ackNow && c.ackAt == Never:
-		return "data that will not be acknowledged"
+		return "an ACK waits without a timer"
 	case c.next.corked != (c.corkAt != Never):
-		return "the cork"
+		return "corked data without a timer, or a cork timer without corked data"
 	case c.next.action == nothing && !c.next.corked && c.rtxAt == Never && c.paceAt == Never && (unsent > 0 || c.finQueued && unsent == 0):
-		return "something to send that will not be"
+		return "unsent data or FIN, and no timer"
 	case c.paced != (c.paceAt != Never):
-		return "pacing without a timer"
+		return "pacing without a timer, or a pacing timer without pacing"
 	case c.phase > lossProbing && c.rtxAt == Never:
 		return "recovery without a timer"
 	case c.opts.KeepAlive.Enable && !c.closed && c.keepAt == Never:
@@ -501,18 +551,18 @@ func (c *Conn) timerInvariant() string {
 	return ""
 }
 
-// checkBelief compares the scoreboard with the peer's data: the peer has received what is
+// checkAgainstPeer compares the scoreboard with the peer's data: the peer has received what is
 // acknowledged, and has what is marked as SACKed, unless it has dropped some (Reneged). peer
 // is nil if the connection has ended there.
-func (c *Conn) checkBelief(peer *Conn) string {
+func (c *Conn) checkAgainstPeer(peer *Conn) string {
 	if peer == nil || peer.state < Established || c.state < Established {
 		return ""
 	}
 	if c.sndUna.After(peer.rcvNxt) {
-		return fmt.Sprintf("%d is acknowledged, the peer wants %d", c.sndUna.Uint32(), peer.rcvNxt.Uint32())
+		return fmt.Sprintf("SND.UNA is %d, and RCV.NXT of the peer is %d", c.sndUna.Uint32(), peer.rcvNxt.Uint32())
 	}
 	if c.rcvNxt.After(peer.sndMax) {
-		return "received what was never sent"
+		return "RCV.NXT is beyond what the peer has sent"
 	}
 	if edge := c.sndUna.Add(c.sndWnd); c.sndWL2 == c.sndUna && edge.After(peer.rcvAdv) {
 		return fmt.Sprintf("the window ends at %d, the peer's at %d", edge.Uint32(), peer.rcvAdv.Uint32())
@@ -536,9 +586,9 @@ func (c *Conn) checkBelief(peer *Conn) string {
 }
 
 // peerOf is the other end of a connection, if it is in its table.
-func (w *world) peerOf(from int, c *Conn) *Conn {
-	id := makeTuple(AddrPort{Addr: w.hosts[1-from].addr, Port: c.Remote().Port}, AddrPort{Addr: w.hosts[from].addr, Port: c.Local().Port})
-	for _, p := range w.hosts[1-from].tab.conns {
+func (net *network) peerOf(from int, c *Conn) *Conn {
+	id := makeTuple(AddrPort{Addr: net.hosts[1-from].addr, Port: c.Remote().Port}, AddrPort{Addr: net.hosts[from].addr, Port: c.Local().Port})
+	for _, p := range net.hosts[1-from].tab.conns {
 		if p.id == id {
 			return p
 		}

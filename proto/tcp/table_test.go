@@ -162,8 +162,8 @@ const (
 	damaged  = 'd' // the same, and one bit of the data is wrong
 )
 
-// inForm gives a segment from A to B another form. alike and damaged change its data.
-func inForm(b []byte, form rune) {
+// setChecksumForm gives a segment from A to B another form. alike and damaged change its data.
+func setChecksumForm(b []byte, form rune) {
 	pseudo := wire.Fold(wire.PseudoHeader(hostA, hostB, wire.ProtocolTCP, uint16(len(b))))
 	field := b[16:18]
 	if form == alike || form == damaged {
@@ -186,7 +186,7 @@ func TestSetChecksumForm(t *testing.T) {
 		p := newPair(t, Config{}, Options{})
 		p.conns[0].Write(p.now, make([]byte, 1000))
 		b := p.buf[:p.conns[0].Emit(p.now, p.buf)]
-		inForm(b, form)
+		setChecksumForm(b, form)
 		if got, is := view(b).Checksum(hostA, hostB), view(b).AcceptPartial(hostA, hostB); got != want || is != (form != complete) {
 			t.Errorf("%c: %v, partial value: %t", form, got, is)
 		}
@@ -212,14 +212,13 @@ func TestDamagedSegmentsWithPartialChecksum(t *testing.T) {
 		for _, post := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/posted=%t", c.name, post), func(t *testing.T) {
 				p := newPair(t, Config{PartialChecksums: true}, Options{})
-				l := p.tabs[1].listeners[80]
 				handshake := func() {
 					p.change = func(from int, b []byte) {
 						if from == 0 {
-							inForm(b, c.handshake)
+							setChecksumForm(b, c.handshake)
 						}
 					}
-					p.dial(t, l, Options{})
+					p.dial(t, Options{})
 					p.change = nil
 				}
 				handshake()
@@ -242,7 +241,7 @@ func TestDamagedSegmentsWithPartialChecksum(t *testing.T) {
 						segment = append(segment, p.buf[:p.conns[0].Emit(p.now, p.buf)]...)
 					}
 					b := append([]byte(nil), segment...)
-					inForm(b, form)
+					setChecksumForm(b, form)
 					if post && !ours.Post(p.now, to) {
 						t.Fatal("not posted")
 					}
@@ -284,7 +283,7 @@ func TestCompleteChecksumInSynSent(t *testing.T) {
 		form  rune
 	}{{syn + 5000, wire.TCPAck, complete}, {syn + 1, wire.TCPSyn | wire.TCPAck, partial}} {
 		wire.PutTCP(b, &wire.TCPFields{SrcPort: 80, DstPort: 1000, Seq: 1, Ack: s.ack, Flags: s.flags, Window: 1000}, 20, wire.PseudoHeader(hostA, hostB, wire.ProtocolTCP, 20))
-		inForm(b[:20], s.form)
+		setChecksumForm(b[:20], s.form)
 		tab.Process(0, &Inbound{Src: hostA, Dst: hostB, Data: b[:20]})
 	}
 	if c.State() != Established {
@@ -295,9 +294,8 @@ func TestCompleteChecksumInSynSent(t *testing.T) {
 // Connections that are always ready take turns.
 func TestPostpone(t *testing.T) {
 	p := newPair(t, Config{}, Options{Cork: -1})
-	l := p.tabs[1].listenerFor(makeTuple(AddrPort{Addr: hostB, Port: 80}, AddrPort{}))
 	a := p.conns[0]
-	p.dial(t, l, Options{Cork: -1})
+	p.dial(t, Options{Cork: -1})
 	b := p.conns[0]
 	a.Write(p.now, make([]byte, 5000))
 	b.Write(p.now, make([]byte, 5000))
@@ -400,12 +398,11 @@ func TestTableClose(t *testing.T) {
 	for i := range orders {
 		p := newPair(t, Config{}, Options{})
 		tab := p.tabs[1]
-		l := tab.listenerFor(makeTuple(AddrPort{Addr: hostB, Port: 80}, AddrPort{}))
 		kept := p.conns[1]
 		for range 10 {
 			p.conns[0].Write(p.now, make([]byte, 700))
 			p.exchange()
-			p.dial(t, l, Options{})
+			p.dial(t, Options{})
 		}
 		p.conns[1].Close(p.now)
 		p.conns[0].Close(p.now)
@@ -500,7 +497,7 @@ func TestSetters(t *testing.T) {
 	if c.Err() != syscall.ETIMEDOUT {
 		t.Error("no user timeout")
 	}
-	p.dial(t, p.tabs[1].listeners[80], Options{})
+	p.dial(t, Options{})
 	c = p.conns[0]
 	c.fail(syscall.EHOSTUNREACH)
 	if c.Err() != syscall.EHOSTUNREACH || c.onReady || p.tabs[0].Len() != 0 {
@@ -774,12 +771,12 @@ func TestCloseIsNotCountedAsFailure(t *testing.T) {
 // TestHeaderPrediction: two tables exchange data over a link that loses, repeats and reorders
 // segments. With and without header prediction they send the same segments.
 func TestHeaderPrediction(t *testing.T) {
-	oneGoroutine(t)
+	skipUnderRace(t)
 	for seed := range uint64(150) {
 		var sent [2][]string
 		for k := range sent {
 			cfg := Config{noPrediction: k == 1, NoTimestamps: seed%5 == 1, NoSACK: seed%7 == 1, ECN: ECNOn, PartialChecksums: seed%2 == 1}
-			sent[k] = predictedExchange(t, seed, cfg, Options{AdaptiveAck: seed%3 == 1, ReceiveBuffer: int(seed%4) * 3000})
+			sent[k] = exchangeEvents(t, seed, cfg, Options{AdaptiveAck: seed%3 == 1, ReceiveBuffer: int(seed%4) * 3000})
 		}
 		for i := range min(len(sent[0]), len(sent[1])) {
 			if sent[0][i] != sent[1][i] {
@@ -853,8 +850,8 @@ func TestECNReactionEnds(t *testing.T) {
 	}
 }
 
-// predictedExchange lists what both sides send and read.
-func predictedExchange(t *testing.T, seed uint64, cfg Config, o Options) (events []string) {
+// exchangeEvents lists what both sides send and read.
+func exchangeEvents(t *testing.T, seed uint64, cfg Config, o Options) (events []string) {
 	rnd := rand.New(rand.NewPCG(seed, 3))
 	p := newPair(t, cfg, o)
 	lossy := seed%4 != 0

@@ -67,11 +67,10 @@ func TestTimerHeap(t *testing.T) {
 // A thousand connections with timers of all kinds: none is late.
 func TestManyTimers(t *testing.T) {
 	p := newPair(t, Config{}, Options{})
-	l := p.tabs[1].listeners[80]
 	r := rand.New(rand.NewPCG(8, 9))
 	for range 1000 {
 		p.now += 1000
-		p.dial(t, l, Options{KeepAlive: KeepAlive{Enable: true, Idle: time.Duration(1+r.IntN(10)) * time.Second}})
+		p.dial(t, Options{KeepAlive: KeepAlive{Enable: true, Idle: time.Duration(1+r.IntN(10)) * time.Second}})
 		if r.IntN(2) == 0 {
 			p.conns[0].Write(p.now, make([]byte, 10))
 		}
@@ -109,44 +108,37 @@ func TestTimeoutAfterLossyHandshake(t *testing.T) {
 	}
 	for _, cfg := range []Config{{}, {NoTimestamps: true}} {
 		for seed := range seeds {
-			w := newWorld(t, seed, [2]Config{cfg, cfg})
-			for i := range w.hosts {
-				w.impair(i, linksim.Rule{Loss: 0.4, Delay: delay})
+			net := newNetwork(t, seed, [2]Config{cfg, cfg})
+			for i := range net.hosts {
+				net.impair(i, linksim.Rule{Loss: 0.4, Delay: delay})
 			}
-			l, err := w.hosts[1].tab.Listen(AddrPort{Port: 80}, ListenOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			var conns [2]*Conn
-			conns[0], err = w.hosts[0].tab.Dial(w.now, AddrPort{Addr: hostA}, AddrPort{Addr: hostB, Port: 80}, Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			for conns[1] == nil && w.step(Never) {
+			l := net.listen(Options{})
+			conns := [2]*Conn{net.dial(Options{}), nil}
+			for conns[1] == nil && net.step(Never) {
 				conns[1] = l.Accept()
 			}
 			if conns[1] == nil {
 				continue // one of them has given up
 			}
-			for i := range w.hosts {
-				w.impair(i, linksim.Rule{Delay: delay})
+			for i := range net.hosts {
+				net.impair(i, linksim.Rule{Delay: delay})
 			}
 			b := make([]byte, 100)
 			for k := range 4 {
 				from, to := conns[k%2], conns[1-k%2]
-				if _, err := from.Write(w.now, b); err != nil {
-					w.fatalf("seed %d: %v", seed, err)
+				if _, err := from.Write(net.now, b); err != nil {
+					net.fatalf("seed %d: %v", seed, err)
 				}
-				for n := 0; n == 0; n, _ = to.Read(w.now, b) {
-					w.step(Never)
+				for n := 0; n == 0; n, _ = to.Read(net.now, b) {
+					net.step(Never)
 				}
 				for from.Unacknowledged() > 0 {
-					w.step(Never)
+					net.step(Never)
 				}
 			}
 			for _, c := range conns {
 				if i := c.Info(); i.RTO > 20*time.Millisecond {
-					w.fatalf("seed %d, timestamps %t: timeout %v, round trip %v", seed, i.Timestamps, i.RTO, i.RTT)
+					net.fatalf("seed %d, timestamps %t: timeout %v, round trip %v", seed, i.Timestamps, i.RTO, i.RTT)
 				}
 			}
 		}
@@ -233,53 +225,42 @@ func TestHandshakeRoundTripTimes(t *testing.T) {
 	})
 }
 
-// talk has two hosts exchange messages of n bytes, one at a time, over a link that loses
+// exchangeMessages has two hosts exchange messages of n bytes, one at a time, over a link that loses
 // nothing. It returns the sums of both tables' counters.
-func talk(t *testing.T, cfg Config, o Options, link linksim.Rule, rounds, n int) func(Counter) uint64 {
-	w := newWorld(t, 1, [2]Config{cfg, cfg})
-	for i := range w.hosts {
-		w.impair(i, link)
-	}
-	l, err := w.hosts[1].tab.Listen(AddrPort{Port: 80}, ListenOptions{Options: o})
-	if err != nil {
-		t.Fatal(err)
+func exchangeMessages(t *testing.T, cfg Config, o Options, link linksim.Rule, rounds, n int) func(Counter) uint64 {
+	net := newNetwork(t, 1, [2]Config{cfg, cfg})
+	for i := range net.hosts {
+		net.impair(i, link)
 	}
 	var conns [2]*Conn
-	conns[0], err = w.hosts[0].tab.Dial(w.now, AddrPort{Addr: hostA}, AddrPort{Addr: hostB, Port: 80}, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for conns[1] == nil {
-		w.step(Never)
-		conns[1] = l.Accept()
-	}
+	conns[0], conns[1] = net.connect(net.listen(o), o)
 	b := make([]byte, 64<<10)
 	for k := range 2 * rounds {
 		from, to := conns[k%2], conns[1-k%2]
 		for sent, got := 0, 0; got < n; {
 			if sent < n {
-				k, err := from.Write(w.now, b[:min(len(b), n-sent)])
+				k, err := from.Write(net.now, b[:min(len(b), n-sent)])
 				if err != nil {
-					w.fatalf("%v", err)
+					net.fatalf("%v", err)
 				}
 				sent += k
 			}
-			from.Flush(w.now)
-			w.step(Never)
+			from.Flush(net.now)
+			net.step(Never)
 			for k := -1; k != 0; got += k {
-				k, _ = to.Read(w.now, b)
+				k, _ = to.Read(net.now, b)
 			}
 		}
-		w.step(w.now + Time(k%7)*Time(time.Millisecond)) // and a while of nothing
+		net.step(net.now + Time(k%7)*Time(time.Millisecond)) // and a while of nothing
 	}
-	return func(c Counter) uint64 { return w.hosts[0].tab.Count(c) + w.hosts[1].tab.Count(c) }
+	return func(c Counter) uint64 { return net.hosts[0].tab.Count(c) + net.hosts[1].tab.Count(c) }
 }
 
 // The least timeout never expires too early where nothing is lost: not with a peer that delays
 // acknowledgments by less than that, not on long paths, not where round trips vary, and not
 // where a queue grows.
 func TestNoSpuriousTimeouts(t *testing.T) {
-	oneGoroutine(t)
+	skipUnderRace(t)
 	links := []linksim.Rule{
 		{Delay: 10 * time.Microsecond},
 		{Delay: 100 * time.Microsecond, Jitter: 3 * time.Millisecond},
@@ -300,7 +281,7 @@ func TestNoSpuriousTimeouts(t *testing.T) {
 						rounds = 3
 					}
 					name := fmt.Sprintf("link %d, timestamps %t, SACK %t, ACKs after %v, %d bytes", i, !cfg.NoTimestamps, !cfg.NoSACK, delay, n)
-					count := talk(t, cfg, o, link, rounds, n)
+					count := exchangeMessages(t, cfg, o, link, rounds, n)
 					again := count(BytesRetransmitted)
 					if link.Jitter > link.Delay {
 						again = 0 // two round trips, after which a loss probe goes, may be less than one
@@ -320,7 +301,7 @@ func TestRTOAdaptsToDelayedAcks(t *testing.T) {
 	for _, cfg := range []Config{{}, {NoTimestamps: true}, {NoSACK: true}, noOptions} {
 		for _, delay := range []time.Duration{40 * time.Millisecond, 200 * time.Millisecond} {
 			o := Options{AdaptiveAck: true, AckDelay: delay}
-			count := talk(t, cfg, o, linksim.Rule{Delay: 20 * time.Microsecond}, 100, 2900)
+			count := exchangeMessages(t, cfg, o, linksim.Rule{Delay: 20 * time.Microsecond}, 100, 2900)
 			if again := count(Timeouts) + count(LossProbes); again > 14 {
 				t.Errorf("timestamps %t, SACK %t, %v: %d timeouts, %d probes", !cfg.NoTimestamps, !cfg.NoSACK, delay, count(Timeouts), count(LossProbes))
 			}
@@ -337,40 +318,28 @@ func TestNoSpuriousTimeoutsOnLongPaths(t *testing.T) {
 		for _, delay := range []time.Duration{40 * ms, 100 * ms, 200 * ms} {
 			var again uint64
 			for seed := range uint64(5) {
-				w := newWorld(t, seed, [2]Config{cfg, {}})
-				for i := range w.hosts {
-					w.impair(i, linksim.Rule{Delay: 50 * ms, Jitter: 30 * ms})
+				net := newNetwork(t, seed, [2]Config{cfg, {}})
+				for i := range net.hosts {
+					net.impair(i, linksim.Rule{Delay: 50 * ms, Jitter: 30 * ms})
 				}
-				l, err := w.hosts[1].tab.Listen(AddrPort{Port: 80}, ListenOptions{Options: Options{AdaptiveAck: true, AckDelay: delay}})
-				if err != nil {
-					t.Fatal(err)
-				}
-				a, err := w.hosts[0].tab.Dial(w.now, AddrPort{Addr: hostA}, AddrPort{Addr: hostB, Port: 80}, Options{})
-				if err != nil {
-					t.Fatal(err)
-				}
-				var b *Conn
-				for b == nil {
-					w.step(Never)
-					b = l.Accept()
-				}
+				a, b := net.connect(net.listen(Options{AdaptiveAck: true, AckDelay: delay}), Options{})
 				text := make([]byte, 3*a.mss)
 				for k := range 200 {
-					if _, err := a.Write(w.now, text[:1+w.rand.IntN(len(text))]); err != nil {
-						w.fatalf("%v", err)
+					if _, err := a.Write(net.now, text[:1+net.rand.IntN(len(text))]); err != nil {
+						net.fatalf("%v", err)
 					}
-					a.Flush(w.now)
-					for limit := w.now.add(time.Duration(w.rand.IntN(500)) * ms); w.now < limit; {
+					a.Flush(net.now)
+					for limit := net.now.add(time.Duration(net.rand.IntN(500)) * ms); net.now < limit; {
 						if b.interactive = 0; k%50 > 40 {
 							b.interactive = answersForInteractive // its acknowledgments wait
 						}
-						w.step(limit)
+						net.step(limit)
 						for n := -1; n != 0; {
-							n, _ = b.Read(w.now, text)
+							n, _ = b.Read(net.now, text)
 						}
 					}
 				}
-				again += w.hosts[0].tab.Count(Timeouts) + w.hosts[0].tab.Count(BytesRetransmitted)
+				again += net.hosts[0].tab.Count(Timeouts) + net.hosts[0].tab.Count(BytesRetransmitted)
 				if i := a.Info(); i.RTO < i.RTT+100*ms && cfg.MinRTO == 0 || i.RTO > time.Second {
 					t.Errorf("timeout %v, round trip %v", i.RTO, i.RTT)
 				}
@@ -462,7 +431,7 @@ func TestLargeWindow(t *testing.T) {
 }
 
 // pass lets time go by, with all timers, and what they send carried over.
-func (p *pair) pass(d time.Duration) {
+func (p *pair) advance(d time.Duration) {
 	end := p.now.add(d)
 	for at := p.deadline(); at <= end; at = p.deadline() {
 		p.now = max(p.now, at)
@@ -495,7 +464,7 @@ func TestIdleConnection(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			p := newPair(t, c.cfg, c.opts[0])
 			p.conns[1].SetKeepAlive(p.now, c.opts[1].KeepAlive)
-			say := func(from int, text string) {
+			sendText := func(from int, text string) {
 				t.Helper()
 				b := make([]byte, 100)
 				p.conns[from].Write(p.now, []byte(text))
@@ -503,12 +472,12 @@ func TestIdleConnection(t *testing.T) {
 				if n, err := p.conns[1-from].Read(p.now, b); string(b[:n]) != text || err != nil {
 					t.Errorf("side %d has sent %q, and %q was read, %v", from, text, b[:n], err)
 				}
-				p.pass(time.Second) // until all is acknowledged
+				p.advance(time.Second) // until all is acknowledged
 			}
-			say(1, "before")
-			say(0, "before")
+			sendText(1, "before")
+			sendText(0, "before")
 			sent := [2]uint64{p.conns[0].Info().SegmentsSent, p.conns[1].Info().SegmentsSent}
-			p.pass(month)
+			p.advance(month)
 			for i := range p.conns {
 				var probes uint64
 				if c.opts[i].KeepAlive.Enable {
@@ -524,8 +493,8 @@ func TestIdleConnection(t *testing.T) {
 					t.Errorf("side %d has a timer at %v", i, at)
 				}
 			}
-			say(0, "after a month")
-			say(1, "after a month")
+			sendText(0, "after a month")
+			sendText(1, "after a month")
 			for i, c := range p.conns {
 				if c.State() != Established || c.Info().Retransmissions > 0 {
 					t.Errorf("side %d: %v, %d segments sent again", i, c.State(), c.Info().Retransmissions)

@@ -62,67 +62,55 @@ func (e edges) note(from, to wire.Addr, b []byte) (shrunk bool) {
 	return shrunk
 }
 
-// longPath is a bulk transfer over a fast link, with its reader.
-type longPath struct {
+// timedTransfer is a bulk transfer over a fast link, with its reader.
+type timedTransfer struct {
 	delay  time.Duration
 	rate   int64
 	length time.Duration
 	opts   [2]Options
 	cfg    Config
-	read   func(w *world, c *Conn, to []byte) int // nil: at once
+	read   func(net *network, c *Conn, to []byte) int // nil: at once
 }
 
 // run returns both connections at the end, and how many bytes were read.
-func (l *longPath) run(t *testing.T) (w *world, conns [2]*Conn, got int) {
-	w = newWorld(t, 7, [2]Config{l.cfg, l.cfg})
-	for i := range w.hosts {
-		w.impair(i, linksim.Rule{Delay: l.delay, Rate: l.rate, Queue: 4 << 20})
+func (l *timedTransfer) run(t *testing.T) (net *network, conns [2]*Conn, got int) {
+	net = newNetwork(t, 7, [2]Config{l.cfg, l.cfg})
+	for i := range net.hosts {
+		net.impair(i, linksim.Rule{Delay: l.delay, Rate: l.rate, Queue: 4 << 20})
 	}
-	listener, err := w.hosts[1].tab.Listen(AddrPort{Port: 80}, ListenOptions{Options: l.opts[1]})
-	if err != nil {
-		t.Fatal(err)
-	}
-	a, err := w.hosts[0].tab.Dial(w.now, AddrPort{Addr: hostA}, AddrPort{Addr: hostB, Port: 80}, l.opts[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	var b *Conn
-	for b == nil {
-		w.step(Never)
-		b = listener.Accept()
-	}
+	a, b := net.connect(net.listen(l.opts[1]), l.opts[0])
 	text, to := make([]byte, 64<<10), make([]byte, 1<<20)
-	for end := w.now.add(l.length); w.now < end; {
+	for end := net.now.add(l.length); net.now < end; {
 		for {
-			if n, err := a.Write(w.now, text); err != nil {
-				w.fatalf("%v", err)
+			if n, err := a.Write(net.now, text); err != nil {
+				net.fatalf("%v", err)
 			} else if n < len(text) {
 				break
 			}
 		}
-		w.step(end)
+		net.step(end)
 		if l.read != nil {
-			got += l.read(w, b, to)
+			got += l.read(net, b, to)
 			continue
 		}
 		for {
-			n, _ := b.Read(w.now, to)
+			n, _ := b.Read(net.now, to)
 			if got += n; n == 0 {
 				break
 			}
 		}
 	}
-	return w, [2]*Conn{a, b}, got
+	return net, [2]*Conn{a, b}, got
 }
 
 // The buffers of both sides grow to what the path holds, and a transfer is as fast as
 // the path; with fixed buffers of a megabyte it is not.
 func TestBuffersGrow(t *testing.T) {
-	oneGoroutine(t)
+	skipUnderRace(t)
 	for _, timestamps := range []bool{true, false} {
-		l := longPath{delay: 10 * time.Millisecond, rate: 1e9, length: 600 * time.Millisecond}
+		l := timedTransfer{delay: 10 * time.Millisecond, rate: 1e9, length: 600 * time.Millisecond}
 		l.cfg.NoTimestamps = !timestamps
-		w, c, got := l.run(t)
+		net, c, got := l.run(t)
 		const bdp = 1e9 / 8 / 50
 		if n := c[1].Info().ReceiveBuffer; n < 2*bdp/10*9 || n > DefaultMaxReceiveBuffer {
 			t.Errorf("timestamps %v: a receive buffer of %d bytes, the path holds %d", timestamps, n, int(bdp))
@@ -133,11 +121,11 @@ func TestBuffersGrow(t *testing.T) {
 		if float64(got) < 0.6*l.length.Seconds()*1e9/8 {
 			t.Errorf("timestamps %v: %d bytes in %v", timestamps, got, l.length)
 		}
-		if n := w.hosts[1].tab.MemoryInUse(); n > 64<<10 {
+		if n := net.hosts[1].tab.MemoryInUse(); n > 64<<10 {
 			t.Errorf("timestamps %v: the receiver holds %d bytes for a reader that reads", timestamps, n)
 		}
 	}
-	l := longPath{delay: 10 * time.Millisecond, rate: 1e9, length: 300 * time.Millisecond,
+	l := timedTransfer{delay: 10 * time.Millisecond, rate: 1e9, length: 300 * time.Millisecond,
 		opts: [2]Options{{SendBuffer: DefaultBuffer, ReceiveBuffer: DefaultBuffer}, {SendBuffer: DefaultBuffer, ReceiveBuffer: DefaultBuffer}}}
 	if _, c, got := l.run(t); got > 300/20*DefaultBuffer || c[1].Info().ReceiveBuffer != DefaultBuffer || c[0].Info().SendBuffer != DefaultBuffer {
 		t.Errorf("a fixed buffer: %d bytes", got)
@@ -146,7 +134,7 @@ func TestBuffersGrow(t *testing.T) {
 
 // In a LAN DefaultBuffer is enough, and a buffer does not grow beyond.
 func TestBuffersInLAN(t *testing.T) {
-	l := longPath{delay: 20 * time.Microsecond, rate: 10e9, length: 20 * time.Millisecond}
+	l := timedTransfer{delay: 20 * time.Microsecond, rate: 10e9, length: 20 * time.Millisecond}
 	_, c, got := l.run(t)
 	if r, s := c[1].Info().ReceiveBuffer, c[0].Info().SendBuffer; r > DefaultBuffer || s > DefaultBuffer {
 		t.Errorf("buffers of %d and %d bytes", s, r)
@@ -169,22 +157,22 @@ func TestSlowReaders(t *testing.T) {
 		"byte by byte": {1, time.Millisecond},
 	} {
 		next := Time(0)
-		l := longPath{delay: 10 * time.Millisecond, rate: 1e9, length: 5 * time.Second}
-		l.read = func(w *world, conn *Conn, to []byte) (n int) {
-			if w.now >= next {
-				next = w.now.add(c.every)
-				n, _ = conn.Read(w.now, to[:c.n])
+		l := timedTransfer{delay: 10 * time.Millisecond, rate: 1e9, length: 5 * time.Second}
+		l.read = func(net *network, conn *Conn, to []byte) (n int) {
+			if net.now >= next {
+				next = net.now.add(c.every)
+				n, _ = conn.Read(net.now, to[:c.n])
 			}
 			return n
 		}
-		w, conns, got := l.run(t)
+		net, conns, got := l.run(t)
 		if n := conns[1].Info().ReceiveBuffer; n > initialReceiveBuffer {
 			t.Errorf("%s: a receive buffer of %d bytes", name, n)
 		}
 		if n := conns[0].Info().SendBuffer; n > 2*initialSendBuffer {
 			t.Errorf("%s: a send buffer of %d bytes", name, n)
 		}
-		if n := w.hosts[1].tab.MemoryInUse(); n > initialReceiveBuffer+2*ChunkSize {
+		if n := net.hosts[1].tab.MemoryInUse(); n > initialReceiveBuffer+2*ChunkSize {
 			t.Errorf("%s: the receiver holds %d bytes", name, n)
 		}
 		if got == 0 && c.n > 0 {
@@ -195,22 +183,22 @@ func TestSlowReaders(t *testing.T) {
 
 // Growth stops when memory is used up, and when the application sets a size.
 func TestBufferGrowthStops(t *testing.T) {
-	l := longPath{delay: 10 * time.Millisecond, rate: 1e9, length: time.Second, cfg: Config{Memory: 1 << 20}}
-	w, c, _ := l.run(t)
+	l := timedTransfer{delay: 10 * time.Millisecond, rate: 1e9, length: time.Second, cfg: Config{Memory: 1 << 20}}
+	net, c, _ := l.run(t)
 	if n := c[0].Info().SendBuffer; n > 1<<20 {
 		t.Errorf("a send buffer of %d bytes in a table with 1 MiB", n)
 	}
-	if n := w.hosts[0].tab.MemoryInUse(); n > 1<<20 {
+	if n := net.hosts[0].tab.MemoryInUse(); n > 1<<20 {
 		t.Errorf("%d bytes in use", n)
 	}
 	set := false
-	l = longPath{delay: 10 * time.Millisecond, rate: 1e9, length: time.Second}
-	l.read = func(w *world, conn *Conn, to []byte) int {
+	l = timedTransfer{delay: 10 * time.Millisecond, rate: 1e9, length: time.Second}
+	l.read = func(net *network, conn *Conn, to []byte) int {
 		if !set {
-			conn.SetBuffers(w.now, 0, 200_000)
+			conn.SetBuffers(net.now, 0, 200_000)
 			set = true
 		}
-		n, _ := conn.Read(w.now, to)
+		n, _ := conn.Read(net.now, to)
 		return n
 	}
 	if _, c, _ := l.run(t); c[1].Info().ReceiveBuffer != 200_000 {
