@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"bytes"
 	"testing"
 	"time"
 
@@ -185,12 +186,12 @@ func TestECN(t *testing.T) {
 	})
 }
 
-// A loss after an echo of the same window is not another sign of congestion, and a
-// recovery in which there was an echo is not undone.
+// A loss in a window for which ECE has come does not reduce the congestion window again, and a recovery
+// in which ECE has come is not undone.
 func TestECNAndLoss(t *testing.T) {
 	cfg := withSack
 	cfg.ECN = ECNOn
-	ten := `
+	tenSegments := `
 			dial
 			> SEC 0:0
 			+10ms
@@ -210,7 +211,7 @@ func TestECNAndLoss(t *testing.T) {
 			+10ms
 			`
 	runScripts(t, []script{
-		{name: "a loss after ECE does not reduce the window again", cfg: cfg, text: ten + `
+		{name: "a loss after ECE does not reduce the window again", cfg: cfg, text: tenSegments + `
 			< AE 1:0 ack 1001 win 60000
 			window 7000
 			< AE 1:0 ack 1001 win 60000 sack 2001-5001
@@ -226,7 +227,7 @@ func TestECNAndLoss(t *testing.T) {
 			> A 14001:1000 ack 1 ect
 			> A 15001:1000 ack 1 ect
 			> A 16001:1000 ack 1 ect`},
-		{name: "a recovery in which ECE arrives is not undone", cfg: cfg, text: ten + `
+		{name: "a recovery in which ECE arrives is not undone", cfg: cfg, text: tenSegments + `
 			< A 1:0 ack 1 win 60000 sack 1001-4001
 			> A 1:1000 ack 1
 			count fast_recoveries 1
@@ -244,7 +245,8 @@ func TestECNAndLoss(t *testing.T) {
 	})
 }
 
-// Over a line whose queue marks, a stream fills the line and nothing of it is lost.
+// Through a queue that marks, a stream with ECN uses the link and loses nothing. Without ECN the queue
+// overflows.
 func TestECNAvoidsLossAtMarkingQueue(t *testing.T) {
 	link := linksim.Rule{Delay: 5 * time.Millisecond, Rate: 50e6, Queue: 120_000, MarkAbove: 30_000}
 	for _, asked := range []bool{true, false} {
@@ -259,17 +261,19 @@ func TestECNAvoidsLossAtMarkingQueue(t *testing.T) {
 		o := Options{SendBuffer: 1 << 20, ReceiveBuffer: 1 << 20}
 		a, b := net.connect(net.listen(o), o)
 		const n = 20 << 20
-		to := make([]byte, 256<<10)
+		data, to := patternBytes(0, 0, n), make([]byte, 256<<10)
 		start := net.now
 		for sent, got := 0, 0; got < n; {
-			k, err := a.Write(net.now, patternBytes(0, sent, min(a.Room(), n-sent)))
+			k, err := a.Write(net.now, data[sent:min(sent+len(to), n)])
 			if err != nil {
 				net.fatalf("%v", err)
 			}
 			sent += k
 			net.step(Never)
 			k, _ = b.Read(net.now, to)
-			checkPattern(t, 0, got, to[:k])
+			if !bytes.Equal(to[:k], data[got:got+k]) {
+				net.fatalf("%d bytes from %d on are wrong", k, got)
+			}
 			got += k
 		}
 		tab, marked := net.hosts[0].tab, net.lines[0].Counters().Marked
@@ -280,12 +284,12 @@ func TestECNAvoidsLossAtMarkingQueue(t *testing.T) {
 		case a.Info().ECN != asked || b.Info().ECN != asked:
 			t.Errorf("asked for: %t, agreed on: %t and %t", asked, a.Info().ECN, b.Info().ECN)
 		case asked && (lost > 0 || marked == 0 || tab.Count(CongestionEchoes) == 0 || tab.Count(BytesRetransmitted) > 0 || share < 0.8):
-			t.Error("with ECN something is lost, nothing is marked or echoed, or the line is not used")
+			t.Error("with ECN: a segment is lost, none is marked or echoed, or less than 80 % of the link is used")
 		case !asked && (lost == 0 || marked > 0):
-			t.Error("without ECN: nothing is lost, or something is marked")
+			t.Error("without ECN: no segment is lost, or one is marked")
 		}
 		if marks := net.hosts[1].tab.Count(CongestionMarks); marks != marked {
-			t.Errorf("%d marks of %d were seen", marks, marked)
+			t.Errorf("the receiver counts %d marks of %d", marks, marked)
 		}
 	}
 }

@@ -8,12 +8,11 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// FuzzSegments leads an engine into a state and then feeds it whatever segments
-// the fuzzer makes, their ports and checksums put right, with time and the
-// application in between. Nothing may panic, no invariant may break, and in the
-// end nothing may be left.
+// FuzzSegments brings a table into a state and then gives it the fuzzer's segments, with the right
+// ports and checksums, mixed with timers and calls of the application. Nothing may panic, the
+// invariants hold, and no memory is in use in the end.
 //
-// An instruction is a byte: the segment's length, or from 0xf0 on something else.
+// An instruction is a byte: the length of the segment that follows, or from 0xf0 on a call.
 func FuzzSegments(f *testing.F) {
 	seg := func(flags wire.TCPFlags, number, ack int, text string) []byte {
 		b := make([]byte, 20+len(text))
@@ -28,24 +27,11 @@ func FuzzSegments(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, state uint8, program []byte) {
 		q := situations[int(state)%len(situations)]
-		r := &runner{t: t, now: Time(1e9), frames: map[uint64]bool{}, src: "fuzz"}
-		cfg := Config{Secret: testSecret, ReleaseFrame: func(id uint64) {
-			if !r.frames[id] {
-				t.Fatalf("frame %d released twice, or never kept", id)
-			}
-			delete(r.frames, id)
-		}, InPlace: 8}
+		cfg := Config{InPlace: 8}
 		if state >= 128 {
 			cfg.NoTimestamps, cfg.NoSACK = true, true
 		}
-		r.tab = NewTable(cfg)
-		r.id = makeTuple(AddrPort{Addr: hostA, Port: localPort}, AddrPort{Addr: hostB, Port: peerPort})
-		if q.rcvWnd == 0 && q.state == Established {
-			r.opts.ReceiveBuffer = 2048
-		}
-		for _, l := range splitLines(q.script) {
-			r.run(l)
-		}
+		r := atSituation(t, q, cfg, false)
 		r.out = nil
 		for len(program) > 0 {
 			op := program[0]
@@ -70,7 +56,7 @@ func FuzzSegments(f *testing.F) {
 	})
 }
 
-// fuzzSegment makes a segment credible: ports, and numbers relative to the SYNs.
+// fuzzSegment gives a segment the right ports and checksum, and numbers relative to the SYNs.
 func (r *runner) fuzzSegment(b []byte) {
 	if len(b) >= 20 {
 		binary.BigEndian.PutUint16(b, peerPort)
@@ -83,7 +69,7 @@ func (r *runner) fuzzSegment(b []byte) {
 	r.process(b)
 }
 
-// fuzzOp is something that the application or the clock does.
+// fuzzOp runs timers or a call of the application.
 func (r *runner) fuzzOp(op byte) {
 	if r.l != nil && r.c == nil {
 		r.c = r.l.Accept()
@@ -127,7 +113,7 @@ func (r *runner) fuzzOp(op byte) {
 	}
 }
 
-// finish ends everything and checks that nothing is left.
+// finish ends all connections and checks that no memory, frame or timer is left.
 func (r *runner) finish() {
 	if r.l != nil {
 		r.l.Close()
@@ -147,7 +133,7 @@ func (r *runner) finish() {
 	}
 }
 
-// FuzzListener feeds a listener with tiny queues segments from four peers.
+// FuzzListener gives a listener with short queues segments from four peers.
 func FuzzListener(f *testing.F) {
 	f.Add([]byte{0, 2, 0, 0, 1, 2, 0, 0, 2, 2, 0, 0, 2, 16, 1, 1, 0xff})
 	f.Add([]byte("7B\t07\xd9\t\x01\xff00077\r0")) // accepted with data, and reset
@@ -161,7 +147,7 @@ func FuzzListener(f *testing.F) {
 		now := Time(1e9)
 		var accepted []*Conn
 		var iss [4]uint32
-		note := func(b []byte) {
+		noteISS := func(b []byte) {
 			if s := view(b); s.Flags&wire.TCPSyn != 0 {
 				iss[s.DstPort%4] = s.Seq
 			}
@@ -185,12 +171,12 @@ func FuzzListener(f *testing.F) {
 					20, wire.PseudoHeader(hostB, hostA, wire.ProtocolTCP, uint16(len(b))))
 				if tab.Process(now, &Inbound{Src: hostB, Dst: hostA, Data: b}).Reply {
 					out := make([]byte, 60)
-					note(out[:tab.EmitReply(out)])
+					noteISS(out[:tab.EmitReply(out)])
 				}
 			}
 			for c := tab.Ready; c != nil; c = tab.Ready {
 				out := make([]byte, 2000)
-				note(out[:c.Emit(now, out)])
+				noteISS(out[:c.Emit(now, out)])
 			}
 			if l.syns.n > 2 || l.accepts.n > 1 {
 				t.Fatalf("%d in the SYN queue, %d in the accept queue", l.syns.n, l.accepts.n)
@@ -206,7 +192,7 @@ func FuzzListener(f *testing.F) {
 	})
 }
 
-// FuzzPair lets the fuzzer choose the seed and the link of the simulation.
+// FuzzPair runs the simulation with a seed and a link that the fuzzer chooses.
 func FuzzPair(f *testing.F) {
 	f.Add(uint64(1), uint16(0), uint16(0), uint16(100), uint16(2000), false)
 	f.Add(uint64(2), uint16(200), uint16(100), uint16(9000), uint16(1), true)

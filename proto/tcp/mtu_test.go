@@ -10,9 +10,9 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// A connection over a path with a round trip of 10 ms, whose MTU is assumed to be 1500 bytes.
-// mtuUnproven has four segments in flight and has never seen one of them arrive; mtuProven has, and
-// has four more in flight.
+// A connection over a path with a round trip of 10 ms, whose MTU is assumed to be 1500 bytes, has four
+// segments of that size in flight. In mtuUnproven no segment of that size has been acknowledged yet;
+// in mtuProven four have.
 const (
 	mtuUnproven = `
 			dial
@@ -181,8 +181,7 @@ func TestPathMTU(t *testing.T) {
 	})
 }
 
-// blackHole is a connection that has found out that full segments are lost, and what is
-// in flight is acknowledged.
+// blackHole is a connection that has detected that full segments are lost. Nothing is in flight.
 const blackHole = mtuUnproven + `
 			write 7300
 			> A 5841:1460 ack 1
@@ -211,9 +210,9 @@ const blackHole = mtuUnproven + `
 			< A 1:0 ack 13141 win 60000	# the peer has received the rest before
 			`
 
-// A path that drops full segments without an ICMP report. Pacing is off.
+// The path drops full segments without an ICMP report. Pacing is off.
 func TestBlackHole(t *testing.T) {
-	withSack := withSack
+	withSack := withSack // the outer one with pacing off
 	withSack.noPacing = true
 	runScripts(t, []script{
 		{name: "two timeouts make segments smaller, and an acknowledged MTU probe makes them larger again", cfg: withSack, text: blackHole + `
@@ -261,9 +260,8 @@ func TestBlackHole(t *testing.T) {
 	})
 }
 
-// A peer may offer any MSS. What is sent follows it within bounds: a tiny one cannot have
-// a byte in each segment (CVE-2019-11479), a large one no packet that the path does not
-// take.
+// A peer may offer any MSS. The size of segments follows it within bounds: 48 bytes at least
+// (CVE-2019-11479), and what the path permits at most.
 func TestPeersMSS(t *testing.T) {
 	const bare = 1460 - wire.TCPTimestampsLen
 	for _, c := range []struct{ offered, sent int }{
@@ -284,16 +282,16 @@ func TestPeersMSS(t *testing.T) {
 	}
 }
 
-// hostilePeer is a connection of ours and a peer of which the test makes segments.
+// hostilePeer is a table with one connection, and a peer whose segments the test makes.
 type hostilePeer struct {
 	tab      *Table
 	c        *Conn
 	now      Time
-	peer     uint32 // its next number
-	ts       uint32
-	segments int
-	largest  int
-	end      uint32 // of what was sent
+	nextSeq  uint32 // of the peer
+	ts       uint32 // the peer's last timestamp
+	segments int    // that the connection has sent
+	largest  int    // bytes of data in one of them, at most
+	end      uint32 // the sequence number after all data that was sent
 }
 
 const hostileISS = 5000
@@ -301,7 +299,7 @@ const hostileISS = 5000
 func newHostilePeer(t *testing.T, mss uint16, cfg Config) *hostilePeer {
 	t.Helper()
 	cfg.Secret = testSecret
-	h := &hostilePeer{tab: NewTable(cfg), now: Time(time.Second), peer: hostileISS}
+	h := &hostilePeer{tab: NewTable(cfg), now: Time(time.Second), nextSeq: hostileISS}
 	var err error
 	if h.c, err = h.tab.Dial(h.now, AddrPort{Addr: hostA, Port: 1}, AddrPort{Addr: hostB, Port: 2}, Options{}); err != nil {
 		t.Fatal(err)
@@ -317,21 +315,21 @@ func newHostilePeer(t *testing.T, mss uint16, cfg Config) *hostilePeer {
 	return h
 }
 
-// segment is one of the peer's, with a window that takes everything.
+// segment receives a segment of the peer, with the largest window.
 func (h *hostilePeer) segment(flags wire.TCPFlags, ack uint32, o wire.TCPOptions) {
 	h.ts++
 	o.HasTimestamps, o.TSVal, o.TSEcr = true, h.ts, h.c.timestamp(h.now)
 	b := make([]byte, 60)
 	n, sum := wire.PutTCPOptions(b[20:], &o)
-	f := wire.TCPFields{SrcPort: 2, DstPort: 1, Seq: h.peer, Ack: ack, Flags: flags, Window: 0xffff}
+	f := wire.TCPFields{SrcPort: 2, DstPort: 1, Seq: h.nextSeq, Ack: ack, Flags: flags, Window: 0xffff}
 	if flags&wire.TCPSyn != 0 {
-		h.peer++
+		h.nextSeq++
 	}
 	wire.PutTCP(b, &f, 20+n, addSums(sum, wire.PseudoHeader(hostB, hostA, wire.ProtocolTCP, uint16(20+n))))
 	h.tab.Process(h.now, &Inbound{Src: hostB, Dst: hostA, Data: b[:20+n]})
 }
 
-// emit takes all that is ready.
+// emit emits all segments of the connection.
 func (h *hostilePeer) emit() {
 	b := make([]byte, 2000)
 	for h.tab.Ready != nil {
@@ -347,9 +345,9 @@ func (h *hostilePeer) emit() {
 	}
 }
 
-// Many tiny segments and SACK blocks that tear them apart, and all taken back: the attacks
-// of CVE-2019-11477 and CVE-2019-11478. The work stays in proportion to what
-// the peer sends, and the scoreboard bounded.
+// The attacks of CVE-2019-11477 and CVE-2019-11478: many tiny segments, SACK blocks of every second one,
+// and acknowledgments without the SACK blocks. The number of segments sent is in proportion to those of
+// the peer, and the scoreboard is bounded.
 func TestTinyMSS(t *testing.T) {
 	const size = 1 << 19
 	h := newHostilePeer(t, 1, Config{})
@@ -393,7 +391,7 @@ func TestTinyMSS(t *testing.T) {
 	t.Logf("%d segments for %d bytes, %d of the peer's, %d blocks ignored", sent, size, received, h.tab.Count(SackIgnored))
 }
 
-// mtuTransfer is bulk from one host to the other over a path whose MTU changes.
+// mtuTransfer is a bulk transfer over a path whose MTU changes.
 type mtuTransfer struct {
 	net         *network
 	a, b        *Conn
@@ -415,7 +413,7 @@ func newMTUTransfer(t *testing.T, seed uint64, cfg Config, o Options, link linkM
 	return n
 }
 
-// report sends the router's ICMP report of a segment that was too large.
+// report gives the sender a router's ICMP report about a segment that was too large.
 func (n *mtuTransfer) report(from int, b []byte) {
 	if !n.sendReports {
 		return
@@ -446,17 +444,14 @@ func (n *mtuTransfer) setPath(mtu int) {
 	n.net.impair(0, n.rule)
 }
 
-// run transfers so many bytes more.
+// run transfers that many bytes more.
 func (n *mtuTransfer) run(bytes int) {
 	net := n.net
 	limit := net.now.add(10 * time.Minute)
-	p := make([]byte, 64<<10)
+	to := make([]byte, 64<<10)
 	for end := n.got + bytes; n.got < end; {
 		for n.sent < end && n.a.Room() >= 32<<10 {
-			for i := range p {
-				p[i] = pattern(0, n.sent+i)
-			}
-			k, err := n.a.Write(net.now, p[:min(len(p), end-n.sent)])
+			k, err := n.a.Write(net.now, patternBytes(0, n.sent, min(len(to), end-n.sent)))
 			if err != nil {
 				net.fatalf("%v", err)
 			}
@@ -466,15 +461,11 @@ func (n *mtuTransfer) run(bytes int) {
 		}
 		net.step(limit)
 		for {
-			k, _ := n.b.Read(net.now, p)
+			k, _ := n.b.Read(net.now, to)
 			if k == 0 {
 				break
 			}
-			for i, x := range p[:k] {
-				if x != pattern(0, n.got+i) {
-					net.fatalf("byte %d", n.got+i)
-				}
-			}
+			checkPattern(net.t, 0, n.got, to[:k])
 			n.got += k
 		}
 		if net.now >= limit {
@@ -493,8 +484,8 @@ func (n *mtuTransfer) counts() string {
 	return s
 }
 
-// A smaller MTU of the path is detected, with or without ICMP reports, and under loss and
-// reordering: data flows, and segments become nearly as large as the path permits.
+// A smaller MTU of the path is found, with and without ICMP reports, with loss and with reordering: the
+// transfer ends, and segments become nearly as large as the path permits.
 func TestPathMTUDiscovery(t *testing.T) {
 	skipUnderRace(t)
 	lan := linkModel{delay: 20 * time.Microsecond}
@@ -531,13 +522,13 @@ func TestPathMTUDiscovery(t *testing.T) {
 				n.run(c.bytes)
 				tab := n.net.hosts[0].tab
 				if mtu := n.a.Info().PathMTU; mtu > p.path || mtu < p.least {
-					t.Errorf("the path's MTU was not found: %+v, %+v", n.a.path, n.a.congestion)
+					t.Errorf("found an MTU of %d, want %d to %d: %+v, %+v", mtu, p.least, p.path, n.a.path, n.a.congestion)
 				}
 				if holes := tab.Count(BlackHoles); (holes > 0) != (c.way == "black hole" && p.path < p.link) {
-					t.Error("a black hole was detected where there is none, or was not detected")
+					t.Errorf("%d black holes were detected, path %d, link %d, %s", holes, p.path, p.link, c.way)
 				}
 				if c.link.loss == 0 && c.link.jitter == 0 && tab.Count(FastRecoveries) > 0 {
-					t.Error("an MTU probe, or a router's report, was taken for congestion")
+					t.Error("a fast recovery without loss: an MTU probe or a report counted as congestion")
 				}
 				t.Log(n.counts())
 			})
@@ -551,7 +542,8 @@ func (n *mtuTransfer) wait(d time.Duration) {
 	}
 }
 
-// A path that changes while it is used is followed, down and, by MTU probes, up again.
+// The MTU of a path becomes smaller during a transfer and then larger. The connection follows, upward by
+// MTU probes.
 func TestPathMTUChanges(t *testing.T) {
 	for _, icmp := range []bool{true, false} {
 		t.Run(fmt.Sprintf("ICMP %v", icmp), func(t *testing.T) {
@@ -566,30 +558,30 @@ func TestPathMTUChanges(t *testing.T) {
 			n.run(1 << 20)
 			n.setPath(1400)
 			n.run(1 << 20)
-			check("narrower", 1384, 1400)
+			check("after the MTU has become smaller", 1384, 1400)
 			n.wait(verifyAfter)
 			n.run(2 << 20)
-			check("an MTU probe has found it so", 1384, 1400)
+			check("after an MTU probe", 1384, 1400)
 			before := n.net.lines[0].Counters().LostForSize
 			n.run(1 << 20)
 			n.wait(searchAgain / 2)
 			n.run(1 << 20)
 			if lost := n.net.lines[0].Counters().LostForSize - before; lost > 0 {
-				t.Errorf("%d too large when all was known: %s", lost, n.counts())
+				t.Errorf("%d segments were too large after the MTU was found: %s", lost, n.counts())
 			}
 			n.setPath(1500)
 			n.wait(searchAgain)
 			n.run(1 << 20)
-			check("wide again", 1500, 1500)
+			check("after the MTU has become larger", 1500, 1500)
 			if tab := n.net.hosts[0].tab; tab.Count(FastRecoveries) > 0 {
-				t.Errorf("congestion: %s", n.counts())
+				t.Errorf("fast recoveries without loss: %s", n.counts())
 			}
 		})
 	}
 }
 
-// Forged reports for each segment in flight do not lower an MTU that acknowledgments have
-// proved. Where segments are lost by chance they lower it at times, and not for long.
+// Forged reports for each segment in flight do not lower an MTU that acknowledgments have proved. If the
+// quoted segments are lost by chance they may lower it, until MTU probes raise it again.
 func TestForgedMTUReports(t *testing.T) {
 	for _, loss := range []float64{0, 0.01} {
 		t.Run(fmt.Sprint("loss ", loss), func(t *testing.T) {

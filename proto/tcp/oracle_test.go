@@ -4,11 +4,11 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// The oracle is RFC 9293, section 3.10.7, in signed arithmetic on numbers that begin at 0
-// for each side's SYN, written independently of the engine. Comments mark where the engine
-// differs from the RFC's text on purpose.
+// The oracle is RFC 9293, section 3.10.7, in signed arithmetic on numbers relative to each side's SYN,
+// written independently of the engine. Comments mark where the engine differs from the RFC's text on
+// purpose.
 
-// situation is a state and its variables, as the script leads to it.
+// situation is a state with its variables, and the script that leads to it.
 type situation struct {
 	name   string
 	script string
@@ -38,38 +38,38 @@ var situations = []situation{
 
 // incoming is a segment in relative numbers.
 type incoming struct {
-	flags          wire.TCPFlags
-	seq, ack, text int
-	stamp          stamp
+	flags             wire.TCPFlags
+	seq, ack, dataLen int
+	stamp             stamp
 }
 
-// stamp is what timestamp a segment has, if any were agreed on.
+// stamp is the timestamp of a segment.
 type stamp uint8
 
 const (
-	noneAgreed stamp = iota
+	notAgreed stamp = iota // no timestamps were agreed on
 	goodStamp
 	oldStamp
 	noStamp
 )
 
-// outcome is the effect that the segment must have. No reply: flags 0.
+// outcome is the effect that the segment must have. Without an answer flags is 0.
 type outcome struct {
 	state     State
 	flags     wire.TCPFlags
 	seq, ack  int
-	absSeq0   bool // the RST has the number 0, not one relative to anything
+	absSeq0   bool // the RST has the absolute number 0
 	newISS    bool // our SYN with a number of its own
 	read      int  // bytes that can be read
 	irregular bool // a counter must show what was wrong
 }
 
-const maxWindow = 8000 // that the peer of the scripts has advertised
+const maxWindow = 8000 // the largest window that the peer of the scripts has advertised
 
 func oracle(q situation, s incoming) outcome {
 	syn, fin := s.flags&wire.TCPSyn != 0, s.flags&wire.TCPFin != 0
 	rst, ack := s.flags&wire.TCPRst != 0, s.flags&wire.TCPAck != 0
-	segLen := s.text
+	segLen := s.dataLen
 	if syn {
 		segLen++
 	}
@@ -129,8 +129,8 @@ func oracle(q situation, s incoming) outcome {
 		if !ack {
 			return outcome{state: SynReceived, flags: synAck, seq: 0, ack: s.seq + 1}
 		}
-		o := outcome{state: Established, read: s.text}
-		next := s.seq + 1 + s.text
+		o := outcome{state: Established, read: s.dataLen}
+		next := s.seq + 1 + s.dataLen
 		if fin {
 			o.state = CloseWait
 			next++
@@ -201,15 +201,15 @@ func oracle(q situation, s incoming) outcome {
 	if s.seq < q.rcvNxt {
 		cut := q.rcvNxt - s.seq
 		s.seq += cut
-		if cut > s.text {
+		if cut > s.dataLen {
 			fin = false
 		}
-		s.text = max(0, s.text-cut)
+		s.dataLen = max(0, s.dataLen-cut)
 		ackDue = true
 	}
-	if right := q.rcvNxt + q.rcvWnd; s.seq+s.text > right {
-		s.text, fin, ackDue = right-s.seq, false, true
-	} else if fin && s.seq+s.text == right {
+	if right := q.rcvNxt + q.rcvWnd; s.seq+s.dataLen > right {
+		s.dataLen, fin, ackDue = right-s.seq, false, true
+	} else if fin && s.seq+s.dataLen == right {
 		fin, ackDue = false, true
 	}
 	out := func(o outcome, rcvNxt int) outcome {
@@ -250,17 +250,17 @@ func oracle(q situation, s incoming) outcome {
 	next := q.rcvNxt
 	switch q.state {
 	case CloseWait, Closing, LastAck: // "This should not occur", ignore it
-		o.irregular = o.irregular || s.text > 0 || fin
+		o.irregular = o.irregular || s.dataLen > 0 || fin
 		return out(o, next)
 	}
 	switch o.state {
 	case Established, FinWait1, FinWait2:
-		if s.text > 0 {
+		if s.dataLen > 0 {
 			ackDue = true
 			o.irregular = o.irregular || s.seq != q.rcvNxt
 			if s.seq == q.rcvNxt {
-				o.read = s.text
-				next += s.text
+				o.read = s.dataLen
+				next += s.dataLen
 			}
 		}
 		ackDue = ackDue || fin

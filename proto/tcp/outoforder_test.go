@@ -26,11 +26,11 @@ func (c *Conn) outOfOrderInvariant() string {
 			end = end.Add(uint32(len(b.data)))
 			chunks++
 			if b.kind != chunkBlock || len(b.data) == 0 || (b.next == nil) != (b == r.tail) {
-				return "a block of the out-of-order queue"
+				return "a block of the out-of-order queue is wrong"
 			}
 		}
 		if end != r.right || r.left == r.right {
-			return fmt.Sprintf("a run of the out-of-order queue: to %d, has %d", r.right.From(r.left), end.From(r.left))
+			return fmt.Sprintf("a run of the out-of-order queue has %d bytes, counted %d", end.From(r.left), r.right.From(r.left))
 		}
 	}
 	if len(q.runs) > maxRuns || chunks != q.chunks || end.After(c.rcvAdv) || q.runs != nil && len(q.runs) == 0 {
@@ -39,9 +39,9 @@ func (c *Conn) outOfOrderInvariant() string {
 	return ""
 }
 
-// The out-of-order queue is compared with an array of bytes. In any order of segments the
-// runs are what has come, each byte has the value that came first, and each SACK block is
-// a run, the one that was added to last before the others.
+// The out-of-order queue is compared with an array of bytes, for segments in random order: the runs
+// are the ranges that have come, each byte has the value that came first, and the run that was
+// added to last is the first of q.recent.
 func TestOutOfOrderModel(t *testing.T) {
 	const window = 20000
 	for seed := range uint64(60) {
@@ -75,15 +75,15 @@ func TestOutOfOrderModel(t *testing.T) {
 					got = append(got, b.data...)
 				}
 				if bytes.IndexByte(known[next:left], 1) >= 0 || bytes.IndexByte(known[left:right], 0) >= 0 || !bytes.Equal(got, have[left:right]) {
-					t.Fatalf("seed %d: run from %d to %d", seed, left, right)
+					t.Fatalf("seed %d: the run from %d to %d is wrong", seed, left, right)
 				}
 				next = right
 			}
 			if bytes.IndexByte(known[next:], 1) >= 0 {
-				t.Fatalf("seed %d: something is missing behind %d", seed, next)
+				t.Fatalf("seed %d: bytes after %d are in no run", seed, next)
 			}
 			if r, ok := q.runAt(q.recent[0]); !ok || !c.rcvNxt.Add(uint32(at)).InWindow(r.left, r.right.From(r.left)) {
-				t.Fatalf("seed %d: the run that was added to is not the latest", seed)
+				t.Fatalf("seed %d: q.recent does not begin with the run that was added to", seed)
 			}
 		}
 		if n := tab.Count(OverlapMismatch); n != mismatches {
@@ -96,9 +96,9 @@ func TestOutOfOrderModel(t *testing.T) {
 	}
 }
 
-// SegmentSmack (CVE-2018-5390): in any order of tiny segments, and however many
-// there are already, a segment makes the queue read no more than a few blocks, besides
-// those that the segment covers, and move its runs once at most.
+// SegmentSmack (CVE-2018-5390): the work for a tiny segment is bounded, in any order of segments and
+// with any number of them in the queue. The queue reads a few blocks besides those that the segment
+// covers, and moves its runs once at most.
 func TestOutOfOrderCost(t *testing.T) {
 	const n = 4000
 	orders := map[string]func(i int) int{
@@ -138,9 +138,8 @@ func TestOutOfOrderCost(t *testing.T) {
 	}
 }
 
-// TestOverlappingSegments sends segments that overlap at random, each with bytes of its own,
-// and compares what is read with a model: each byte in the window has the value that came
-// first, and each later value that differs is counted.
+// Random segments overlap, each with other bytes. What is read is compared with a model: each byte in
+// the window has the value that came first, and each later value that differs is counted.
 func TestOverlappingSegments(t *testing.T) {
 	seeds := 300
 	if testing.Short() {
@@ -165,7 +164,7 @@ func testOverlaps(t *testing.T, seed uint64) {
 	first := peer.sndNxt
 	var (
 		stream, known [1 << 16]byte
-		next, edge    = 0, window // as the peer knows them
+		next, edge    = 0, window // RCV.NXT and the right edge, as the peer knows them
 		read          int
 		mismatches    uint64
 	)
@@ -207,7 +206,7 @@ func testOverlaps(t *testing.T, seed uint64) {
 		}
 		check := func(got []byte) {
 			if !bytes.Equal(got, stream[read:read+len(got)]) {
-				t.Fatalf("bytes from %d on differ", read)
+				t.Fatalf("the bytes that were read from %d on are wrong", read)
 			}
 			read += len(got)
 		}
@@ -232,7 +231,7 @@ func testOverlaps(t *testing.T, seed uint64) {
 		}
 	}
 	if tab.Count(OutOfOrderFull) != 0 || tab.Count(NoMemory) != 0 {
-		t.Fatal("something was dropped that the model accepts")
+		t.Fatal("a segment was dropped that the model accepts")
 	}
 	if got := tab.Count(OverlapMismatch); got != mismatches {
 		t.Errorf("%d bytes that differ were counted, there were %d", got, mismatches)
@@ -243,10 +242,9 @@ func testOverlaps(t *testing.T, seed uint64) {
 	}
 }
 
-// TestDSACKModel compares the SACK option with RFC 2883, section 4, and a model of
-// what has come: the first block is the first part of the segment that had come before,
-// if there is one, and the next is the run around it unless that is acknowledged. Every
-// other block is a run.
+// The SACK option after random segments is compared with a model of RFC 2883, section 4: the first
+// block is the first part of the segment that had come before, if there is one, and the second is
+// the run around it, unless that is acknowledged. Every other block is a run.
 func TestDSACKModel(t *testing.T) {
 	for seed := range uint64(100) {
 		rnd := rand.New(rand.NewPCG(seed, 11))
@@ -254,7 +252,7 @@ func TestDSACKModel(t *testing.T) {
 		tab, c, peer := p.tabs[1], p.conns[1], p.conns[0]
 		first := peer.sndNxt
 		var known [1 << 16]bool
-		run := func(n int) (left, right int) { // that n lies in
+		runAround := func(n int) (left, right int) {
 			for left = n; left > 0 && known[left-1]; left-- {
 			}
 			for right = n; known[right]; right++ {
@@ -297,21 +295,21 @@ func TestDSACKModel(t *testing.T) {
 			}
 			for i, b := range o.SACK[:o.SACKBlocks] {
 				l, r := int(b.Left-first.Uint32()), int(b.Right-first.Uint32())
-				wantL, wantR := run(l)
+				wantL, wantR := runAround(l)
 				switch {
 				case i == 0 && right > 0:
 					wantL, wantR = left, right
 				case i == 1 && right > next:
-					wantL, wantR = run(left)
+					wantL, wantR = runAround(left)
 				case r <= next:
-					t.Fatalf("seed %d: block %d is %d to %d, and %d is acknowledged", seed, i, l, r, next)
+					t.Fatalf("seed %d: block %d is %d to %d, and all before %d is acknowledged", seed, i, l, r, next)
 				}
 				if l != wantL || r != wantR {
 					t.Fatalf("seed %d: block %d is %d to %d, want %d to %d", seed, i, l, r, wantL, wantR)
 				}
 			}
 			if right > 0 && o.SACKBlocks == 0 || right > next && o.SACKBlocks < 2 {
-				t.Fatalf("seed %d: %d blocks, and %d to %d came twice", seed, o.SACKBlocks, left, right)
+				t.Fatalf("seed %d: only %d blocks after %d to %d came twice", seed, o.SACKBlocks, left, right)
 			}
 			for c.recv.bytes > 0 {
 				c.Read(p.now, make([]byte, 4096))
@@ -321,18 +319,17 @@ func TestDSACKModel(t *testing.T) {
 	}
 }
 
-// TestEverySegmentInEveryState sends segments of every flag combination, with
-// numbers left of, at, in and right of the windows, with and without data, into
-// every state, and compares what is sent, what can be read, and the state with the
-// oracle. Each irregular segment must be in a counter.
+// A table in every state receives segments of every combination of flags, with numbers left of, at,
+// in and right of the windows, with and without data. What it sends, what can be read, and its state
+// are compared with the oracle. Each irregular segment is in a counter.
 func TestEverySegmentInEveryState(t *testing.T) {
 	for _, m := range []struct {
 		name    string
 		passive bool // the connection began in a listener, which is closed
 		stamp   stamp
 	}{
-		{"active", false, noneAgreed},
-		{"passive", true, noneAgreed},
+		{"active", false, notAgreed},
+		{"passive", true, notAgreed},
 		{"good timestamp", false, goodStamp},
 		{"old timestamp", true, oldStamp},
 		{"no timestamp", false, noStamp},
@@ -341,9 +338,9 @@ func TestEverySegmentInEveryState(t *testing.T) {
 			for _, q := range situations {
 				passive := strings.Replace(q.script, "dial\nestablished", "listen\nestablished\nunlisten", 1)
 				switch {
-				case m.passive && m.stamp == noneAgreed && passive == q.script:
+				case m.passive && m.stamp == notAgreed && passive == q.script:
 					continue // the same as active
-				case m.stamp != noneAgreed && q.state < SynReceived:
+				case m.stamp != notAgreed && q.state < SynReceived:
 					continue // none are agreed on
 				case m.passive:
 					q.script = passive
@@ -362,7 +359,7 @@ func testEverySegment(t *testing.T, q situation, stamp stamp, acks []int) {
 	seqs := []int{q.rcvNxt - 1000, q.rcvNxt - 5, q.rcvNxt - 1, q.rcvNxt, q.rcvNxt + 1, q.rcvNxt + 500,
 		q.rcvNxt + q.rcvWnd - 1, q.rcvNxt + q.rcvWnd, q.rcvNxt + q.rcvWnd + 100}
 	cfg := noOptions
-	cfg.NoTimestamps = stamp == noneAgreed
+	cfg.NoTimestamps = stamp == notAgreed
 	for flags := range wire.TCPFlags(64) {
 		for _, n := range seqs {
 			for _, a := range acks {
@@ -370,14 +367,14 @@ func testEverySegment(t *testing.T, q situation, stamp stamp, acks []int) {
 					continue
 				}
 				for _, text := range []int{0, 1, 20} {
-					if stamp != noneAgreed && text == 1 {
+					if stamp != notAgreed && text == 1 {
 						continue
 					}
 					s := incoming{flags, n, a, text, stamp}
 					if text == 1 {
-						s.flags |= wire.TCPEce | wire.TCPCwr // which mean nothing
+						s.flags |= wire.TCPEce | wire.TCPCwr // which have no effect
 					}
-					r := atSituation(t, q, cfg, stamp != noneAgreed)
+					r := atSituation(t, q, cfg, stamp != notAgreed)
 					r.src = fmt.Sprintf("%v %d:%d ack %d", s.flags, n, text, a)
 					r.checkCase(q, s, r.build(s, nil))
 				}
@@ -386,18 +383,16 @@ func testEverySegment(t *testing.T, q situation, stamp stamp, acks []int) {
 	}
 }
 
-// atSituation leads an engine into the situation. A peer that is stamped offers timestamps; no
-// other option is offered.
+// atSituation brings a new table into the situation. A peer that is stamped offers timestamps; it
+// offers no other option.
 func atSituation(t *testing.T, q situation, cfg Config, stamped bool) *runner {
-	cfg.Secret = testSecret
-	r := &runner{t: t, now: Time(1e9), frames: map[uint64]bool{}, stamped: stamped, src: q.name, tab: NewTable(cfg),
-		id: makeTuple(AddrPort{Addr: hostA, Port: localPort}, AddrPort{Addr: hostB, Port: peerPort})}
+	r := newRunner(t, cfg)
+	r.stamped = stamped
 	if q.rcvWnd == 0 && q.state == Established {
 		r.opts.ReceiveBuffer = 2048
 	}
-	for _, l := range splitLines(q.script) {
-		r.run(l)
-	}
+	r.runLines(q.script)
+	r.src = q.name
 	return r
 }
 
@@ -413,7 +408,7 @@ func (t *Table) irregularSegments() (n uint64) {
 	return n
 }
 
-// checkCase sends b, which is s in bytes, and compares with the oracle.
+// checkCase receives b, which is the segment s in bytes, and compares the outcome with the oracle.
 func (r *runner) checkCase(q situation, s incoming, b []byte) {
 	r.t.Helper()
 	before := r.bytesRead
@@ -426,9 +421,11 @@ func (r *runner) checkCase(q situation, s incoming, b []byte) {
 
 	want := oracle(q, s)
 	if want.irregular && r.tab.irregularSegments() == irregular {
-		r.fatalf("it is in no counter")
+		r.fatalf("the irregular segment is in no counter")
 	}
-	r.checkState(want.state)
+	if got := r.state(); got != want.state {
+		r.fatalf("state %v, want %v", got, want.state)
+	}
 	if want.flags == 0 {
 		if len(r.out) > 0 {
 			r.fatalf("sent %s, want nothing", r.describe(r.out[0]))
@@ -454,24 +451,8 @@ func (r *runner) checkCase(q situation, s incoming, b []byte) {
 	}
 }
 
-// checkState compares with the state of the pair, or of the listener.
-func (r *runner) checkState(want State) {
-	got := Closed
-	switch c := r.tab.conns[r.id]; {
-	case c != nil:
-		got = c.state
-	case r.tab.waits.records[r.id] != nil:
-		got = TimeWait
-	case r.l != nil && !r.l.closed:
-		got = Listen
-	}
-	if got != want {
-		r.fatalf("state %v, want %v", got, want)
-	}
-}
-
-// build makes the segment with the numbers of this run, and these options or
-// those that its stamp stands for.
+// build makes the segment with the initial numbers of this run and these options, or the timestamp
+// option of its stamp.
 func (r *runner) build(s incoming, options []byte) []byte {
 	f := wire.TCPFields{SrcPort: peerPort, DstPort: localPort, Flags: s.flags, Window: maxWindow,
 		Seq: peerISN + uint32(s.seq), Ack: r.iss + uint32(s.ack), Urgent: 3}
@@ -480,9 +461,9 @@ func (r *runner) build(s incoming, options []byte) []byte {
 		wire.PutTCPTimestamps(options, map[stamp]uint32{goodStamp: 501, oldStamp: 499}[s.stamp], 0)
 	}
 	n := 20 + len(options)
-	b := make([]byte, n+s.text)
+	b := make([]byte, n+s.dataLen)
 	copy(b[20:], options)
-	for i := range s.text {
+	for i := range s.dataLen {
 		b[n+i] = pattern(1, s.seq+i-1)
 	}
 	wire.PutTCP(b, &f, n, wire.Sum(b[20:], wire.PseudoHeader(hostB, hostA, wire.ProtocolTCP, uint16(len(b)))))

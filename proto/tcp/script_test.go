@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -14,40 +15,44 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// A script is one engine and a peer that sends the segments of the script, line by line:
+// A script is a test of one table. The test is the table's driver, its application and its peer, and
+// runs the script line by line:
 //
-//	dial | listen             the engine opens; the peer is hostB port 2000
-//	established               the handshake that fits dial or listen
-//	< SA 0:0 ack 1 win 9000   a segment is received: flags, first number : bytes of data
+//	dial | listen             the table opens; the peer is hostB port 2000
+//	established               the handshake after dial or listen
+//	< SA 0:0 ack 1 win 9000   a segment is received: flags, sequence number : bytes of data
 //	> A 1:0 ack 1             exactly these segments are sent, in this order
+//	> nothing                 no segment is sent
 //	+5ms                      time passes, and timers run
 //	write 100 [= 50]          a call of the application and what it returns
 //	read 100 = 50 | EOF | none | ECONNRESET
-//	state ESTABLISHED         the engine's state; TIME-WAIT also if only a record is left
+//	state ESTABLISHED         the state of the connection, of its TIME-WAIT record, or of the listener
 //	count resets_sent 1       a counter
 //	window 7000               the congestion window, bytes; sacked, lost: bytes of the scoreboard
-//	events readable connected what NextEvent has returned since the last such line
-//	toolarge 1:1500 1400      ICMP: the packet of 1500 bytes with number 1; 1400 would pass
-//	icmp 1 11                 ICMP: destination unreachable, code 1, of the segment with number 11
+//	events readable connected the events since the last such line; accepts 1: events Acceptable
+//	toolarge 1:1500 1400      ICMP: the packet of 1500 bytes with number 1 is too large for an MTU of 1400
+//	icmp 1 11                 ICMP: destination unreachable, code 1, about the segment with number 11
 //	mtu 1400, suggest 1400    SetMTU, SuggestMTU; path: PathMTU
-//	hold, go                  ready segments are not emitted from here on, or again
+//	hold, go                  segments are not emitted from here on; they are emitted again
 //	timer 5ms                 the connection's next timer, from now
 //	other S | other A         a second peer sends its SYN, or completes its handshake
 //
-// and close, closewrite, closeread, abort, flush, lend, accept and the like are the
-// calls of those names. "both:" runs the rest twice: after dial and established, and after
-// listen and established.
+// close, closewrite, closeread, abort, flush, lend, accept and others are the calls of those names;
+// redial dials the same pair again. "both:" runs the rest twice: after dial and established, and
+// after listen and established.
 //
-// Sequence numbers are relative: our SYN has number 0, and so has the peer's. Options of a
-// segment follow as mss 1460, ws 7, sackok, ts VAL/ECR (ours in milliseconds since the
-// script began), sack L-R,L-R; ect: the IP header is ECT(0), ce: it is CE. Of these and of
-// win only those that the line of a sent segment names are compared. The data is a pattern
-// that depends on the sequence number, and is checked.
+// The flags are F, S, R, P, A, U, E (ECE) and C (CWR); "-" is a segment without flags. Sequence
+// numbers are relative to the SYN of their side. Options of a segment follow as mss 1460, ws 7,
+// sackok, ts VAL/ECR (our clock in milliseconds since the script began; ECHO is the last one that
+// was sent), sack L-R,L-R. "ect" is an IP header with ECT(0), "ce" one with CE. "baddata" changes the
+// data and "badsum" the checksum. "new" is a SYN with another initial number, "zero" a segment with the
+// absolute number 0. Options and win of a sent segment are compared if the line names them. The data
+// depends on the sequence number, and is compared.
 type script struct {
 	name string
 	cfg  Config
 	opts Options
-	lopt ListenOptions
+	lopt ListenOptions // its Options are opts
 	text string
 }
 
@@ -63,7 +68,7 @@ const (
 type runner struct {
 	t         *testing.T
 	line      int
-	src       string
+	src       string // what is run, for messages
 	tab       *Table
 	now       Time
 	c         *Conn
@@ -72,7 +77,7 @@ type runner struct {
 	id        tuple
 	iss       uint32
 	issKnown  bool
-	out       [][]byte
+	out       [][]byte       // segments that were sent and not compared yet
 	ect       map[*byte]bool // which of out are ECT(0), by the addresses of their first bytes
 	written   int
 	bytesRead int
@@ -82,12 +87,38 @@ type runner struct {
 	lopt      ListenOptions
 	opts      Options
 	lent      [][]byte
-	frames    map[uint64]bool
+	frames    map[uint64]bool // that the table has kept
 	frameID   uint64
 	lastTS    uint32 // of the last segment that was expected
 	otherISS  uint32
 	marked    bool // the next segment that is received is CE
 	stamped   bool // the peer sends timestamps with the value 500
+}
+
+// newRunner makes a runner and its table. The peer of its pair is hostB.
+func newRunner(t *testing.T, cfg Config) *runner {
+	r := &runner{t: t, now: Time(time.Second), frames: map[uint64]bool{}}
+	cfg.Secret = testSecret
+	cfg.ReleaseFrame = func(id uint64) {
+		if !r.frames[id] {
+			t.Fatalf("frame %d is released, which is not kept", id)
+		}
+		delete(r.frames, id)
+	}
+	r.tab = NewTable(cfg)
+	r.id = makeTuple(AddrPort{Addr: hostA, Port: localPort}, AddrPort{Addr: hostB, Port: peerPort})
+	return r
+}
+
+// runLines runs the lines of a script. "#" begins a comment.
+func (r *runner) runLines(text string) {
+	for i, l := range strings.Split(text, "\n") {
+		r.line = i
+		if l, _, _ = strings.Cut(l, "#"); strings.TrimSpace(l) != "" {
+			r.src = strings.TrimSpace(l)
+			r.run(strings.Fields(l))
+		}
+	}
 }
 
 func runScripts(t *testing.T, scripts []script) {
@@ -109,19 +140,10 @@ func runScripts(t *testing.T, scripts []script) {
 }
 
 func runScript(t *testing.T, s script, text string) {
-	r := &runner{t: t, now: Time(time.Second), lopt: s.lopt, opts: s.opts, frames: map[uint64]bool{}}
-	s.cfg.Secret = testSecret
-	s.cfg.ReleaseFrame = func(id uint64) { delete(r.frames, id) }
 	s.cfg.MinRTO = cmp.Or(s.cfg.MinRTO, DefaultMinRTO) // scripts have the timeouts of a LAN
-	r.tab = NewTable(s.cfg)
-	r.id = makeTuple(AddrPort{Addr: hostA, Port: localPort}, AddrPort{Addr: hostB, Port: peerPort})
-	for i, l := range strings.Split(text, "\n") {
-		r.line = i
-		if l, _, _ = strings.Cut(l, "#"); strings.TrimSpace(l) != "" {
-			r.src = strings.TrimSpace(l)
-			r.run(strings.Fields(l))
-		}
-	}
+	r := newRunner(t, s.cfg)
+	r.lopt, r.opts = s.lopt, s.opts
+	r.runLines(text)
 	r.nothingElse()
 }
 
@@ -148,7 +170,7 @@ func (r *runner) drain() {
 		b := make([]byte, 20000)
 		n := c.Emit(r.now, b)
 		if n == 0 {
-			r.fatalf("ready and nothing to send")
+			r.fatalf("ready, and Emit writes nothing")
 		}
 		if view(b).DstPort != peerPort {
 			continue // it is for the other peer
@@ -161,7 +183,7 @@ func (r *runner) drain() {
 			r.ect[&b[0]] = true
 		}
 		if len(r.out) > 10000 {
-			r.fatalf("emits for ever")
+			r.fatalf("more than 10000 segments are sent")
 		}
 	}
 	for {
@@ -181,12 +203,14 @@ func (r *runner) drain() {
 	}
 }
 
+// nothingElse fails if a segment was sent that the script has not compared.
 func (r *runner) nothingElse() {
 	if len(r.out) > 0 {
 		r.fatalf("not expected: %s", r.describe(r.out[0]))
 	}
 }
 
+// run runs one line.
 func (r *runner) run(w []string) {
 	if w[0] == ">" {
 		r.expect(w[1:])
@@ -238,7 +262,7 @@ func (r *runner) advance(to Time) {
 		r.now = max(at, r.now)
 		r.tab.Expire(r.now)
 		if r.tab.Deadline <= r.now {
-			r.fatalf("due after Expire")
+			r.fatalf("a timer is due after Expire")
 		}
 		r.drain()
 	}
@@ -272,23 +296,29 @@ func (r *runner) establish() {
 	r.events, r.accepts = 0, 0
 }
 
-func splitLines(text string) (lines [][]string) {
-	for _, l := range strings.Split(text, "\n") {
-		if w := strings.Fields(l); len(w) > 0 {
-			lines = append(lines, w)
-		}
+// result compares the result of a call with what follows "=", or else with the argument: all bytes.
+func (r *runner) result(w []string, n int, err error) {
+	want := w[1]
+	if i := slices.Index(w, "="); i >= 0 {
+		want = w[i+1]
 	}
-	return lines
+	if got := resultString(n, err); got != want {
+		r.fatalf("returned %s", got)
+	}
 }
 
-// result compares the result of a call with what follows "=".
-func (r *runner) result(w []string, n int, err error) {
-	want := ""
-	for i, s := range w {
-		if s == "=" {
-			want = w[i+1]
-		}
+// checkError compares an error with the first argument, or with none.
+func (r *runner) checkError(w []string, err error) {
+	want := "none"
+	if len(w) > 1 {
+		want = w[1]
 	}
+	if got := resultString(0, err); got != want {
+		r.fatalf("returned %s", got)
+	}
+}
+
+func resultString(n int, err error) string {
 	got := strconv.Itoa(n)
 	var errno syscall.Errno
 	switch {
@@ -301,12 +331,7 @@ func (r *runner) result(w []string, n int, err error) {
 	case n == 0:
 		got = "none"
 	}
-	if want == "" {
-		want = w[1]
-	}
-	if got != want {
-		r.fatalf("returned %s", got)
-	}
+	return got
 }
 
 var errnoNames = map[syscall.Errno]string{
@@ -315,6 +340,7 @@ var errnoNames = map[syscall.Errno]string{
 	syscall.ENETUNREACH: "ENETUNREACH", syscall.ENOTCONN: "ENOTCONN", syscall.EADDRINUSE: "EADDRINUSE",
 }
 
+// call runs a line that is a call of the application, or a comparison.
 func (r *runner) call(w []string) {
 	arg := 0
 	if len(w) > 1 {
@@ -346,7 +372,7 @@ func (r *runner) call(w []string) {
 	case "flush":
 		r.c.Flush(r.now)
 	case "closewrite":
-		r.result([]string{"", "none", "=", strings.Join(append(w, "none")[1:2], "")}, 0, r.c.CloseWrite(r.now))
+		r.checkError(w, r.c.CloseWrite(r.now))
 	case "closeread":
 		r.c.CloseRead(r.now)
 	case "close":
@@ -368,7 +394,7 @@ func (r *runner) call(w []string) {
 			r.fatalf("%d returned", n)
 		}
 	case "state":
-		r.state(w[1])
+		r.checkState(w[1])
 	case "count":
 		for c, name := range counterNames {
 			if name == w[1] {
@@ -390,7 +416,7 @@ func (r *runner) call(w []string) {
 		}
 		r.accepts = 0
 	case "err":
-		r.result([]string{"", "", "=", w[1]}, 0, r.c.Err())
+		r.checkError(w, r.c.Err())
 	case "sacked":
 		if got := r.c.Info().Sacked; got != arg {
 			r.fatalf("%d", got)
@@ -407,7 +433,7 @@ func (r *runner) call(w []string) {
 		r.c.SetMTU(r.now, arg)
 	case "suggest": // an MTU that another connection has found
 		r.c.SuggestMTU(r.now, arg, false)
-	case "toolarge": // ICMP: a segment, as "first:bytes of packet", and the MTU that is said to pass
+	case "toolarge": // ICMP: a segment, as "first:bytes of packet", and the MTU that is reported
 		first, size, _ := strings.Cut(w[1], ":")
 		e := unreachable(r.t, wire.ICMPUnreachable, wire.ICMPFragmentationNeeded, r.id, r.iss+uint32(r.number(first)))
 		e.Size = r.number(size)
@@ -433,7 +459,7 @@ func (r *runner) call(w []string) {
 		}
 	case "redial":
 		_, err := r.tab.Dial(r.now, AddrPort{Addr: hostA, Port: localPort}, AddrPort{Addr: hostB, Port: peerPort}, r.opts)
-		r.result([]string{"", "", "=", strings.Join(append(w, "none")[1:2], "")}, 0, err)
+		r.checkError(w, err)
 	case "timer":
 		// The connection's next timer, from now. The table's deadline may be earlier.
 		at := r.c.earliestTimer()
@@ -455,53 +481,59 @@ func eventString(e Events) string {
 	return strings.Join(s, " ")
 }
 
+// verify compares data that was read.
 func (r *runner) verify(p []byte) {
-	for i, b := range p {
+	for _, b := range p {
 		if want := pattern(1, r.bytesRead); b != want {
-			r.fatalf("byte %d read is %#x, want %#x", r.bytesRead, p[i], want)
+			r.fatalf("byte %d read is %#x, want %#x", r.bytesRead, b, want)
 		}
 		r.bytesRead++
 	}
 }
 
-// state compares the state of the connection or, if there is none, that of the table's
-// TIME-WAIT record.
-func (r *runner) state(want string) {
-	got := Closed
+// state is the state of the pair: of its connection, or of its TIME-WAIT record, or of the listener
+// if no connection was accepted.
+func (r *runner) state() State {
 	switch c := r.tab.conns[r.id]; {
 	case c != nil:
-		got = c.state
+		return c.state
 	case r.tab.waits.records[r.id] != nil:
-		got = TimeWait
+		return TimeWait
 	case r.c == nil && r.l != nil && !r.l.closed:
-		got = Listen
+		return Listen
 	}
-	if got.String() != want {
+	return Closed
+}
+
+// checkState compares the state, and fails if the pair has another connection than the one that was
+// dialed or accepted.
+func (r *runner) checkState(want string) {
+	if got := r.state(); got.String() != want {
 		r.fatalf("state %v", got)
 	}
 	if c := r.tab.conns[r.id]; c != nil && r.c != nil && r.c != c {
-		r.fatalf("another connection")
+		r.fatalf("the pair has another connection")
 	}
 }
 
-// spec is the data of a segment.
-type spec struct {
-	flags wire.TCPFlags
-	seq   uint32
-	text  int
-	has   map[string]string
-	ack   uint32
-	win   int
+// segmentSpec is a segment as a script describes it.
+type segmentSpec struct {
+	flags   wire.TCPFlags
+	seq     uint32
+	dataLen int
+	has     map[string]string // everything that follows, by its name
+	ack     uint32
+	win     int
 }
 
-func (r *runner) parse(w []string) (s spec) {
+func (r *runner) parse(w []string) (s segmentSpec) {
 	for _, f := range w[0] {
 		if f != '-' {
 			s.flags |= 1 << strings.IndexRune("FSRPAUEC", f)
 		}
 	}
-	first, text, _ := strings.Cut(w[1], ":")
-	s.seq, s.text = uint32(r.number(first)), r.number(text)
+	first, length, _ := strings.Cut(w[1], ":")
+	s.seq, s.dataLen = uint32(r.number(first)), r.number(length)
 	s.has = map[string]string{}
 	s.win = 8000
 	for i := 2; i < len(w); i++ {
@@ -522,6 +554,7 @@ func (r *runner) parse(w []string) (s spec) {
 	return s
 }
 
+// inject receives a segment of the peer.
 func (r *runner) inject(w []string) {
 	s := r.parse(w)
 	f := wire.TCPFields{SrcPort: peerPort, DstPort: localPort, Flags: s.flags, Window: uint16(s.win), Seq: peerISN + s.seq}
@@ -557,11 +590,11 @@ func (r *runner) inject(w []string) {
 			o.SACKBlocks++
 		}
 	}
-	b := make([]byte, 60+s.text)
+	b := make([]byte, 60+s.dataLen)
 	n, sum := wire.PutTCPOptions(b[20:], &o)
 	n += 20
-	b = b[:n+s.text]
-	for i := range s.text {
+	b = b[:n+s.dataLen]
+	for i := range s.dataLen {
 		place := int(s.seq) + i - 1
 		if s.flags&wire.TCPSyn != 0 {
 			place++
@@ -580,6 +613,7 @@ func (r *runner) inject(w []string) {
 	r.process(b)
 }
 
+// process gives a segment of the peer to the table.
 func (r *runner) process(b []byte) {
 	r.frameID++
 	in := Inbound{Src: hostB, Dst: hostA, Data: b, Frame: r.frameID, Memory: MemoryFrame}
@@ -610,6 +644,7 @@ func (r *runner) describe(b []byte) string {
 	return fmt.Sprintf("%v %d:%d ack %d win %d options %x", s.Flags, s.Seq-r.iss, len(s.Payload), s.Ack-peerISN, s.Window, s.Options)
 }
 
+// expect compares the next segment that was sent.
 func (r *runner) expect(w []string) {
 	if w[0] == "nothing" {
 		r.nothingElse()
@@ -636,7 +671,7 @@ func (r *runner) expect(w []string) {
 	if want.flags&wire.TCPPsh != 0 {
 		flags = s.Flags
 	}
-	if flags != want.flags || s.Seq != wantSeq || len(s.Payload) != want.text {
+	if flags != want.flags || s.Seq != wantSeq || len(s.Payload) != want.dataLen {
 		r.fatalf("sent %s", r.describe(b))
 	}
 	if want.flags&wire.TCPAck != 0 && s.Ack != peerISN+want.ack {
@@ -651,7 +686,7 @@ func (r *runner) expect(w []string) {
 		r.fatalf("sent %s", r.describe(b))
 	}
 	if _, ect := want.has["ect"]; ect != r.ect[&b[0]] {
-		r.fatalf("may be marked: %t", !ect)
+		r.fatalf("ECT is %t", !ect)
 	}
 	var o wire.TCPOptions
 	if !s.ReadOptions(&o) {
@@ -682,12 +717,12 @@ func (r *runner) expect(w []string) {
 	check("ts", ts)
 	check("sack", sack)
 	if _, ok := want.has["sackok"]; ok && !o.SACKPermitted {
-		r.fatalf("no SACK permitted")
+		r.fatalf("the option SACK Permitted is missing")
 	}
 }
 
-// other is a second peer, at another port: S sends its SYN, A completes its
-// handshake. Segments to it are not compared.
+// other is a second peer, at another port: "S" sends its SYN, "A" completes its handshake. Segments to
+// it are not compared.
 func (r *runner) other(what string) {
 	f := wire.TCPFields{SrcPort: peerPort + 1, DstPort: localPort, Flags: wire.TCPSyn, Window: 8000}
 	if what == "A" {

@@ -218,7 +218,7 @@ func TestReceiving(t *testing.T) {
 	})
 }
 
-// Section 4 of RFC 2883: its figures, with 1 for 3000.
+// The examples of RFC 2883, section 4, and others. The sequence number 1 stands for 3000.
 func TestDSACK(t *testing.T) {
 	const open = `
 			listen
@@ -685,25 +685,31 @@ func TestTimeWaitReuse(t *testing.T) {
 	})
 }
 
-// The next incarnation of a connection begins above all numbers that the last one has sent,
+// A new connection of a pair in TIME-WAIT begins with a number above all that the old one has sent,
 // also if the clock of initial sequence numbers has not reached them.
 func TestTimeWaitReuseRaisesISS(t *testing.T) {
 	for _, dial := range []bool{false, true} {
-		r := &runner{t: t, now: Time(time.Second), stamped: true, frames: map[uint64]bool{},
-			tab: NewTable(Config{Secret: testSecret, NoSACK: true, NoWindowScale: true}),
-			id:  makeTuple(AddrPort{Addr: hostA, Port: localPort}, AddrPort{Addr: hostB, Port: peerPort})}
-		for _, l := range splitLines("listen\nestablished\nclosewrite\n> FA 1:0 ack 1\n< FA 1:0 ack 2\n> A 2:0 ack 2\nstate TIME-WAIT\n+1s") {
-			r.run(l)
-		}
+		r := newRunner(t, Config{NoSACK: true, NoWindowScale: true})
+		r.stamped = true
+		r.runLines(`
+			listen
+			established
+			closewrite
+			> FA 1:0 ack 1
+			< FA 1:0 ack 2
+			> A 2:0 ack 2
+			state TIME-WAIT
+			+1s`)
 		last := r.iss + 2
-		r.tab.waits.records[r.id].sndNxt = r.tab.waits.records[r.id].sndNxt.Add(1 << 30) // as if it had sent that much
+		record := r.tab.waits.records[r.id]
+		record.sndNxt = record.sndNxt.Add(1 << 30) // as if it had sent that much
 		if dial {
-			r.run([]string{"redial"})
+			r.runLines("redial")
 		} else {
-			r.run([]string{"<", "S", "3:0"})
+			r.runLines("< S 3:0")
 		}
 		if ahead := int32(view(r.out[0]).Seq - last); ahead < 1<<30+1<<16 {
-			t.Errorf("dial %v: begins %d behind the last number but 2^30", dial, ahead)
+			t.Errorf("dial %t: the new number is %d above the old connection's second, want 2^30 + 2^16 at least", dial, ahead)
 		}
 	}
 }

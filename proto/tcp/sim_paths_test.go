@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"bytes"
 	"math"
 	"math/rand/v2"
 	"testing"
@@ -9,15 +10,14 @@ import (
 	"github.com/unet-go/unet/internal/linksim"
 )
 
-// transfer is a bulk transfer one way over a lossy link, and its result.
+// transfer is the result of a bulk transfer one way over a lossy link.
 type transfer struct {
 	elapsed                time.Duration
 	timeouts, fast, undone uint64
 	retransmitted, lost    uint64 // bytes, and segments with data
 }
 
-// runTransfer sends n bytes as fast as the windows allow to a reader that always
-// reads.
+// runTransfer sends n bytes as fast as the windows permit to a reader that reads at once.
 func runTransfer(t *testing.T, seed uint64, cfg Config, link linkModel, n int) transfer {
 	net := newNetwork(t, seed, [2]Config{cfg, cfg})
 	o := Options{SendBuffer: 1 << 20, ReceiveBuffer: 1 << 20}
@@ -26,19 +26,14 @@ func runTransfer(t *testing.T, seed uint64, cfg Config, link linkModel, n int) t
 	net.setLink(link)
 	start := net.now
 	sent, got := 0, 0
-	p, to := make([]byte, 64<<10), make([]byte, 64<<10)
+	data, to := patternBytes(0, 0, n), make([]byte, 64<<10)
 	for got < n {
-		for sent < n {
-			for i := range p {
-				p[i] = pattern(0, sent+i)
-			}
-			k, err := a.Write(net.now, p[:min(len(p), n-sent)])
+		if sent < n {
+			k, err := a.Write(net.now, data[sent:])
 			if err != nil {
 				net.fatalf("%v", err)
 			}
-			if sent += k; k < len(p) {
-				break
-			}
+			sent += k
 		}
 		net.step(Never)
 		for {
@@ -46,10 +41,8 @@ func runTransfer(t *testing.T, seed uint64, cfg Config, link linkModel, n int) t
 			if k == 0 {
 				break
 			}
-			for i, x := range to[:k] {
-				if x != pattern(0, got+i) {
-					net.fatalf("byte %d", got+i)
-				}
+			if !bytes.Equal(to[:k], data[got:got+k]) {
+				net.fatalf("%d bytes from %d on are wrong", k, got)
 			}
 			got += k
 		}
@@ -62,8 +55,8 @@ func runTransfer(t *testing.T, seed uint64, cfg Config, link linkModel, n int) t
 		undone: tab.Count(RecoveriesUndone), retransmitted: tab.Count(BytesRetransmitted), lost: net.lost}
 }
 
-// Loss in the middle of a stream is found and repaired without a timeout, and little
-// is sent again that had arrived.
+// Loss in a stream is detected and repaired without a timeout, or with few, and little data is sent
+// again that has arrived.
 func TestLossRepairedWithoutTimeout(t *testing.T) {
 	skipUnderRace(t)
 	const n = 2 << 20
@@ -92,8 +85,8 @@ func TestLossRepairedWithoutTimeout(t *testing.T) {
 	}
 }
 
-// Reordering of less than a quarter of a round trip costs little, and recoveries that it
-// causes are undone.
+// Reordering of less than a quarter of a round trip causes one recovery at most, and recoveries that
+// more reordering causes are undone.
 func TestReorderingIsNotLoss(t *testing.T) {
 	skipUnderRace(t)
 	for _, c := range []struct {
@@ -109,9 +102,9 @@ func TestReorderingIsNotLoss(t *testing.T) {
 	}
 }
 
-// TestNeededRecoveryIsNotUndone: where segments are lost and neither late nor doubled, and
-// acknowledgments arrive, each recovery was needed, also one that begins while what the
-// one before has sent again is on its way.
+// Where segments are lost but not late and not duplicated, and all acknowledgments arrive, each recovery
+// is needed and none is undone, also if it begins while retransmissions of the one before are in
+// flight.
 func TestNeededRecoveryIsNotUndone(t *testing.T) {
 	for seed := range uint64(20) {
 		rule := linksim.Rule{Delay: 20 * time.Millisecond, Rate: 300e6, Loss: 0.01}
@@ -124,9 +117,9 @@ func TestNeededRecoveryIsNotUndone(t *testing.T) {
 	}
 }
 
-// TestPacing sends 200 kB after every half second of silence through bottlenecks with
-// short queues, with and without pacing: with it at most half as much is lost, and a burst takes
-// no longer.
+// A connection sends 200 kB after every half second without data through bottlenecks with short
+// queues. With pacing at most half as many segments are lost as without it, and a burst takes at most
+// 2 % longer.
 func TestPacing(t *testing.T) {
 	const ms = time.Millisecond
 	for _, c := range []struct {
@@ -156,12 +149,12 @@ func TestPacing(t *testing.T) {
 		}
 		t.Logf("%s: %d segments lost and %v for 200 kB without pacing, %d and %v with it", c.name, lost[0], took[0], lost[1], took[1])
 		if lost[1] > lost[0]/2 || took[1] > took[0]+took[0]/50 {
-			t.Errorf("%s: pacing does not help", c.name)
+			t.Errorf("%s: with pacing more than half as much is lost, or bursts take longer", c.name)
 		}
 	}
 }
 
-// In a LAN nothing is paced.
+// In a LAN segments are not paced.
 func TestNoPacingInLAN(t *testing.T) {
 	b := newBulkWith(t, Config{}, 1, linksim.Rule{Delay: 300 * time.Microsecond}, linksim.Rule{Delay: 300 * time.Microsecond}, 1)
 	b.run(5*time.Millisecond, 1)
@@ -170,16 +163,15 @@ func TestNoPacingInLAN(t *testing.T) {
 	}
 }
 
-// TestFairness lets flows share a drop-tail bottleneck: the second begins when the first
-// has all of it. It logs how long the second takes to get 40 %, what it has then, and
-// Jain's index.
+// Two flows share a drop-tail bottleneck fairly. The second begins when the first uses all of it. The
+// log says how long the second takes to get 40 %, its share after that, and Jain's index.
 func TestFairness(t *testing.T) {
 	skipUnderRace(t)
 	for _, c := range []struct {
 		name     string
 		rule     linksim.Rule
 		controls []func(int) Congestion
-		from, to float64 // of the bottleneck, the second flow's share after it has had time to converge
+		from, to float64 // the second flow's share of the bottleneck, after five seconds
 	}{
 		{"two CUBIC, 20 ms", linksim.Rule{Delay: 10 * time.Millisecond, Rate: 20e6, Queue: 50_000}, []func(int) Congestion{NewCubic}, 0.4, 0.6},
 		{"two CUBIC, 20 ms, deep", linksim.Rule{Delay: 10 * time.Millisecond, Rate: 20e6, Queue: 200_000}, []func(int) Congestion{NewCubic}, 0.4, 0.6},
@@ -221,23 +213,23 @@ func TestFairness(t *testing.T) {
 	}
 }
 
-// bulk is flows that send as much as they can, from the first host to the second, where
-// everything is read at once.
+// bulk is flows from the first host to the second. They send as much as they can, and all data is read
+// at once.
 type bulk struct {
 	net   *network
 	flows []*bulkFlow
 	buf   []byte
 }
 
-// bulkFlow is one of them.
+// bulkFlow is one flow.
 type bulkFlow struct {
 	from, to  *Conn
 	sent, got int
-	quota     int // bytes that may have been sent; 0: as many as possible
+	quota     int // how many bytes may have been sent; 0: no limit
 }
 
-// newBulk makes a world with n flows between two hosts. congestion is their control, in
-// turn. The handshakes find a link that only delays.
+// newBulk makes a network with n flows, whose congestion control is each of congestion in turn. During
+// the handshakes the link only delays. rule is for the data, and back for the acknowledgments.
 func newBulk(t testing.TB, seed uint64, rule, back linksim.Rule, n int, congestion ...func(int) Congestion) *bulk {
 	made := 0
 	return newBulkWith(t, Config{NewCongestion: func(mss int) Congestion {
@@ -265,7 +257,7 @@ func newBulkWith(t testing.TB, cfg Config, seed uint64, rule, back linksim.Rule,
 	return b
 }
 
-// run lets the first n flows go on for so long.
+// run runs the network for d. The first n flows send.
 func (b *bulk) run(d time.Duration, n int) {
 	net := b.net
 	for limit := net.now.add(d); ; {
@@ -301,17 +293,17 @@ func (b *bulk) run(d time.Duration, n int) {
 // acked is how many bytes of a flow have been acknowledged.
 func (f *bulkFlow) acked() int { return int(f.from.Info().BytesAcked) }
 
-// TestThroughput compares how much of a link bulk uses with what links of each kind permit.
-// Lossy links are compared with the response function of Reno (Mathis et al., The
-// Macroscopic Behavior of the TCP Congestion Avoidance Algorithm, 1997): MSS/RTT * 1.22/sqrt(p).
-// CUBIC has the window of Reno there (RFC 9438, section 4.3). With -v it prints the figures.
+// The throughput of a bulk transfer is compared with what each kind of link permits. For lossy links
+// that is the response function of Reno (Mathis et al., The Macroscopic Behavior of the TCP Congestion
+// Avoidance Algorithm, 1997): MSS/RTT * 1.22/sqrt(p). CUBIC has the window of Reno there (RFC 9438,
+// section 4.3). With -v it prints the figures.
 func TestThroughput(t *testing.T) {
 	skipUnderRace(t)
 	const ms, mss = time.Millisecond, 1448
 	lan := linksim.Rule{Delay: 500 * time.Microsecond, Rate: 200e6}
 	path := linksim.Rule{Delay: 10 * ms, Rate: 20e6}
 	with := func(r linksim.Rule, f func(r *linksim.Rule)) linksim.Rule { f(&r); return r }
-	const full = 0.94 // of the link's rate: slow start takes the rest
+	const full = 0.94 // of the link's rate; less because of slow start
 	for _, c := range []struct {
 		name      string
 		rule      linksim.Rule
@@ -357,7 +349,7 @@ func TestThroughput(t *testing.T) {
 				t.Errorf("%s, %s: %.1f %% of the link, want %.1f to %.1f", c.name, control.name, 100*share, 100*c.low, 100*c.high)
 			}
 			if int(info.Timeouts) > c.timeouts {
-				t.Errorf("%s, %s: %d timeouts, want %d at most: recovery repairs losses", c.name, control.name, info.Timeouts, c.timeouts)
+				t.Errorf("%s, %s: %d timeouts, want %d at most", c.name, control.name, info.Timeouts, c.timeouts)
 			}
 			if lossless := b.net.lost == 0 && c.rule.Reorder == 0; lossless && info.BytesRetransmitted > 0 {
 				t.Errorf("%s, %s: %d bytes sent again, none were lost", c.name, control.name, info.BytesRetransmitted)
@@ -369,14 +361,13 @@ func TestThroughput(t *testing.T) {
 // pick chooses one of several values.
 func pick[T any](r *rand.Rand, of ...T) T { return of[r.IntN(len(of))] }
 
-// randomRule is a direction of a link, out of all that fate can do to it. rtt is about how
-// long the round trip is.
+// randomRule is a random rule for one direction, of all that a rule can have.
 func randomRule(r *rand.Rand) linksim.Rule {
 	rule := linksim.Rule{
 		Loss:  pick(r, 0, 0, 0.001, 0.01, 0.05, 0.2),
 		Delay: pick(r, 0, 20*time.Microsecond, time.Millisecond, 10*time.Millisecond, 50*time.Millisecond),
 	}
-	if r.IntN(3) == 0 { // a little late, or by more than every timeout
+	if r.IntN(3) == 0 { // later by a quarter of the delay, by the delay, or by five times the delay
 		rule.Reorder, rule.HoldBack = pick(r, 0.02, 0.3, 1), max(rule.Delay, 50*time.Microsecond)*pick[time.Duration](r, 1, 4, 20)/4
 	}
 	if r.IntN(4) == 0 {
@@ -406,9 +397,9 @@ func randomRule(r *rand.Rand) linksim.Rule {
 	return rule
 }
 
-// TestTransfers is the matrix: loss, delay, reordering, duplication, corruption, bursts,
-// rate, queue and blackouts, each direction by itself, times buffers, options and
-// congestion control, times one way, both ways, and requests and answers.
+// Transfers one way, both ways, and of requests and answers, over links with random loss, delay,
+// reordering, duplication, corruption, bursts, rate, queue and blackouts, different in each direction,
+// with random buffers, options and congestion control.
 func TestTransfers(t *testing.T) { eachSeed(t, 100, testTransfers) }
 
 func testTransfers(t *testing.T, seed uint64) {
@@ -438,7 +429,7 @@ func testTransfers(t *testing.T, seed uint64) {
 	}
 	apps := [2]*blockingApp{}
 	for i := range apps {
-		apps[i] = &blockingApp{app: app{h: net.hosts[i], total: r.IntN(pick(r, 100, 10_000, 400_000))}, lendMode: r.IntN(3) == 0, posts: r.IntN(2) == 0}
+		apps[i] = &blockingApp{app: app{h: net.hosts[i], total: r.IntN(pick(r, 100, 10_000, 400_000))}, lends: r.IntN(3) == 0, posts: r.IntN(2) == 0}
 	}
 	switch r.IntN(3) {
 	case 0: // one way
@@ -447,7 +438,7 @@ func testTransfers(t *testing.T, seed uint64) {
 		turn := pick(r, 1, 100, 5000)
 		n := 1 + r.IntN(60)
 		for _, a := range apps {
-			a.turn, a.total = turn, turn*n
+			a.turnBytes, a.total = turn, turn*n
 		}
 	}
 	runBlocking(net, apps, o)

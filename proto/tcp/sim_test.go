@@ -10,10 +10,9 @@ import (
 	"github.com/unet-go/unet/internal/soak"
 )
 
-// The simulation: two tables in virtual time, a network between them that loses,
-// duplicates, damages, delays and reorders, and applications that do everything in random
-// order. After every step the invariants are checked, at the end that every byte
-// has arrived once and that nothing is left.
+// The simulation: two tables in virtual time, a network between them that loses, duplicates, damages,
+// delays and reorders segments, and applications that make random calls. The invariants are checked
+// after every step. At the end every byte has arrived once, and no memory is in use.
 
 // pattern is byte i of what the host of that index sends.
 func pattern(host int, i int) byte {
@@ -21,24 +20,25 @@ func pattern(host int, i int) byte {
 	return byte(x>>24) ^ byte(i)
 }
 
-// app is one side's application: it sends total bytes and reads what comes.
+// app is the application of one host: it sends total bytes and reads until the end of the stream.
 type app struct {
-	h        *simHost
-	c        *Conn
-	total    int
-	sent     int
-	got      int
-	expect   int
-	eof      bool
-	shut     bool
-	closed   bool
-	useClose bool // by Close instead of CloseWrite, once all is read
-	posted   []byte
-	loans    []Loan
-	lends    [][]byte
-	err      error
+	h           *simHost
+	c           *Conn
+	total       int
+	sent        int
+	got         int
+	expect      int
+	eof         bool
+	writeClosed bool
+	closed      bool
+	useClose    bool // it does not call CloseWrite: Close ends both directions, when all is read
+	posted      []byte
+	loans       []Loan
+	lent        [][]byte
+	err         error
 }
 
+// verify compares data that was read.
 func (a *app) verify(p []byte) {
 	for _, b := range p {
 		if want := pattern(1-a.h.index, a.got); b != want {
@@ -48,15 +48,10 @@ func (a *app) verify(p []byte) {
 	}
 }
 
-func (a *app) make(n int) []byte {
-	p := make([]byte, n)
-	for i := range p {
-		p[i] = pattern(a.h.index, a.sent+i)
-	}
-	return p
-}
+// nextBytes are the next n bytes to send.
+func (a *app) nextBytes(n int) []byte { return patternBytes(a.h.index, a.sent, n) }
 
-// act does one random thing.
+// randomCall makes a random call.
 func (a *app) randomCall() {
 	net, c := a.h.net, a.c
 	if c == nil || a.closed || c.State() == SynSent {
@@ -65,21 +60,21 @@ func (a *app) randomCall() {
 	switch net.rand.IntN(10) {
 	case 0, 1, 2, 3:
 		if a.sent < a.total {
-			p := a.make(min(a.total-a.sent, 1+net.rand.IntN([]int{1, 64, 1500, 20000}[net.rand.IntN(4)])))
+			p := a.nextBytes(min(a.total-a.sent, 1+net.rand.IntN([]int{1, 64, 1500, 20000}[net.rand.IntN(4)])))
 			if net.rand.IntN(4) == 0 {
 				ok, err := c.Lend(net.now, p)
 				a.fail(err)
 				if ok {
 					a.sent += len(p)
-					a.lends = append(a.lends, p)
+					a.lent = append(a.lent, p)
 				}
 			} else {
 				n, err := c.Write(net.now, p)
 				a.fail(err)
 				a.sent += n
 			}
-		} else if !a.shut && (!a.useClose || a.eof) {
-			a.shut = true
+		} else if !a.writeClosed && (!a.useClose || a.eof) {
+			a.writeClosed = true
 			if err := c.CloseWrite(net.now); err != nil {
 				a.fail(err)
 			}
@@ -124,7 +119,7 @@ func (a *app) randomCall() {
 			a.fail(err)
 		}
 	}
-	if a.eof && a.shut && len(a.loans) == 0 && a.posted == nil {
+	if a.eof && a.writeClosed && len(a.loans) == 0 && a.posted == nil {
 		c.Close(net.now)
 		a.closed = true
 	}
@@ -137,11 +132,11 @@ func (a *app) fail(err error) {
 	}
 }
 
-// runPair lets two applications exchangeMessages until both are done.
+// runPair runs two applications with random calls until both have closed.
 func runPair(net *network, o [2]Options, totals [2]int, simultaneous bool) {
 	apps := [2]*app{}
 	for i := range apps {
-		o[i].UserTimeout = -1 // on a link that is bad enough even five minutes pass
+		o[i].UserTimeout = -1 // with much loss a segment may need more than five minutes
 		apps[i] = &app{h: net.hosts[i], total: totals[i], expect: totals[1-i], useClose: net.rand.IntN(3) == 0}
 	}
 	apps[0].useClose = apps[0].useClose && !apps[1].useClose
@@ -161,7 +156,7 @@ func runPair(net *network, o [2]Options, totals [2]int, simultaneous bool) {
 	deadline := net.now.add(2 * time.Hour)
 	for steps := 0; !apps[0].closed || !apps[1].closed; steps++ {
 		if steps > 400000 || net.now > deadline {
-			net.fatalf("no end: %d/%d and %d/%d bytes", apps[0].got, totals[1], apps[1].got, totals[0])
+			net.fatalf("not finished after two hours or 400000 steps: %d/%d and %d/%d bytes", apps[0].got, totals[1], apps[1].got, totals[0])
 		}
 		for range net.rand.IntN(3) {
 			apps[net.rand.IntN(2)].randomCall()
@@ -202,7 +197,7 @@ func runPair(net *network, o [2]Options, totals [2]int, simultaneous bool) {
 	net.runToEnd(listener)
 	for i, a := range apps {
 		lent, returned := a.c.Lent()
-		if lent != returned || int(lent) != len(a.lends) {
+		if lent != returned || int(lent) != len(a.lent) {
 			net.fatalf("host %d: lent %d, %d returned", i, lent, returned)
 		}
 	}
@@ -218,15 +213,15 @@ func (net *network) abortAll(l *Listener) {
 	net.runToEnd(l)
 }
 
-// runToEnd runs until nothing is left to happen, and checks that nothing is left
-// at all.
+// runToEnd runs until there is no segment and no timer, and checks that no connection, memory or
+// frame is left.
 func (net *network) runToEnd(l *Listener) {
 	if l != nil {
 		l.Close()
 	}
 	for n := 0; net.step(Never); n++ {
 		if n > 100000 {
-			net.fatalf("events do not end")
+			net.fatalf("segments or timers are left after 100000 steps")
 		}
 	}
 	for i, h := range net.hosts {
@@ -242,7 +237,7 @@ func (net *network) runToEnd(l *Listener) {
 	}
 }
 
-// simLinks are what may happen to one direction.
+// simLinks are rules for one direction.
 var simLinks = []linksim.Rule{
 	{Delay: 20 * time.Microsecond},
 	{Loss: 0.05, Duplicate: 0.02, Delay: 100 * time.Microsecond, Reorder: 1, HoldBack: 300 * time.Microsecond},
@@ -284,24 +279,23 @@ func TestSimulation(t *testing.T) {
 	})
 }
 
-// blockingApp is an application as a stack runs it: it goes on until it would
-// block and then does nothing until an event says so. A wake-up that is missing
-// ends the simulation with work undone.
+// blockingApp is an application as a stack runs it: it reads and writes until it would block, and then
+// waits for an event. If an event is missing the simulation ends before the application is done.
 type blockingApp struct {
 	app
-	connected       bool
-	readWait        bool
-	writeWait       bool
-	lendMode, posts bool
-	turn            int // bytes by which what is sent may be ahead of what was received; 0: no limit
+	connected    bool
+	readWait     bool
+	writeWait    bool
+	lends, posts bool // it uses Lend instead of Write; it uses Post
+	turnBytes    int  // the bytes of a request and of an answer, if the applications send in turns; else 0
 }
 
-// limit is how much may have been sent by now.
+// limit is how many bytes may have been sent by now.
 func (a *blockingApp) limit() int {
-	if a.turn == 0 {
+	if a.turnBytes == 0 {
 		return a.total
 	}
-	return min(a.total, a.got/a.turn*a.turn+(1-a.h.index)*a.turn)
+	return min(a.total, a.got/a.turnBytes*a.turnBytes+(1-a.h.index)*a.turnBytes)
 }
 
 func (a *blockingApp) run() {
@@ -309,12 +303,12 @@ func (a *blockingApp) run() {
 	if c == nil || a.closed || !a.connected {
 		return
 	}
-	for moved := -1; moved != a.sent+a.got && !a.closed; { // what was read may be an answer's turn
-		moved = a.sent + a.got
+	for before := -1; before != a.sent+a.got && !a.closed; { // after a read it may be this side's turn
+		before = a.sent + a.got
 		a.write()
 		a.read()
 	}
-	if a.eof && a.shut {
+	if a.eof && a.writeClosed {
 		a.closed = true
 		c.Close(net.now)
 	}
@@ -322,19 +316,19 @@ func (a *blockingApp) run() {
 
 func (a *blockingApp) write() {
 	net, c := a.h.net, a.c
-	for !a.writeWait && !a.shut {
+	for !a.writeWait && !a.writeClosed {
 		if a.sent == a.total {
 			if err := c.CloseWrite(net.now); err != nil {
 				net.fatalf("host %d: %v", a.h.index, err)
 			}
-			a.shut = true
+			a.writeClosed = true
 			break
 		}
 		if a.sent >= a.limit() {
 			break
 		}
-		p := a.make(min(a.limit()-a.sent, 1+net.rand.IntN([]int{64, 4000, 100000}[net.rand.IntN(3)])))
-		if a.lendMode {
+		p := a.nextBytes(min(a.limit()-a.sent, 1+net.rand.IntN([]int{64, 4000, 100000}[net.rand.IntN(3)])))
+		if a.lends {
 			ok, err := c.Lend(net.now, p)
 			a.fail(err)
 			if !ok {
@@ -372,7 +366,7 @@ func (a *blockingApp) read() {
 			if a.posts && c.Post(net.now, p) {
 				a.posted = p
 			}
-			c.Flush(net.now) // the goroutine waits
+			c.Flush(net.now) // as a stack does before the goroutine waits
 		}
 	}
 }
@@ -399,12 +393,12 @@ func testWakeUps(t *testing.T, seed uint64) {
 	}
 	apps := [2]*blockingApp{}
 	for i := range apps {
-		apps[i] = &blockingApp{app: app{h: net.hosts[i], total: r.IntN(1 << uint(r.IntN(20)))}, lendMode: r.IntN(3) == 0, posts: r.IntN(2) == 0}
+		apps[i] = &blockingApp{app: app{h: net.hosts[i], total: r.IntN(1 << uint(r.IntN(20)))}, lends: r.IntN(3) == 0, posts: r.IntN(2) == 0}
 	}
 	runBlocking(net, apps, o)
 }
 
-// runBlocking lets two applications that sleep exchangeMessages until both are done.
+// runBlocking runs two applications that wait for events until both have closed.
 func runBlocking(net *network, apps [2]*blockingApp, o [2]Options) {
 	l := net.listen(o[1])
 	apps[0].c = net.dial(o[0])
@@ -428,7 +422,7 @@ func runBlocking(net *network, apps [2]*blockingApp, o [2]Options) {
 				a.readWait = a.readWait && e&Readable == 0
 				a.writeWait = a.writeWait && e&Writable == 0
 				if e&Readable != 0 && !a.c.Readable() && !a.closed {
-					net.fatalf("host %d: woken for nothing", i)
+					net.fatalf("host %d: the event Readable, and there is nothing to read", i)
 				}
 			}
 			if a := apps[i]; !a.closed {
@@ -437,15 +431,15 @@ func runBlocking(net *network, apps [2]*blockingApp, o [2]Options) {
 				net.check()
 			}
 			if net.now > start.add(6*time.Hour) {
-				net.fatalf("stuck")
+				net.fatalf("not finished after six hours")
 			}
 		}
 		if !alive && (!apps[0].closed || !apps[1].closed) {
-			net.fatalf("no application is ready, and they are not done")
+			net.fatalf("no segment and no timer is left, and the applications have not closed")
 		}
 		if net.underWay() == 0 && net.hosts[0].tab.Ready == nil && net.hosts[1].tab.Ready == nil &&
 			net.hosts[0].tab.Deadline == Never && net.hosts[1].tab.Deadline == Never && (!apps[0].closed || !apps[1].closed) {
-			net.fatalf("a wake-up is missing: %+v %+v", apps[0].app, apps[1].app)
+			net.fatalf("an event is missing: %+v %+v", apps[0].app, apps[1].app)
 		}
 	}
 	for i, a := range apps {
@@ -456,8 +450,8 @@ func runBlocking(net *network, apps [2]*blockingApp, o [2]Options) {
 	net.runToEnd(l)
 }
 
-// eachSeed runs f for n seeds, or for those that the flags say. There is one goroutine, so
-// the race detector only makes it slow: a tenth is enough for it.
+// eachSeed runs f for n seeds, or for those that the flags say. With the race detector it runs a tenth:
+// these tests have one goroutine, in which there are no races.
 func eachSeed(t *testing.T, n uint64, f func(t *testing.T, seed uint64)) {
 	if underRace {
 		n = max(n/10, 1)

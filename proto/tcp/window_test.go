@@ -234,7 +234,7 @@ func TestEveryOptionLength(t *testing.T) {
 						for i := place + 2; i < min(place+length, len(options)); i++ {
 							options[i] = 0x5a
 						}
-						s := incoming{flags: flags, seq: q.rcvNxt, ack: q.una + 1, text: 7}
+						s := incoming{flags: flags, seq: q.rcvNxt, ack: q.una + 1, dataLen: 7}
 						r := atSituation(t, q, Config{}, false)
 						r.src = fmt.Sprintf("%v, option %d of length %d at %d", flags, kind, length, place)
 						b := r.build(s, options)
