@@ -180,7 +180,7 @@ func runPair(net *network, o [2]Options, totals [2]int, simultaneous bool) {
 		if net.rand.IntN(3) > 0 {
 			net.step(net.now.add(time.Duration(1 + net.rand.IntN(1<<uint(net.rand.IntN(30))))))
 		}
-		if net.underWay() == 0 && net.rand.IntN(20) == 0 {
+		if net.inFlight() == 0 && net.rand.IntN(20) == 0 {
 			net.now = net.now.add(time.Duration(net.rand.IntN(int(time.Millisecond))))
 			for _, h := range net.hosts {
 				if h.tab.Deadline < net.now {
@@ -437,7 +437,7 @@ func runBlocking(net *network, apps [2]*blockingApp, o [2]Options) {
 		if !alive && (!apps[0].closed || !apps[1].closed) {
 			net.fatalf("no segment and no timer is left, and the applications have not closed")
 		}
-		if net.underWay() == 0 && net.hosts[0].tab.Ready == nil && net.hosts[1].tab.Ready == nil &&
+		if net.inFlight() == 0 && net.hosts[0].tab.Ready == nil && net.hosts[1].tab.Ready == nil &&
 			net.hosts[0].tab.Deadline == Never && net.hosts[1].tab.Deadline == Never && (!apps[0].closed || !apps[1].closed) {
 			net.fatalf("an event is missing: %+v %+v", apps[0].app, apps[1].app)
 		}

@@ -67,8 +67,8 @@ func (net *network) setLink(l linkModel) {
 	}
 }
 
-// underWay is how many segments are on both lines.
-func (net *network) underWay() int { return net.lines[0].UnderWay() + net.lines[1].UnderWay() }
+// inFlight is how many segments are on both lines.
+func (net *network) inFlight() int { return net.lines[0].InFlight() + net.lines[1].InFlight() }
 
 // simHost is a table and the frames that it has kept.
 type simHost struct {
