@@ -24,13 +24,13 @@ import (
 	"github.com/unet-go/unet/test/internal/unetd"
 )
 
-// actor is the test's end of an agent's process.
-type actor struct {
-	uid     uint32
-	cmd     *exec.Cmd
-	orders  io.WriteCloser
-	reports chan report // closed when the process has ended
-	printed tail
+// agentProcess is the test's end of an agent's process.
+type agentProcess struct {
+	uid      uint32
+	cmd      *exec.Cmd
+	requests io.WriteCloser
+	replies  chan reply // closed when the process has ended
+	printed  tail
 
 	once  sync.Once
 	ended error
@@ -54,11 +54,11 @@ func (p *tail) String() string {
 	return p.buf.String()
 }
 
-// cast starts an agent of a user on a host. It is killed at the end of the test,
+// startAgent starts an agent of a user on a host. It is killed at the end of the test,
 // if it has not ended before. Files become its descriptors from 3 on.
-func cast(t testing.TB, h *netlab.Host, uid uint32, files ...*os.File) *actor {
+func startAgent(t testing.TB, h *netlab.Host, uid uint32, files ...*os.File) *agentProcess {
 	t.Helper()
-	a := &actor{uid: uid, reports: make(chan report, 1)}
+	a := &agentProcess{uid: uid, replies: make(chan reply, 1)}
 	// By this link the binary can also be executed if the user cannot reach its folder.
 	a.cmd = exec.Command("/proc/self/exe")
 	a.cmd.Env = append(os.Environ(), agentVariable+"=1")
@@ -76,15 +76,15 @@ func cast(t testing.TB, h *netlab.Host, uid uint32, files ...*os.File) *actor {
 	if err := h.Start(a.cmd); err != nil {
 		t.Fatal(err)
 	}
-	a.orders = stdin
+	a.requests = stdin
 	go func() {
-		defer close(a.reports)
+		defer close(a.replies)
 		for d := json.NewDecoder(stdout); ; {
-			var r report
+			var r reply
 			if d.Decode(&r) != nil {
 				return
 			}
-			a.reports <- r
+			a.replies <- r
 		}
 	}()
 	t.Cleanup(func() {
@@ -96,13 +96,13 @@ func cast(t testing.TB, h *netlab.Host, uid uint32, files ...*os.File) *actor {
 	return a
 }
 
-func (a *actor) pid() int { return a.cmd.Process.Pid }
+func (a *agentProcess) pid() int { return a.cmd.Process.Pid }
 
 // kill ends the process as kill -9 does, and waits until it has ended.
-func (a *actor) kill() error {
+func (a *agentProcess) kill() error {
 	a.once.Do(func() {
 		a.cmd.Process.Kill()
-		for range a.reports {
+		for range a.replies {
 		}
 		a.ended = a.cmd.Wait()
 	})
@@ -110,12 +110,12 @@ func (a *actor) kill() error {
 }
 
 // leave closes the process's input, and waits until the process has ended.
-func (a *actor) leave() error {
+func (a *agentProcess) leave() error {
 	a.once.Do(func() {
-		a.orders.Close()
+		a.requests.Close()
 		timer := time.AfterFunc(unetd.Patience, func() { a.cmd.Process.Kill() })
 		defer timer.Stop()
-		for range a.reports {
+		for range a.replies {
 		}
 		a.ended = a.cmd.Wait()
 	})
@@ -125,16 +125,16 @@ func (a *actor) leave() error {
 var errAgentGone = errors.New("the agent's process has ended")
 
 // try has an agent execute the command, and returns its result and error.
-func (c command[A, R]) try(a *actor, arg A) (result R, err error) {
+func (c command[A, R]) try(a *agentProcess, arg A) (result R, err error) {
 	with, err := json.Marshal(arg)
 	if err != nil {
 		return result, err
 	}
-	if err := json.NewEncoder(a.orders).Encode(order{string(c), with}); err != nil {
+	if err := json.NewEncoder(a.requests).Encode(request{string(c), with}); err != nil {
 		return result, fmt.Errorf("%s: %w: %w", string(c), errAgentGone, err)
 	}
 	select {
-	case r, ok := <-a.reports:
+	case r, ok := <-a.replies:
 		switch {
 		case !ok:
 			return result, fmt.Errorf("%s: %w: %s", string(c), errAgentGone, a.printed.String())
@@ -148,7 +148,7 @@ func (c command[A, R]) try(a *actor, arg A) (result R, err error) {
 }
 
 // do is try for a command that must succeed.
-func (c command[A, R]) do(t testing.TB, a *actor, arg A) R {
+func (c command[A, R]) do(t testing.TB, a *agentProcess, arg A) R {
 	t.Helper()
 	result, err := c.try(a, arg)
 	if err != nil {
@@ -163,22 +163,22 @@ const agentVariable = "UNET_ATTACK_AGENT"
 
 // agent is what an agent's process has.
 type agent struct {
-	guns      []*gun
-	neighbour *neighbour
-	held      []io.Closer     // connections and descriptors that it keeps
-	loitering []*net.UnixConn // which it neither reads nor closes
-	hand      *net.UnixConn   // on which it receives descriptors of other processes
-	borrowed  []*os.File      // those descriptors
-	busy      []*pastime
+	endpoints        []*rawEndpoint
+	neighbour        *neighbour
+	held             []io.Closer     // connections and descriptors that it keeps
+	idleConns        []*net.UnixConn // which it neither reads nor closes
+	descriptorSocket *net.UnixConn   // on which it receives descriptors of other processes
+	receivedFiles    []*os.File      // those descriptors
+	tasks            []*task
 }
 
-// order is a command that is sent to an agent, and report the answer.
-type order struct {
-	Do   string          `json:"do"`
-	With json.RawMessage `json:"with"`
+// request is a command that is sent to an agent, and reply the answer.
+type request struct {
+	Command  string          `json:"command"`
+	Argument json.RawMessage `json:"argument"`
 }
 
-type report struct {
+type reply struct {
 	Result json.RawMessage `json:"result,omitempty"`
 	Error  *failure        `json:"error,omitempty"`
 }
@@ -237,11 +237,11 @@ func failureOf(err error) *failure {
 // command is something that an agent can do: its name, its argument, its result.
 type command[A, R any] string
 
-// commands is what agents do with the argument of an order.
+// commands are the functions of agents, by the name of the command.
 var commands = map[string]func(*agent, json.RawMessage) (any, error){}
 
-// teach registers f as a command of agents.
-func teach[A, R any](name string, f func(*agent, A) (R, error)) command[A, R] {
+// newCommand registers f as a command of agents.
+func newCommand[A, R any](name string, f func(*agent, A) (R, error)) command[A, R] {
 	commands[name] = func(a *agent, with json.RawMessage) (any, error) {
 		var arg A
 		if err := json.Unmarshal(with, &arg); err != nil {
@@ -260,19 +260,19 @@ func runAgent(in io.Reader, out io.Writer) error {
 	a := &agent{}
 	orders, reports := json.NewDecoder(in), json.NewEncoder(out)
 	for {
-		var o order
+		var o request
 		switch err := orders.Decode(&o); {
 		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:
 			return err
 		}
-		do, ok := commands[o.Do]
+		do, ok := commands[o.Command]
 		if !ok {
-			return fmt.Errorf("BUG: no command %q", o.Do)
+			return fmt.Errorf("BUG: no command %q", o.Command)
 		}
-		result, err := do(a, o.With)
-		r := report{Error: failureOf(err), Result: json.RawMessage("null")}
+		result, err := do(a, o.Argument)
+		r := reply{Error: failureOf(err), Result: json.RawMessage("null")}
 		if err == nil {
 			if r.Result, err = json.Marshal(result); err != nil {
 				return err
@@ -284,26 +284,26 @@ func runAgent(in io.Reader, out io.Writer) error {
 	}
 }
 
-// pastime is background work of an agent, which runs until it is stopped.
-type pastime struct {
+// task is background work of an agent, which runs until it is stopped.
+type task struct {
 	stop chan struct{}
 	done chan struct{}
 	err  error
 }
 
-// begin runs f in the background. f returns soon after stop is closed.
-func (a *agent) begin(f func(stop <-chan struct{}) error) {
-	p := &pastime{stop: make(chan struct{}), done: make(chan struct{})}
-	a.busy = append(a.busy, p)
+// runTask runs f in the background. f returns soon after stop is closed.
+func (a *agent) runTask(f func(stop <-chan struct{}) error) {
+	p := &task{stop: make(chan struct{}), done: make(chan struct{})}
+	a.tasks = append(a.tasks, p)
 	go func() {
 		defer close(p.done)
 		p.err = f(p.stop)
 	}()
 }
 
-// repeat calls f until the agent is stopped or f fails.
-func (a *agent) repeat(f func(stop <-chan struct{}) error) {
-	a.begin(func(stop <-chan struct{}) error {
+// repeatTask calls f until the agent is stopped or f fails.
+func (a *agent) repeatTask(f func(stop <-chan struct{}) error) {
+	a.runTask(func(stop <-chan struct{}) error {
 		for {
 			select {
 			case <-stop:
@@ -317,14 +317,14 @@ func (a *agent) repeat(f func(stop <-chan struct{}) error) {
 	})
 }
 
-// rest stops all background work of the agent.
-var rest = teach("rest", func(a *agent, _ nothing) (nothing, error) {
+// stopTasks stops all background work of the agent.
+var stopTasks = newCommand("stopTasks", func(a *agent, _ nothing) (nothing, error) {
 	var errs []error
-	for _, p := range a.busy {
+	for _, p := range a.tasks {
 		close(p.stop)
 		<-p.done
 		errs = append(errs, p.err)
 	}
-	a.busy = nil
+	a.tasks = nil
 	return nothing{}, errors.Join(errs...)
 })

@@ -56,14 +56,14 @@ func TestMain(m *testing.M) {
 // TestAttacks runs all attacks while the bystanders run.
 func TestAttacks(t *testing.T) {
 	w := newWorld(t)
-	loiter := startLoiterers(t, w)
-	armed := (&scene{t, w, &row{}}).attacker(tagged(arsenal()...)) // for the cases that need no endpoint of their own
+	idle := startIdleClients(t, w)
+	attacker := (&caseRun{t, w, &row{}}).startAttacker(tagged(attackerTags()...)) // for the cases that need no endpoint of their own
 	cases := slices.Concat(
-		forgedCases(armed), malformedCases(armed), hiddenCases(armed), descriptorCases(armed),
+		forgedCases(attacker), malformedCases(attacker), hiddenCases(attacker), descriptorCases(attacker),
 		ringCases(), memoryCases(), socketCases(), leftoverCases(), intruderCases(), policyCases(),
-		controlCases(loiter), presentCases(), unreadCases(), crowdCases(), floodCases(armed), superCases(armed), runawayCases())
+		controlCases(idle), presentCases(), unreadCases(), connectionCases(), floodCases(attacker), superCases(attacker), invalidFillCases())
 	for _, c := range cases {
-		t.Run(c.name, func(t *testing.T) { w.play(t, c) })
+		t.Run(c.name, func(t *testing.T) { w.runCase(t, c) })
 		select {
 		case <-w.unetd.Done:
 			t.Fatal("unetd has ended")
@@ -72,8 +72,8 @@ func TestAttacks(t *testing.T) {
 	}
 }
 
-// arsenal is one tag of each kind.
-func arsenal() []endpoint.Tag {
+// attackerTags is one tag of each kind.
+func attackerTags() []endpoint.Tag {
 	return []endpoint.Tag{
 		endpoint.UDPTag(netip.AddrPortFrom(hostA, attackerPort)),
 		endpoint.TCPTag(netip.AddrPortFrom(hostA, attackerPort)),

@@ -26,28 +26,28 @@ import (
 )
 
 const (
-	tripTimeout = time.Minute          // after it a request counts as lost
-	tripPause   = 2 * time.Millisecond // between trips: bystanders leave the processors to the attackers
+	requestTimeout = time.Minute          // after it a request counts as lost
+	requestPause   = 2 * time.Millisecond // between two requests: bystanders leave the processors to the attackers
 )
 
 // bystander sends requests that are not part of the attack, one after
 // another, and checks every byte of the answers.
 type bystander struct {
-	name string
-	trip func(n uint64) error
+	name    string
+	request func(n uint64) error
 
-	mu    sync.Mutex
-	state trips
+	mu     sync.Mutex
+	counts requestCounts
 }
 
-// trips counts the outcomes of a bystander's requests.
-type trips struct {
-	Name  string
-	Done  uint64
-	Lost  uint64        // no answer in time
-	Wrong uint64        // an answer with other bytes, from another sender, or a second one
-	Worst time.Duration // of Done since the last call of look
-	Why   string        // the first that was lost or wrong
+// requestCounts counts the outcomes of a bystander's requests.
+type requestCounts struct {
+	Name       string
+	Answered   uint64
+	Lost       uint64        // no answer in time
+	Wrong      uint64        // an answer with other bytes, from another sender, or a second one
+	Longest    time.Duration // of a request in Answered since the last snapshot
+	FirstError string        // the first that was lost or wrong
 }
 
 // errWrong: what was received is not the expected answer.
@@ -59,43 +59,43 @@ func (b *bystander) run(stop <-chan struct{}) {
 		select {
 		case <-stop:
 			return
-		case <-time.After(tripPause):
+		case <-time.After(requestPause):
 		}
 		begin := time.Now()
-		err := b.trip(n)
+		err := b.request(n)
 		took := time.Since(begin)
 		b.mu.Lock()
 		switch {
 		case err == nil:
-			b.state.Done++
-			b.state.Worst = max(b.state.Worst, took)
+			b.counts.Answered++
+			b.counts.Longest = max(b.counts.Longest, took)
 		case errors.Is(err, errWrong):
-			b.state.Wrong++
+			b.counts.Wrong++
 		case errors.Is(err, net.ErrClosed):
 			b.mu.Unlock()
 			return
 		default:
-			b.state.Lost++
+			b.counts.Lost++
 		}
-		if err != nil && b.state.Why == "" {
-			b.state.Why = fmt.Sprintf("trip %d: %v", n, err)
+		if err != nil && b.counts.FirstError == "" {
+			b.counts.FirstError = fmt.Sprintf("request %d: %v", n, err)
 		}
 		b.mu.Unlock()
 	}
 }
 
-// look returns the counts so far, and resets the worst time.
-func (b *bystander) look() trips {
+// snapshot returns the counts so far, and resets Longest.
+func (b *bystander) snapshot() requestCounts {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	s := b.state
+	s := b.counts
 	s.Name = b.name
-	b.state.Worst = 0
+	b.counts.Longest = 0
 	return s
 }
 
-// question is a bystander's n-th request. Each has other bytes.
-func question(name string, n uint64) []byte {
+// payloadFor is a bystander's n-th request. Each has other bytes.
+func payloadFor(name string, n uint64) []byte {
 	b := append(binary.BigEndian.AppendUint64(nil, n), name...)
 	for i := range 40 + int(n*397%900) { // short and long ones in turn
 		b = append(b, byte(uint64(i)*n))
@@ -131,9 +131,9 @@ func startKernelTraffic(t testing.TB, pair *netlab.Pair) []*bystander {
 		t.Fatal(err)
 	}
 	all := []*bystander{
-		{name: "ping", trip: func(n uint64) error { return pingOnce(pinger, n) }},
-		{name: "kernel UDP", trip: func(n uint64) error { return askUDP(overUDP, question("udp", n)) }},
-		{name: "kernel TCP", trip: func(n uint64) error { return askTCP(overTCP, question("tcp", n)) }},
+		{name: "ping", request: func(n uint64) error { return pingOnce(pinger, n) }},
+		{name: "kernel UDP", request: func(n uint64) error { return askUDP(overUDP, payloadFor("udp", n)) }},
+		{name: "kernel TCP", request: func(n uint64) error { return askTCP(overTCP, payloadFor("tcp", n)) }},
 	}
 	start(t, all)
 	t.Cleanup(func() { pinger.Close(); overUDP.Close(); overTCP.Close() })
@@ -152,8 +152,8 @@ func start(t testing.TB, all []*bystander) {
 }
 
 func pingOnce(c *icmp.PacketConn, n uint64) error {
-	c.SetDeadline(time.Now().Add(tripTimeout))
-	echo := &icmp.Echo{ID: 0x756e, Seq: int(uint16(n)), Data: question("ping", n)}
+	c.SetDeadline(time.Now().Add(requestTimeout))
+	echo := &icmp.Echo{ID: 0x756e, Seq: int(uint16(n)), Data: payloadFor("ping", n)}
 	request, err := (&icmp.Message{Type: icmpv4.ICMPTypeEcho, Body: echo}).Marshal(nil)
 	if err != nil {
 		return err
@@ -180,7 +180,7 @@ func pingOnce(c *icmp.PacketConn, n uint64) error {
 }
 
 func askUDP(c net.Conn, q []byte) error {
-	c.SetDeadline(time.Now().Add(tripTimeout))
+	c.SetDeadline(time.Now().Add(requestTimeout))
 	if _, err := c.Write(q); err != nil {
 		return err
 	}
@@ -193,7 +193,7 @@ func askUDP(c net.Conn, q []byte) error {
 }
 
 func askTCP(c net.Conn, q []byte) error {
-	c.SetDeadline(time.Now().Add(tripTimeout))
+	c.SetDeadline(time.Now().Add(requestTimeout))
 	if _, err := c.Write(q); err != nil {
 		return err
 	}
@@ -217,7 +217,7 @@ type neighbour struct {
 	ch    datapath.Channel
 	peer  netip.AddrPort
 
-	all []*bystander
+	bystanders []*bystander
 }
 
 // neighbourTags are all that the neighbour holds beside its host's UDP port.
@@ -232,15 +232,15 @@ func neighbourTags() []endpoint.Tag {
 	}
 }
 
-// settleArg has unetd's socket and the neighbour's peers on host B.
-type settleArg struct {
+// neighbourArg has unetd's socket and the neighbour's peers on host B.
+type neighbourArg struct {
 	Socket string
 	Peer   netip.AddrPort // answers datagrams
 	Opens  bool           // now and then it opens another endpoint, too
 }
 
-// settle opens the neighbour's endpoints and starts its traffic.
-var settle = teach("settle", func(a *agent, arg settleArg) (nothing, error) {
+// openNeighbour opens the neighbour's endpoints and starts its traffic.
+var openNeighbour = newCommand("openNeighbour", func(a *agent, arg neighbourArg) (nothing, error) {
 	n := &neighbour{peer: arg.Peer}
 	ctx, cancel := timeout()
 	defer cancel()
@@ -262,29 +262,29 @@ var settle = teach("settle", func(a *agent, arg settleArg) (nothing, error) {
 	if n.ch, err = n.ep.Channel(ctx, lease, hostB, peerTag, neighbourTag); err != nil {
 		return nothing{}, err
 	}
-	n.all = []*bystander{
-		{name: "neighbour's UDP", trip: n.askUDP},
-		{name: "neighbour's messages", trip: n.askMessage},
-		{name: "neighbour's unetd", trip: func(i uint64) error { return n.askDaemon(arg, i) }},
+	n.bystanders = []*bystander{
+		{name: "neighbour's UDP", request: n.askUDP},
+		{name: "neighbour's messages", request: n.askMessage},
+		{name: "neighbour's unetd", request: func(i uint64) error { return n.askDaemon(arg, i) }},
 	}
-	for _, b := range n.all {
-		a.begin(func(stop <-chan struct{}) error { b.run(stop); return nil })
+	for _, b := range n.bystanders {
+		a.runTask(func(stop <-chan struct{}) error { b.run(stop); return nil })
 	}
 	a.neighbour = n
 	return nothing{}, nil
 })
 
-// howIsIt returns the outcomes of the neighbour's requests so far, and resets the worst times.
-var howIsIt = teach("how is it", func(a *agent, _ nothing) (all []trips, err error) {
-	for _, b := range a.neighbour.all {
-		all = append(all, b.look())
+// neighbourCounts returns the outcomes of the neighbour's requests so far, and resets Longest.
+var neighbourCounts = newCommand("neighbourCounts", func(a *agent, _ nothing) (all []requestCounts, err error) {
+	for _, b := range a.neighbour.bystanders {
+		all = append(all, b.snapshot())
 	}
 	return all, nil
 })
 
 func (n *neighbour) askUDP(i uint64) error {
-	n.conn.SetDeadline(time.Now().Add(tripTimeout))
-	q := question("neighbour", i)
+	n.conn.SetDeadline(time.Now().Add(requestTimeout))
+	q := payloadFor("neighbour", i)
 	if _, err := n.conn.WriteToUDPAddrPort(q, n.peer); err != nil {
 		return err
 	}
@@ -297,11 +297,11 @@ func (n *neighbour) askUDP(i uint64) error {
 }
 
 func (n *neighbour) askMessage(i uint64) error {
-	q := question("message", i)
+	q := payloadFor("message", i)
 	if err := errors.Join(n.ep.Write(&n.ch, q), n.ep.Flush()); err != nil {
 		return err
 	}
-	deadline := time.Now().Add(tripTimeout)
+	deadline := time.Now().Add(requestTimeout)
 	var m [1]datapath.Message
 	for n.ep.Recv(m[:]) == 0 {
 		if err := n.ep.Wait(deadline); err != nil {
@@ -319,7 +319,7 @@ func (n *neighbour) askMessage(i uint64) error {
 const daemonPause = 50 * time.Millisecond
 
 // askDaemon requests a route and a tag, and at intervals another endpoint.
-func (n *neighbour) askDaemon(arg settleArg, i uint64) error {
+func (n *neighbour) askDaemon(arg neighbourArg, i uint64) error {
 	ctx, cancel := timeout()
 	defer cancel()
 	r, err := n.lease.Resolve(ctx, hostB)
@@ -334,8 +334,7 @@ func (n *neighbour) askDaemon(arg settleArg, i uint64) error {
 		return err
 	}
 	if arg.Opens && i%8 == 0 {
-		small := endpoint.Request{Geometry: endpoint.Geometry{FrameCount: 64, FillSize: 32, RxSize: 32, TxSize: 32, CompletionSize: 32}}
-		grant, lease, err := control.Open(ctx, arg.Socket, small)
+		grant, lease, err := control.Open(ctx, arg.Socket, endpoint.Request{Geometry: smallGeometry})
 		if err != nil {
 			return err
 		}

@@ -31,11 +31,10 @@ type capture struct {
 	raw  rawConn
 	done chan struct{}
 
-	mu      sync.Mutex
-	legal   map[uint32]int // frames with a legal mark, by volley
-	escaped []string       // frames that the mux should have dropped
-	seen    uint64
-	err     error
+	mu        sync.Mutex
+	permitted map[uint32]int // frames with a legal mark, by the number of their batch
+	escaped   []string       // frames that the mux should have dropped
+	err       error
 }
 
 type rawConn interface {
@@ -50,7 +49,7 @@ const (
 
 func startCapture(t testing.TB, h *netlab.Host) *capture {
 	t.Helper()
-	c := &capture{done: make(chan struct{}), legal: make(map[uint32]int)}
+	c := &capture{done: make(chan struct{}), permitted: make(map[uint32]int)}
 	if err := h.Do(func() (err error) { c.conn, err = packetSocket(h.Interface); return err }); err != nil {
 		t.Fatal(err)
 	}
@@ -64,9 +63,9 @@ func startCapture(t testing.TB, h *netlab.Host) *capture {
 	return c
 }
 
-// unseen are the flags of a unetd on the host of a capture: in tcx mode a packet socket receives the
+// genericMode are the flags of a unetd on the host of a capture: in tcx mode a packet socket receives the
 // frames of endpoints too.
-var unseen = []string{"--mode", "generic"}
+var genericMode = []string{"--mode", "generic"}
 
 // packetSocket receives all frames that come in on a device, and can send there.
 func packetSocket(device string) (*os.File, error) {
@@ -101,7 +100,7 @@ func networkOrder(n uint16) uint16 {
 func (c *capture) run() {
 	defer close(c.done)
 	frame, oob := make([]byte, 128<<10), make([]byte, 128)
-	judge := &judge{}
+	check := &senderCheck{}
 	for {
 		var n, oobn int
 		var recvErr error
@@ -118,7 +117,7 @@ func (c *capture) run() {
 			c.mu.Unlock()
 			return
 		}
-		c.take(judge, frame[:n], vlanTagged(oob[:oobn]))
+		c.record(check, frame[:n], vlanTagged(oob[:oobn]))
 	}
 }
 
@@ -137,8 +136,8 @@ func vlanTagged(oob []byte) bool {
 	return false
 }
 
-func (c *capture) take(j *judge, frame []byte, vlan bool) {
-	verdict, volley, marked := readMark(frame)
+func (c *capture) record(check *senderCheck, frame []byte, vlan bool) {
+	verdict, batch, marked := readMark(frame)
 	why := ""
 	switch {
 	case vlan:
@@ -146,31 +145,30 @@ func (c *capture) take(j *judge, frame []byte, vlan bool) {
 	case marked && verdict != legal:
 		why = "marked as forged"
 	default:
-		why = j.judge(frame, marked)
+		why = check.check(frame, marked)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.seen++
 	switch {
 	case why != "" && len(c.escaped) < maxEscaped:
-		c.escaped = append(c.escaped, fmt.Sprintf("volley %d, %s: %s", volley, why, hex.EncodeToString(frame[:min(len(frame), 128)])))
+		c.escaped = append(c.escaped, fmt.Sprintf("batch %d, %s: %s", batch, why, hex.EncodeToString(frame[:min(len(frame), 128)])))
 	case marked:
-		c.legal[volley]++
+		c.permitted[batch]++
 	}
-	if reply := reply(frame); why == "" && reply != nil {
+	if reply := repliedMessage(frame); why == "" && reply != nil {
 		c.raw.Control(func(fd uintptr) { unix.Write(int(fd), reply) }) // the sender notices a missing answer
 	}
 }
 
-// legalFrames is how many of a volley's legal frames have come.
-func (c *capture) legalFrames(volley uint32) int {
+// legalFrames is how many of a batch's legal frames have come.
+func (c *capture) legalFrames(batch uint32) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.legal[volley]
+	return c.permitted[batch]
 }
 
-// takeEscaped returns the frames that the mux should have dropped, since the last call.
-func (c *capture) takeEscaped() []string {
+// newEscaped returns the frames that the mux should have dropped, since the last call.
+func (c *capture) newEscaped() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	escaped := c.escaped
@@ -230,25 +228,25 @@ const (
 	drainPort      = 9101       // where it counts datagrams
 )
 
-// judge decides whether the sender of a frame that has left host A may send it.
+// senderCheck decides whether the sender of a frame that has left host A may send it.
 // Marked frames are an attacker's. gopacket decodes, one layer after another as
 // this file asks for them: a packet in a packet is payload.
-type judge struct {
-	eth   layers.Ethernet
-	arp   layers.ARP
-	ip4   layers.IPv4
-	ip6   layers.IPv6
-	udp   layers.UDP
-	tcp   layers.TCP
-	icmp6 layers.ICMPv6
-	ask   layers.ICMPv6NeighborSolicitation
-	tell  layers.ICMPv6NeighborAdvertisement
+type senderCheck struct {
+	eth           layers.Ethernet
+	arp           layers.ARP
+	ip4           layers.IPv4
+	ip6           layers.IPv6
+	udp           layers.UDP
+	tcp           layers.TCP
+	icmp6         layers.ICMPv6
+	solicitation  layers.ICMPv6NeighborSolicitation
+	advertisement layers.ICMPv6NeighborAdvertisement
 }
 
 var ignored = gopacket.NilDecodeFeedback
 
-// judge returns what is wrong with a frame, or "".
-func (j *judge) judge(frame []byte, marked bool) string {
+// check returns what is wrong with a frame, or "".
+func (j *senderCheck) check(frame []byte, marked bool) string {
 	if err := j.eth.DecodeFromBytes(frame, ignored); err != nil {
 		return fmt.Sprintf("no Ethernet frame: %v", err)
 	}
@@ -258,19 +256,19 @@ func (j *judge) judge(frame []byte, marked bool) string {
 	rest := frame[atNetwork:]
 	switch etherType := binary.BigEndian.Uint16(frame[atEtherType:]); etherType {
 	case typeMessage:
-		return judgeMessage(rest, marked)
+		return checkMessage(rest, marked)
 	case typeARP:
-		return j.judgeARP(rest, marked)
+		return j.checkARP(rest, marked)
 	case typeIPv4:
-		return j.judgeIPv4(rest, marked)
+		return j.checkIPv4(rest, marked)
 	case typeIPv6:
-		return j.judgeIPv6(rest, marked)
+		return j.checkIPv6(rest, marked)
 	default:
 		return fmt.Sprintf("EtherType %#04x", etherType)
 	}
 }
 
-func judgeMessage(rest []byte, marked bool) string {
+func checkMessage(rest []byte, marked bool) string {
 	m, err := wire.ParseMessage(rest)
 	switch {
 	case err != nil:
@@ -281,9 +279,9 @@ func judgeMessage(rest []byte, marked bool) string {
 	return ""
 }
 
-// judgeARP: the holder of an address may announce it and ask for other addresses. unetd
+// checkARP: the holder of an address may announce it and ask for other addresses. unetd
 // probes an address before it is claimed.
-func (j *judge) judgeARP(rest []byte, marked bool) string {
+func (j *senderCheck) checkARP(rest []byte, marked bool) string {
 	if err := j.arp.DecodeFromBytes(rest, ignored); err != nil {
 		return fmt.Sprintf("not ARP: %v", err)
 	}
@@ -302,7 +300,7 @@ func (j *judge) judgeARP(rest []byte, marked bool) string {
 	return ""
 }
 
-func (j *judge) judgeIPv4(rest []byte, marked bool) string {
+func (j *senderCheck) checkIPv4(rest []byte, marked bool) string {
 	if err := j.ip4.DecodeFromBytes(rest, ignored); err != nil {
 		return fmt.Sprintf("not IPv4: %v", err)
 	}
@@ -310,7 +308,7 @@ func (j *judge) judgeIPv4(rest []byte, marked bool) string {
 	fragment := j.ip4.FragOffset != 0 || j.ip4.Flags&layers.IPv4MoreFragments != 0
 	switch {
 	case int(j.ip4.Length) > len(rest):
-		return "IPv4 whose length lies"
+		return "IPv4 with a total length beyond the frame"
 	case marked && src == attackerAddr, !marked && isBystander(src):
 		return ""
 	case src != hostA:
@@ -322,19 +320,19 @@ func (j *judge) judgeIPv4(rest []byte, marked bool) string {
 	case j.ip4.Protocol == layers.IPProtocolICMPv4 && !marked:
 		return "" // the kernel's
 	}
-	return j.judgePorts(byte(j.ip4.Protocol), j.ip4.Payload, marked)
+	return j.checkPorts(byte(j.ip4.Protocol), j.ip4.Payload, marked)
 }
 
-func (j *judge) judgeIPv6(rest []byte, marked bool) string {
+func (j *senderCheck) checkIPv6(rest []byte, marked bool) string {
 	if err := j.ip6.DecodeFromBytes(rest, ignored); err != nil {
 		return fmt.Sprintf("not IPv6: %v", err)
 	}
 	src, _ := netip.AddrFromSlice(j.ip6.SrcIP)
 	switch {
 	case int(j.ip6.Length) > len(rest)-40:
-		return "IPv6 whose length lies"
+		return "IPv6 with a payload length beyond the frame"
 	case j.ip6.NextHeader == layers.IPProtocolICMPv6:
-		return j.judgeICMPv6(src, marked)
+		return j.checkICMPv6(src, marked)
 	case marked && src == attackerAddr6 && isExtension(byte(j.ip6.NextHeader)):
 		return "an extension header"
 	case marked && src == attackerAddr6, !marked && isBystander(src):
@@ -344,7 +342,7 @@ func (j *judge) judgeIPv6(rest []byte, marked bool) string {
 	case src != hostA6:
 		return fmt.Sprintf("IPv6 from %v", src)
 	}
-	return j.judgePorts(byte(j.ip6.NextHeader), j.ip6.Payload, marked)
+	return j.checkPorts(byte(j.ip6.NextHeader), j.ip6.Payload, marked)
 }
 
 // isExtension: IPv6 headers that lead to others (IANA's registry), which the mux
@@ -353,8 +351,8 @@ func isExtension(next byte) bool {
 	return slices.Contains([]byte{0, 43, 51, 60, 135, 139, 140, 253, 254}, next)
 }
 
-// judgePorts of the shared addresses.
-func (j *judge) judgePorts(protocol byte, payload []byte, marked bool) string {
+// checkPorts of the shared addresses.
+func (j *senderCheck) checkPorts(protocol byte, payload []byte, marked bool) string {
 	var port int
 	var err error
 	switch protocol {
@@ -380,7 +378,7 @@ func (j *judge) judgePorts(protocol byte, payload []byte, marked bool) string {
 	return ""
 }
 
-func (j *judge) judgeICMPv6(src netip.Addr, marked bool) string {
+func (j *senderCheck) checkICMPv6(src netip.Addr, marked bool) string {
 	if err := j.icmp6.DecodeFromBytes(j.ip6.Payload, ignored); err != nil {
 		return fmt.Sprintf("not ICMPv6: %v", err)
 	}
@@ -392,15 +390,15 @@ func (j *judge) judgeICMPv6(src netip.Addr, marked bool) string {
 	case routerSolicitation, routerAdvertisement, redirect:
 		return "a router's message, or to one"
 	case neighbourSolicit:
-		err = j.ask.DecodeFromBytes(j.icmp6.Payload, ignored)
-		options = j.ask.Options
+		err = j.solicitation.DecodeFromBytes(j.icmp6.Payload, ignored)
+		options = j.solicitation.Options
 		if src.IsUnspecified() {
-			target, _ = netip.AddrFromSlice(j.ask.TargetAddress)
+			target, _ = netip.AddrFromSlice(j.solicitation.TargetAddress)
 		}
 	case neighbourAdvert:
-		err = j.tell.DecodeFromBytes(j.icmp6.Payload, ignored)
-		options = j.tell.Options
-		target, _ = netip.AddrFromSlice(j.tell.TargetAddress)
+		err = j.advertisement.DecodeFromBytes(j.icmp6.Payload, ignored)
+		options = j.advertisement.Options
+		target, _ = netip.AddrFromSlice(j.advertisement.TargetAddress)
 	}
 	if err != nil {
 		return fmt.Sprintf("not neighbour discovery: %v", err)
@@ -418,8 +416,8 @@ func (j *judge) judgeICMPv6(src netip.Addr, marked bool) string {
 	return ""
 }
 
-// reply is host B's answer to a message for it, or nil.
-func reply(frame []byte) []byte {
+// repliedMessage is host B's answer to a message for it, or nil.
+func repliedMessage(frame []byte) []byte {
 	if len(frame) < atNetwork || binary.BigEndian.Uint16(frame[atEtherType:]) != typeMessage {
 		return nil
 	}

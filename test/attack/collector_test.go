@@ -27,8 +27,8 @@ import (
 	"github.com/unet-go/unet/test/internal/unetd"
 )
 
-// tally counts the samples that a receiver has received.
-type tally struct {
+// sampleCounts counts the samples that a receiver has received.
+type sampleCounts struct {
 	samples []sample // those that are for it
 
 	mu    sync.Mutex
@@ -37,9 +37,9 @@ type tally struct {
 	wrong []string
 }
 
-// take judges a frame, or of a kernel socket a payload: it must be a sample for this
+// record judges a frame, or of a kernel socket a payload: it must be a sample for this
 // receiver, byte for byte, with a number above all before.
-func (y *tally) take(b []byte, payload bool) {
+func (y *sampleCounts) record(b []byte, payload bool) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
 	for _, s := range y.samples {
@@ -62,13 +62,13 @@ func (y *tally) take(b []byte, payload bool) {
 	y.note("foreign: %s", hex.EncodeToString(b[:min(len(b), 96)]))
 }
 
-func (y *tally) note(format string, args ...any) {
+func (y *sampleCounts) note(format string, args ...any) {
 	if len(y.wrong) < 10 {
 		y.wrong = append(y.wrong, fmt.Sprintf(format, args...))
 	}
 }
 
-func (y *tally) look() (got uint64, wrong []string) {
+func (y *sampleCounts) snapshot() (got uint64, wrong []string) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
 	return y.got, y.wrong
@@ -76,14 +76,14 @@ func (y *tally) look() (got uint64, wrong []string) {
 
 // collector takes frames from endpoints of this process, as fast as it can.
 type collector struct {
-	eps     []*datapath.Endpoint
-	tallies []*tally
-	stop    chan struct{}
-	done    chan struct{}
+	eps    []*datapath.Endpoint
+	counts []*sampleCounts
+	stop   chan struct{}
+	done   chan struct{}
 }
 
-func collect(t testing.TB, eps []*datapath.Endpoint, tallies []*tally) *collector {
-	c := &collector{eps, tallies, make(chan struct{}), make(chan struct{})}
+func collect(t testing.TB, eps []*datapath.Endpoint, counts []*sampleCounts) *collector {
+	c := &collector{eps, counts, make(chan struct{}), make(chan struct{})}
 	go c.run()
 	t.Cleanup(c.end)
 	return c
@@ -97,7 +97,7 @@ func (c *collector) run() {
 		for i, ep := range c.eps {
 			n := ep.RecvFrames(descs, len(descs))
 			for _, d := range descs[:n] {
-				c.tallies[i].take(ep.Bytes(d), false)
+				c.counts[i].record(ep.Bytes(d), false)
 				ep.ReleaseFrame(d)
 			}
 			idle = idle && n == 0
@@ -126,7 +126,7 @@ func (c *collector) end() {
 // attach is an endpoint of this process, which is root's, through unetd.
 func attach(t testing.TB, socket string, req endpoint.Request) *datapath.Endpoint {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), tripTimeout)
+	ctx, cancel := context.WithTimeout(t.Context(), requestTimeout)
 	defer cancel()
 	grant, lease, err := control.Open(ctx, socket, req)
 	if err != nil {
@@ -145,7 +145,7 @@ func attach(t testing.TB, socket string, req endpoint.Request) *datapath.Endpoin
 }
 
 // openSink opens a kernel socket and reads it until the test ends.
-func openSink(t testing.TB, h *netlab.Host, at netip.AddrPort, y *tally) *net.UDPConn {
+func openSink(t testing.TB, h *netlab.Host, at netip.AddrPort, y *sampleCounts) *net.UDPConn {
 	t.Helper()
 	conn, err := h.ListenUDP(at.String())
 	if err != nil {
@@ -171,7 +171,7 @@ func openSink(t testing.TB, h *netlab.Host, at netip.AddrPort, y *tally) *net.UD
 				return
 			}
 			if err == nil {
-				y.take(buf[:n], true)
+				y.record(buf[:n], true)
 			}
 		}
 	}()
@@ -193,7 +193,7 @@ func sinkDrops(conn *net.UDPConn) (drops uint64, err error) {
 // port by a unet.Host, and messages to peerTag by an endpoint.
 func startPeers(t testing.TB, d *unetd.Daemon, port uint16) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), tripTimeout)
+	ctx, cancel := context.WithTimeout(t.Context(), requestTimeout)
 	defer cancel()
 	h, err := unet.Open(ctx, unet.Config{Socket: d.Socket, Wait: stack.WaitBlock})
 	if err != nil {

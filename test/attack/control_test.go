@@ -21,8 +21,8 @@ const (
 	claimAny   = `{"v":1,"id":2,"op":"claim","tag":"udp:10.0.0.1:0"}`
 )
 
-// nonsense are first records that end a connection.
-func nonsense() (records []record) {
+// malformedRecords are first records that end a connection.
+func malformedRecords() (records []record) {
 	for _, text := range []string{
 		"x", "\x00", "{", "}", "[]", "null", "1", `""`, "{}", `{"v":1}`, `{"v":1,"id":1}`, openRecord + "{}", openRecord[:len(openRecord)-1],
 		strings.Repeat("[", 60000), strings.Repeat(`{"v":`, 10000), "\xff\xfe\xfd", `{"v":1,"id":1,"op":"\ud800"}`,
@@ -41,8 +41,8 @@ func nonsense() (records []record) {
 		record{Text: openRecord, Pad: 1 << 16}, record{Text: openRecord, Pad: 150_000}, record{Text: " ", Pad: 1 << 16})
 }
 
-// ended checks that unetd has ended each conversation, and notes how.
-func (s *scene) ended(what []string, all []talked) {
+// wantEnded checks that unetd has ended each conversation, and notes how.
+func (s *caseRun) wantEnded(what []string, all []conversation) {
 	s.Helper()
 	said := map[string]int{}
 	for i, t := range all {
@@ -72,31 +72,31 @@ func codeOf(answer string) string {
 	return "an answer"
 }
 
-// conversations holds each on a connection of its own.
-func (s *scene) conversations(all map[string][]record) {
+// talkEach holds each on a connection of its own.
+func (s *caseRun) talkEach(all map[string][]record) {
 	s.Helper()
-	a := cast(s, s.pair.A, attackerID)
+	a := startAgent(s, s.pair.A, attackerID)
 	var what []string
-	var outcomes []talked
+	var outcomes []conversation
 	for name, records := range all {
 		what = append(what, name)
 		outcomes = append(outcomes, talk.do(s, a, talkArg{Socket: s.unetd.Socket, Records: records}))
 	}
-	s.ended(what, outcomes)
+	s.wantEnded(what, outcomes)
 }
 
-func controlCases(loiter *loiterers) []attackCase {
+func controlCases(idle *idleClients) []attackCase {
 	return []attackCase{
-		{"malformed records", "first records that are not JSON, not a request, of another version, with unknown fields, too deep, too long, empty", func(s *scene) {
+		{"malformed records", "first records that are not JSON, not a request, of another version, with unknown fields, too deep, too long, empty", func(s *caseRun) {
 			all := map[string][]record{}
-			for i, r := range nonsense() {
+			for i, r := range malformedRecords() {
 				all[fmt.Sprintf("record %d: %.60q", i, r.Text)] = []record{r}
 			}
-			s.conversations(all)
+			s.talkEach(all)
 		}},
-		{"records out of order", "an open twice, requests before the open, identifiers used twice, operators' requests after an open, a present after an open", func(s *scene) {
+		{"records out of order", "an open twice, requests before the open, identifiers used twice, operators' requests after an open, a present after an open", func(s *caseRun) {
 			open, granted := record{Text: openRecord}, record{Text: openRecord, Wait: true}
-			s.conversations(map[string][]record{
+			s.talkEach(map[string][]record{
 				"open twice":         {granted, {Text: strings.Replace(openRecord, `"id":1`, `"id":2`, 1)}},
 				"open twice at once": {open, open},
 				"claim at once":      {open, {Text: claimAny}, {Text: "x"}}, // the claim is no violation if unetd has answered the open before it
@@ -108,7 +108,7 @@ func controlCases(loiter *loiterers) []attackCase {
 				"zero after open":    {granted, {}},
 			})
 		}},
-		{"descriptors that nobody asked for", "1, 2 and 253 of them on an open, a claim, a resolve, a list, on nonsense and on empty records", func(s *scene) {
+		{"descriptors that nobody asked for", "1, 2 and 253 of them on an open, a claim, a resolve, a list, on malformed and on empty records", func(s *caseRun) {
 			before := descriptorsOf(s, s.unetd.PID())
 			all := map[string][]record{}
 			for _, n := range []int{1, 2, 253} {
@@ -121,19 +121,19 @@ func controlCases(loiter *loiterers) []attackCase {
 				all[fmt.Sprintf("%d on claim", n)] = []record{granted, {Text: claimAny, Descriptors: files}}
 				all[fmt.Sprintf("%d on resolve", n)] = []record{granted, {Text: `{"v":1,"id":2,"op":"resolve","addr":"10.0.0.2"}`, Descriptors: files}}
 				all[fmt.Sprintf("%d on list", n)] = []record{{Text: `{"v":1,"id":1,"op":"list"}`, Descriptors: files}}
-				all[fmt.Sprintf("%d on nonsense", n)] = []record{{Text: "x", Descriptors: files}}
+				all[fmt.Sprintf("%d on a malformed record", n)] = []record{{Text: "x", Descriptors: files}}
 				all[fmt.Sprintf("%d on a long record", n)] = []record{{Text: "x", Pad: 100_000, Descriptors: files}}
 				all[fmt.Sprintf("%d on an empty record", n)] = []record{{Descriptors: files}}
 				if n != 1 {
 					all[fmt.Sprintf("%d on present", n)] = []record{{Text: `{"v":1,"id":1,"op":"present"}`, Descriptors: files}}
 				}
 			}
-			s.conversations(all)
+			s.talkEach(all)
 			if !unetd.Eventually(func() bool { return descriptorsOf(s, s.unetd.PID()) <= before+8 }) { // the neighbour may be opening something
 				s.Errorf("unetd has %d descriptors, %d before", descriptorsOf(s, s.unetd.PID()), before)
 			}
 		}},
-		{"too many requests at once", "1,000 claims and resolves of addresses that nobody has, without waiting for answers", func(s *scene) {
+		{"too many requests at once", "1,000 claims and resolves of addresses that nobody has, without waiting for answers", func(s *caseRun) {
 			records := []record{{Text: openRecord, Wait: true}}
 			for i := range 1000 {
 				text := fmt.Sprintf(`{"v":1,"id":%d,"op":"claim","tag":"udp:10.0.0.1:0"}`, i+2)
@@ -142,7 +142,7 @@ func controlCases(loiter *loiterers) []attackCase {
 				}
 				records = append(records, record{Text: text})
 			}
-			a := cast(s, s.pair.A, attackerID)
+			a := startAgent(s, s.pair.A, attackerID)
 			t := talk.do(s, a, talkArg{Socket: s.unetd.Socket, Records: records})
 			said := map[string]int{}
 			for _, answer := range t.Answers {
@@ -153,39 +153,39 @@ func controlCases(loiter *loiterers) []attackCase {
 			}
 			s.row.note("%s %s", countsText(said), t.Errno)
 		}},
-		{"loiterers", "connections that send nothing, half a request, or that never read their answers, since the suite began", func(s *scene) {
-			loiter.check(s)
+		{"idle connections", "connections that send nothing, half a request, or that never read their answers, since the suite began", func(s *caseRun) {
+			idle.wantEnded(s)
 		}},
 	}
 }
 
-// loiterers are a user's connections that send nothing, or do not read answers.
-type loiterers struct {
-	actor *actor
-	since time.Time
+// idleClients are a user's connections that send nothing, or do not read answers.
+type idleClients struct {
+	process *agentProcess
+	since   time.Time
 }
 
-type loiterArg struct {
+type idleArg struct {
 	Socket       string
 	Idle, Unread int
 }
 
-// loiter opens connections and leaves them open: idle ones, and others that open an
+// openIdle opens connections and leaves them open: idle ones, and others that open an
 // endpoint, request more than fits into the socket, and never read.
-var loiter = teach("loiter", func(a *agent, arg loiterArg) (nothing, error) {
+var openIdle = newCommand("openIdle", func(a *agent, arg idleArg) (nothing, error) {
 	for range arg.Idle {
 		conn, err := dialRaw(arg.Socket)
 		if err != nil {
 			return nothing{}, err
 		}
-		a.loitering = append(a.loitering, conn)
+		a.idleConns = append(a.idleConns, conn)
 	}
 	for range arg.Unread {
 		conn, err := dialRaw(arg.Socket)
 		if err != nil {
 			return nothing{}, err
 		}
-		a.loitering = append(a.loitering, conn)
+		a.idleConns = append(a.idleConns, conn)
 		if _, err := conn.Write([]byte(openRecord)); err != nil {
 			return nothing{}, err
 		}
@@ -200,9 +200,9 @@ var loiter = teach("loiter", func(a *agent, arg loiterArg) (nothing, error) {
 	return nothing{}, nil
 })
 
-// loitering is how many connections unetd has not ended yet.
-var loitering = teach("loitering", func(a *agent, _ nothing) (left int, err error) {
-	for _, conn := range a.loitering {
+// countOpen is how many connections unetd has not ended yet.
+var countOpen = newCommand("countOpen", func(a *agent, _ nothing) (left int, err error) {
+	for _, conn := range a.idleConns {
 		raw, err := conn.SyscallConn()
 		if err != nil {
 			return 0, err
@@ -217,20 +217,20 @@ var loitering = teach("loitering", func(a *agent, _ nothing) (left int, err erro
 	return left, nil
 })
 
-func startLoiterers(t testing.TB, w *world) *loiterers {
-	l := &loiterers{cast(t, w.pair.A, loitererID), time.Now()}
-	loiter.do(t, l.actor, loiterArg{w.unetd.Socket, 20, 4})
+func startIdleClients(t testing.TB, w *world) *idleClients {
+	l := &idleClients{startAgent(t, w.pair.A, idleID), time.Now()}
+	openIdle.do(t, l.process, idleArg{w.unetd.Socket, 20, 4})
 	return l
 }
 
-// check waits until unetd has ended them all.
-func (l *loiterers) check(s *scene) {
+// wantEnded waits until unetd has ended them all.
+func (l *idleClients) wantEnded(s *caseRun) {
 	left := 0
-	if !unetd.Eventually(func() bool { left = loitering.do(s, l.actor, nothing{}); return left == 0 }) {
+	if !unetd.Eventually(func() bool { left = countOpen.do(s, l.process, nothing{}); return left == 0 }) {
 		s.Errorf("unetd has not ended %d connections in %v", left, time.Since(l.since))
 	}
 	s.row.note("20 idle connections and 4 that read nothing ended by unetd")
-	l.actor.kill()
+	l.process.kill()
 }
 
 // descriptorsOf is how many a process has.
@@ -256,8 +256,8 @@ const (
 	anyFile   = -1 // /dev/null
 	udpSocket = -2
 	memfd     = -3
-	// 0 and above: the XSK of a gun. From borrowed on: what was handed over.
-	borrowed = 1000
+	// 0 and above: the XSK of a raw endpoint. From firstReceived on: descriptors of other processes.
+	firstReceived = 1000
 )
 
 type talkArg struct {
@@ -266,23 +266,23 @@ type talkArg struct {
 	Shut    bool // the writing side afterwards
 }
 
-// talked is what unetd sent until it ended the connection or a second was over.
-type talked struct {
+// conversation is what unetd sent until it ended the connection or a second was over.
+type conversation struct {
 	Answers []string
 	Ended   bool
 	Errno   string // of a send that failed
 }
 
 // talk sends records to unetd's socket as they are.
-var talk = teach("talk", func(a *agent, arg talkArg) (talked, error) {
-	var t talked
+var talk = newCommand("talk", func(a *agent, arg talkArg) (conversation, error) {
+	var t conversation
 	conn, err := dialRaw(arg.Socket)
 	if err != nil {
 		return t, err
 	}
 	defer conn.Close()
 	for _, r := range arg.Records {
-		oob, err := a.rights(r.Descriptors)
+		oob, err := a.controlMessage(r.Descriptors)
 		if err != nil {
 			return t, err
 		}
@@ -292,20 +292,20 @@ var talk = teach("talk", func(a *agent, arg talkArg) (talked, error) {
 			t.Errno = unix.ErrnoName(errno)
 			break
 		}
-		if r.Wait && !t.listen(conn, tripTimeout) {
+		if r.Wait && !t.readAnswer(conn, requestTimeout) {
 			return t, nil
 		}
 	}
 	if arg.Shut {
 		conn.CloseWrite()
 	}
-	for t.listen(conn, time.Second) {
+	for t.readAnswer(conn, time.Second) {
 	}
 	return t, nil
 })
 
-// listen reads one answer. It is false when there is none.
-func (t *talked) listen(conn *net.UnixConn, patience time.Duration) bool {
+// readAnswer reads one answer. It is false when there is none.
+func (t *conversation) readAnswer(conn *net.UnixConn, patience time.Duration) bool {
 	conn.SetReadDeadline(time.Now().Add(patience))
 	buf, oob := make([]byte, 1<<16), make([]byte, 4096)
 	n, oobn, _, _, err := conn.ReadMsgUnix(buf, oob)
@@ -319,7 +319,7 @@ func (t *talked) listen(conn *net.UnixConn, patience time.Duration) bool {
 }
 
 func dialRaw(socket string) (*net.UnixConn, error) {
-	for deadline := time.Now().Add(tripTimeout); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(requestTimeout); ; time.Sleep(time.Millisecond) {
 		conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: socket, Net: "unixpacket"})
 		if err == nil || !errors.Is(err, unix.EAGAIN) || time.Now().After(deadline) {
 			return conn, err
@@ -327,8 +327,8 @@ func dialRaw(socket string) (*net.UnixConn, error) {
 	}
 }
 
-// rights is a control message with files of an agent.
-func (a *agent) rights(files []int) ([]byte, error) {
+// controlMessage is a control message with files of an agent.
+func (a *agent) controlMessage(files []int) ([]byte, error) {
 	if len(files) == 0 {
 		return nil, nil
 	}
@@ -348,10 +348,10 @@ func (a *agent) file(n int) (int, error) {
 	var f *os.File
 	var err error
 	switch {
-	case n >= borrowed:
-		return int(a.borrowed[n-borrowed].Fd()), nil
+	case n >= firstReceived:
+		return int(a.receivedFiles[n-firstReceived].Fd()), nil
 	case n >= 0:
-		return a.guns[n].fd, nil
+		return a.endpoints[n].fd, nil
 	case n == anyFile:
 		f, err = os.Open(os.DevNull)
 	case n == udpSocket:
@@ -386,35 +386,35 @@ func closeRights(oob []byte) {
 	}
 }
 
-// handArg is a gun's XSK and the name of an abstract socket.
-type handArg struct {
-	Gun  int
-	Name string
+// sendDescriptorArg is a raw endpoint's XSK and the name of an abstract socket.
+type sendDescriptorArg struct {
+	Endpoint int
+	Name     string
 }
 
-// handOver gives an XSK to another process, as its owner may.
-var handOver = teach("hand over", func(a *agent, arg handArg) (nothing, error) {
+// sendDescriptor gives an XSK to another process, as its owner may.
+var sendDescriptor = newCommand("sendDescriptor", func(a *agent, arg sendDescriptorArg) (nothing, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nothing{}, err
 	}
 	defer unix.Close(fd)
 	to := &unix.SockaddrUnix{Name: "@" + arg.Name}
-	return nothing{}, unix.Sendmsg(fd, []byte("x"), unix.UnixRights(a.guns[arg.Gun].fd), to, 0)
+	return nothing{}, unix.Sendmsg(fd, []byte("x"), unix.UnixRights(a.endpoints[arg.Endpoint].fd), to, 0)
 })
 
-// await makes an abstract socket on which descriptors may be handed over.
-var await = teach("await", func(a *agent, name string) (nothing, error) {
+// listenDescriptors makes an abstract socket on which descriptors may be handed over.
+var listenDescriptors = newCommand("listenDescriptors", func(a *agent, name string) (nothing, error) {
 	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: "@" + name, Net: "unixgram"})
-	a.hand = conn
+	a.descriptorSocket = conn
 	return nothing{}, err
 })
 
-// borrow takes a descriptor that was handed over and returns its number.
-var borrow = teach("borrow", func(a *agent, _ nothing) (int, error) {
-	a.hand.SetReadDeadline(time.Now().Add(tripTimeout))
+// receiveDescriptor takes a descriptor that was handed over and returns its number.
+var receiveDescriptor = newCommand("receiveDescriptor", func(a *agent, _ nothing) (int, error) {
+	a.descriptorSocket.SetReadDeadline(time.Now().Add(requestTimeout))
 	oob := make([]byte, unix.CmsgSpace(4))
-	_, oobn, _, _, err := a.hand.ReadMsgUnix(make([]byte, 1), oob)
+	_, oobn, _, _, err := a.descriptorSocket.ReadMsgUnix(make([]byte, 1), oob)
 	if err != nil {
 		return 0, err
 	}
@@ -426,6 +426,6 @@ var borrow = teach("borrow", func(a *agent, _ nothing) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	a.borrowed = append(a.borrowed, os.NewFile(uintptr(fds[0]), "borrowed"))
-	return borrowed + len(a.borrowed) - 1, nil
+	a.receivedFiles = append(a.receivedFiles, os.NewFile(uintptr(fds[0]), "received"))
+	return firstReceived + len(a.receivedFiles) - 1, nil
 })

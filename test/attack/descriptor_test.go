@@ -19,9 +19,9 @@ import (
 
 // pushArg is descriptors as they are.
 type pushArg struct {
-	Gun   int
-	Descs []queues.Desc
-	Place []byte // written to the first frame that is sent from, if any
+	Endpoint int
+	Descs    []queues.Desc
+	Place    []byte // written to the first frame that is sent from, if any
 }
 
 // pushed is how many descriptors the kernel took and refused.
@@ -32,8 +32,8 @@ type pushed struct {
 
 // push puts descriptors on the TX ring and kicks until the kernel has taken them
 // or returns an error.
-var push = teach("push", func(a *agent, arg pushArg) (p pushed, err error) {
-	g := a.guns[arg.Gun]
+var push = newCommand("push", func(a *agent, arg pushArg) (p pushed, err error) {
+	g := a.endpoints[arg.Endpoint]
 	copy(g.mem[firstFrame(g):], arg.Place)
 	before, err := statistics(g.fd)
 	if err != nil {
@@ -67,14 +67,14 @@ var push = teach("push", func(a *agent, arg pushArg) (p pushed, err error) {
 })
 
 // firstFrame is where the part of a segment begins that is sent from.
-func firstFrame(g *gun) uint64 {
+func firstFrame(g *rawEndpoint) uint64 {
 	return uint64(g.grant.Geometry.Prefilled()) * uint64(g.grant.Geometry.FrameSize)
 }
 
-func descriptorCases(armed *shooter) []attackCase {
+func descriptorCases(attacker *attacker) []attackCase {
 	return []attackCase{
-		{"descriptors outside the segment", "addresses behind its end and up to 2^64-1, frames that run over their chunk, lengths of 0 and up to 2^32-1", func(s *scene) {
-			geo := armed.Geometry
+		{"descriptors outside the segment", "addresses behind its end and up to 2^64-1, frames that run over their chunk, lengths of 0 and up to 2^32-1", func(s *caseRun) {
+			geo := attacker.Geometry
 			size, chunk := uint64(geo.SegmentSize()), uint64(geo.FrameSize)
 			var descs []queues.Desc
 			for _, addr := range []uint64{size, size + 1, size - 1, size - 59, 2 * size, 1 << 32, 1 << 47, 1 << 48, 1 << 63, math.MaxUint64 - 59, math.MaxUint64 - 60, math.MaxUint64} {
@@ -86,55 +86,55 @@ func descriptorCases(armed *shooter) []attackCase {
 			for _, length := range []uint32{0, uint32(chunk) + 1, 1 << 16, 1<<31 - 1, 1 << 31, math.MaxUint32} {
 				descs = append(descs, queues.Desc{Addr: chunk * uint64(geo.Prefilled()), Len: length})
 			}
-			s.refused(armed, descs)
+			s.refused(attacker, descs)
 		}},
-		{"reserved option bits", "each of the 31 bits of a descriptor's options that mean nothing here, alone and with others, TX metadata among them", func(s *scene) {
+		{"reserved option bits", "each of the 31 bits of a descriptor's options that mean nothing here, alone and with others, TX metadata among them", func(s *caseRun) {
 			var descs []queues.Desc
-			addr := uint64(armed.Geometry.Prefilled()) * uint64(armed.Geometry.FrameSize)
+			addr := uint64(attacker.Geometry.Prefilled()) * uint64(attacker.Geometry.FrameSize)
 			for bit := 1; bit < 32; bit++ {
 				descs = append(descs, queues.Desc{Addr: addr, Len: 60, Options: 1 << bit}, queues.Desc{Addr: addr, Len: 60, Options: ^uint32(1) &^ (1 << bit)})
 			}
-			s.refused(armed, descs)
+			s.refused(attacker, descs)
 		}},
-		{"overlapping and repeated descriptors", "the same lawful frame 4,096 times in one ring after another, and frames that begin inside each other", func(s *scene) {
-			v := s.allow()
-			frame := lawful(v.mark())[0].frame
-			addr := uint64(armed.Geometry.Prefilled()) * uint64(armed.Geometry.FrameSize)
+		{"overlapping and repeated descriptors", "the same permitted frame 4,096 times in one ring after another, and frames that begin inside each other", func(s *caseRun) {
+			v := s.permitted()
+			frame := permittedFrames(v.mark())[0].frame
+			addr := uint64(attacker.Geometry.Prefilled()) * uint64(attacker.Geometry.FrameSize)
 			descs := make([]queues.Desc, 4096)
 			for i := range descs {
 				descs[i] = queues.Desc{Addr: addr, Len: uint32(len(frame))}
 			}
-			p := push.do(s, armed.actor, pushArg{armed.Gun, descs, frame})
-			if !unetd.Eventually(func() bool { return s.ear.legalFrames(v.number) == len(descs) }) {
-				s.Errorf("%d of %d copies of a lawful frame arrived: %+v", s.ear.legalFrames(v.number), len(descs), p)
+			p := push.do(s, attacker.agentProcess, pushArg{attacker.Endpoint, descs, frame})
+			if !unetd.Eventually(func() bool { return s.capture.legalFrames(v.number) == len(descs) }) {
+				s.Errorf("%d of %d copies of a permitted frame arrived: %+v", s.capture.legalFrames(v.number), len(descs), p)
 			}
-			s.row.note("%d taken, %d arrived", p.Taken, s.ear.legalFrames(v.number))
-			// What begins in the middle of a frame is no lawful frame.
+			s.row.note("%d taken, %d arrived", p.Taken, s.capture.legalFrames(v.number))
+			// What begins in the middle of a frame is no permitted frame.
 			inside := make([]queues.Desc, 0, 60)
 			for i := 1; i < len(frame); i++ {
 				inside = append(inside, queues.Desc{Addr: addr + uint64(i), Len: uint32(len(frame) - i)})
 			}
 			before := s.counters(s)
-			p = push.do(s, armed.actor, pushArg{armed.Gun, inside, frame})
+			p = push.do(s, attacker.agentProcess, pushArg{attacker.Endpoint, inside, frame})
 			s.row.note("%d that begin inside it: %d refused, %s", len(inside), p.Refused, unusual(since(before, s.counters(s))))
-			drain.do(s, armed.actor, gunArg{armed.Gun})
+			drain.do(s, attacker.agentProcess, endpointArg{attacker.Endpoint})
 		}},
-		{"a packet without an end", "64 descriptors that all say that more is to come, then a lawful frame", func(s *scene) {
-			addr := uint64(armed.Geometry.Prefilled()) * uint64(armed.Geometry.FrameSize)
+		{"a packet without an end", "64 descriptors that all say that more is to come, then a permitted frame", func(s *caseRun) {
+			addr := uint64(attacker.Geometry.Prefilled()) * uint64(attacker.Geometry.FrameSize)
 			descs := make([]queues.Desc, 64)
 			for i := range descs {
 				descs[i] = queues.Desc{Addr: addr, Len: 100, Options: queues.Continued}
 			}
-			p := push.do(s, armed.actor, pushArg{armed.Gun, descs, make([]byte, 100)})
+			p := push.do(s, attacker.agentProcess, pushArg{attacker.Endpoint, descs, make([]byte, 100)})
 			s.row.note("the kernel took %d and refused %d %s", p.Taken, p.Refused, p.Errno)
 			// The next descriptor ends it. A frame after that is an ordinary one.
-			push.do(s, armed.actor, pushArg{armed.Gun, []queues.Desc{{Addr: addr, Len: 60}}, nil})
-			v := s.allow()
-			v.add(lawful(v.mark())[0].frame)
-			v.fire(armed)
+			push.do(s, attacker.agentProcess, pushArg{attacker.Endpoint, []queues.Desc{{Addr: addr, Len: 60}}, nil})
+			v := s.permitted()
+			v.add(permittedFrames(v.mark())[0].frame)
+			v.send(attacker)
 		}},
-		{"reading what is beyond a frame", "the attacker's own segment only: every address that the kernel accepts lies in it, and it holds nobody else's bytes", func(s *scene) {
-			found := secrets.do(s, armed.actor, gunArg{armed.Gun})
+		{"reading what is beyond a frame", "the attacker's own segment only: every address that the kernel accepts lies in it, and it holds no bytes of others", func(s *caseRun) {
+			found := findForeignData.do(s, attacker.agentProcess, endpointArg{attacker.Endpoint})
 			if found > 0 {
 				s.Errorf("%d places of the attacker's segment hold another endpoint's traffic", found)
 			}
@@ -143,13 +143,13 @@ func descriptorCases(armed *shooter) []attackCase {
 }
 
 // refused pushes descriptors of which the kernel has to refuse every one.
-func (s *scene) refused(by *shooter, descs []queues.Desc) {
+func (s *caseRun) refused(by *attacker, descs []queues.Desc) {
 	s.Helper()
 	before := s.counters(s)
-	frame := lawful(mark(forged, s.volley()))[0].frame
+	frame := permittedFrames(mark(forged, s.newBatch()))[0].frame
 	said := map[string]int{}
 	for _, d := range descs {
-		p := push.do(s, by.actor, pushArg{by.Gun, []queues.Desc{d}, frame})
+		p := push.do(s, by.agentProcess, pushArg{by.Endpoint, []queues.Desc{d}, frame})
 		switch {
 		case p.Errno != "":
 			said[p.Errno]++
@@ -165,96 +165,96 @@ func (s *scene) refused(by *shooter, descs []queues.Desc) {
 	s.row.note("%d descriptors: %s", len(descs), countsText(said))
 }
 
-// secrets searches an agent's segment for data of bystanders.
-var secrets = teach("secrets", func(a *agent, arg gunArg) (found int, err error) {
+// findForeignData searches an agent's segment for data of bystanders.
+var findForeignData = newCommand("findForeignData", func(a *agent, arg endpointArg) (found int, err error) {
 	for _, name := range []string{"neighbour\x00", "message\x00"} {
-		found += bytes.Count(a.guns[arg.Gun].mem, []byte(name))
+		found += bytes.Count(a.endpoints[arg.Endpoint].mem, []byte(name))
 	}
 	return found, nil
 })
 
-// rebind tries on a bound XSK all settings of a new one.
-var rebind = teach("rebind", func(a *agent, arg gunArg) (list []attempt, err error) {
-	g := a.guns[arg.Gun]
+// rebindSocket tries on a bound XSK all settings of a new one.
+var rebindSocket = newCommand("rebindSocket", func(a *agent, arg endpointArg) (list []attempt, err error) {
+	g := a.endpoints[arg.Endpoint]
 	for ifindex := range uint32(8) {
 		for _, flags := range []uint16{0, unix.XDP_COPY, unix.XDP_ZEROCOPY, unix.XDP_USE_NEED_WAKEUP} {
 			err := unix.Bind(g.fd, &unix.SockaddrXDP{Flags: flags, Ifindex: ifindex})
-			try(&list, fmt.Sprintf("bind to interface %d, flags %#x", ifindex, flags), err)
+			addAttempt(&list, fmt.Sprintf("bind to interface %d, flags %#x", ifindex, flags), err)
 		}
 	}
 	err = unix.Bind(g.fd, &unix.SockaddrXDP{Flags: unix.XDP_SHARED_UMEM, Ifindex: 2, SharedUmemFD: uint32(g.fd)})
-	try(&list, "bind with its own UMEM", err)
+	addAttempt(&list, "bind with its own UMEM", err)
 	mem, err := unix.Mmap(-1, 0, 64<<10, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
 		return list, err
 	}
-	try(&list, "XDP_UMEM_REG", setsockopt(g.fd, unix.SOL_XDP, unix.XDP_UMEM_REG, unix.XDPUmemReg{Addr: addressOf(mem), Len: uint64(len(mem)), Size: 2048}))
+	addAttempt(&list, "XDP_UMEM_REG", setsockopt(g.fd, unix.SOL_XDP, unix.XDP_UMEM_REG, unix.XDPUmemReg{Addr: addressOf(mem), Len: uint64(len(mem)), Size: 2048}))
 	for name, option := range map[string]int{
 		"XDP_RX_RING": unix.XDP_RX_RING, "XDP_TX_RING": unix.XDP_TX_RING,
 		"XDP_UMEM_FILL_RING": unix.XDP_UMEM_FILL_RING, "XDP_UMEM_COMPLETION_RING": unix.XDP_UMEM_COMPLETION_RING,
 	} {
-		try(&list, name, unix.SetsockoptInt(g.fd, unix.SOL_XDP, option, 64))
+		addAttempt(&list, name, unix.SetsockoptInt(g.fd, unix.SOL_XDP, option, 64))
 	}
-	try(&list, "connect", unix.Connect(g.fd, &unix.SockaddrXDP{Ifindex: 2}))
-	try(&list, "listen", unix.Listen(g.fd, 1))
+	addAttempt(&list, "connect", unix.Connect(g.fd, &unix.SockaddrXDP{Ifindex: 2}))
+	addAttempt(&list, "listen", unix.Listen(g.fd, 1))
 	_, _, err = unix.Accept(g.fd)
-	try(&list, "accept", err)
-	try(&list, "SO_BINDTODEVICE", unix.SetsockoptString(g.fd, unix.SOL_SOCKET, unix.SO_BINDTODEVICE, "uplink"))
-	try(&list, "SO_MARK", unix.SetsockoptInt(g.fd, unix.SOL_SOCKET, unix.SO_MARK, 1))
-	try(&list, "SO_RCVBUFFORCE", unix.SetsockoptInt(g.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 1<<30))
-	try(&list, "SO_SNDBUFFORCE", unix.SetsockoptInt(g.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, 1<<30))
-	try(&list, "SO_PREFER_BUSY_POLL", unix.SetsockoptInt(g.fd, unix.SOL_SOCKET, unix.SO_PREFER_BUSY_POLL, 1))
-	try(&list, "SO_BUSY_POLL", unix.SetsockoptInt(g.fd, unix.SOL_SOCKET, unix.SO_BUSY_POLL, 1<<20))
+	addAttempt(&list, "accept", err)
+	addAttempt(&list, "SO_BINDTODEVICE", unix.SetsockoptString(g.fd, unix.SOL_SOCKET, unix.SO_BINDTODEVICE, "uplink"))
+	addAttempt(&list, "SO_MARK", unix.SetsockoptInt(g.fd, unix.SOL_SOCKET, unix.SO_MARK, 1))
+	addAttempt(&list, "SO_RCVBUFFORCE", unix.SetsockoptInt(g.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 1<<30))
+	addAttempt(&list, "SO_SNDBUFFORCE", unix.SetsockoptInt(g.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, 1<<30))
+	addAttempt(&list, "SO_PREFER_BUSY_POLL", unix.SetsockoptInt(g.fd, unix.SOL_SOCKET, unix.SO_PREFER_BUSY_POLL, 1))
+	addAttempt(&list, "SO_BUSY_POLL", unix.SetsockoptInt(g.fd, unix.SOL_SOCKET, unix.SO_BUSY_POLL, 1<<20))
 	// SIOCGSKNS would return the network namespace of the socket, in which its port is.
 	for _, ioctl := range []struct {
 		name    string
 		request uint
 	}{{"SIOCGSKNS", unix.SIOCGSKNS}, {"SIOCSIFFLAGS", unix.SIOCSIFFLAGS}, {"SIOCSIFHWADDR", unix.SIOCSIFHWADDR}, {"SIOCETHTOOL", unix.SIOCETHTOOL}, {"SIOCBRADDBR", unix.SIOCBRADDBR}} {
 		fd, err := unix.IoctlRetInt(g.fd, ioctl.request)
-		try(&list, ioctl.name, err)
+		addAttempt(&list, ioctl.name, err)
 		if err == nil && ioctl.request == unix.SIOCGSKNS {
-			try(&list, "setns to the port's namespace", unix.Setns(fd, unix.CLONE_NEWNET))
+			addAttempt(&list, "setns to the port's namespace", unix.Setns(fd, unix.CLONE_NEWNET))
 		}
 	}
 	return list, nil
 })
 
-// adorn sets options that every socket has. The kernel permits them on the attacker's own socket.
-var adorn = teach("adorn", func(a *agent, arg gunArg) (list []attempt, err error) {
-	g := a.guns[arg.Gun]
+// setSocketOptions sets options that every socket has. The kernel permits them on the attacker's own socket.
+var setSocketOptions = newCommand("setSocketOptions", func(a *agent, arg endpointArg) (list []attempt, err error) {
+	g := a.endpoints[arg.Endpoint]
 	dropAll := []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: 0}}
 	program := unix.SockFprog{Len: 1, Filter: &dropAll[0]}
-	try(&list, "SO_ATTACH_FILTER", unix.SetsockoptSockFprog(g.fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &program))
-	try(&list, "SO_LOCK_FILTER", unix.SetsockoptInt(g.fd, unix.SOL_SOCKET, unix.SO_LOCK_FILTER, 1))
-	try(&list, "SO_SNDBUF", unix.SetsockoptInt(g.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 1))
-	try(&list, "SO_RCVBUF", unix.SetsockoptInt(g.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 1))
-	try(&list, "SO_TIMESTAMPING", unix.SetsockoptInt(g.fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPING, unix.SOF_TIMESTAMPING_TX_SOFTWARE|unix.SOF_TIMESTAMPING_SOFTWARE))
-	try(&list, "SO_LINGER", unix.SetsockoptLinger(g.fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1, Linger: 3600}))
-	try(&list, "SO_PRIORITY", unix.SetsockoptInt(g.fd, unix.SOL_SOCKET, unix.SO_PRIORITY, 6))
-	try(&list, "SO_REUSEPORT", unix.SetsockoptInt(g.fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1))
-	try(&list, "shutdown", unix.Shutdown(g.fd, unix.SHUT_RDWR))
+	addAttempt(&list, "SO_ATTACH_FILTER", unix.SetsockoptSockFprog(g.fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &program))
+	addAttempt(&list, "SO_LOCK_FILTER", unix.SetsockoptInt(g.fd, unix.SOL_SOCKET, unix.SO_LOCK_FILTER, 1))
+	addAttempt(&list, "SO_SNDBUF", unix.SetsockoptInt(g.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 1))
+	addAttempt(&list, "SO_RCVBUF", unix.SetsockoptInt(g.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 1))
+	addAttempt(&list, "SO_TIMESTAMPING", unix.SetsockoptInt(g.fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPING, unix.SOF_TIMESTAMPING_TX_SOFTWARE|unix.SOF_TIMESTAMPING_SOFTWARE))
+	addAttempt(&list, "SO_LINGER", unix.SetsockoptLinger(g.fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1, Linger: 3600}))
+	addAttempt(&list, "SO_PRIORITY", unix.SetsockoptInt(g.fd, unix.SOL_SOCKET, unix.SO_PRIORITY, 6))
+	addAttempt(&list, "SO_REUSEPORT", unix.SetsockoptInt(g.fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1))
+	addAttempt(&list, "shutdown", unix.Shutdown(g.fd, unix.SHUT_RDWR))
 	runtime.KeepAlive(dropAll)
 	return list, nil
 })
 
 func socketCases() []attackCase {
 	return []attackCase{
-		{"rebind the XSK", "bind, XDP_UMEM_REG, new rings, connect, SO_BINDTODEVICE, SO_MARK, SIOCGSKNS and other ioctls on the granted socket", func(s *scene) {
+		{"rebind the XSK", "bind, XDP_UMEM_REG, new rings, connect, SO_BINDTODEVICE, SO_MARK, SIOCGSKNS and other ioctls on the granted socket", func(s *caseRun) {
 			t := s.target(endpoint.Request{})
-			s.allRefused(rebind.do(s, t.actor, gunArg{t.Gun}), "SO_BUSY_POLL", "SO_PREFER_BUSY_POLL")
-			t.answers(s)
+			s.allRefused(rebindSocket.do(s, t.agentProcess, endpointArg{t.Endpoint}), "SO_BUSY_POLL", "SO_PREFER_BUSY_POLL")
+			t.wantAnswers(s)
 		}},
-		{"options of the XSK", "filters that drop everything, tiny buffers, time stamps, shutdown: it is the owner's own socket", func(s *scene) {
+		{"options of the XSK", "filters that drop everything, tiny buffers, time stamps, shutdown: it is the owner's own socket", func(s *caseRun) {
 			t := s.target(endpoint.Request{})
 			worked := 0
-			list := adorn.do(s, t.actor, gunArg{t.Gun})
+			list := setSocketOptions.do(s, t.agentProcess, endpointArg{t.Endpoint})
 			for _, a := range list {
 				if a.Errno == "" {
 					worked++
 				}
 			}
 			s.row.note("%d of %d worked", worked, len(list))
-			t.flood(100)
+			t.sendTo(100)
 		}},
 	}
 }

@@ -26,12 +26,12 @@
 // At the end the suite prints a table: each case, what was done, and what
 // happened.
 //
-// In [TestFromTheWire] host B is the attacker: it sends fragments, extension headers, neighbour
+// In [TestAttacksFromTheWire] host B is the attacker: it sends fragments, extension headers, neighbour
 // discovery and ICMP errors to a stack of ours, whose services host B's kernel uses meanwhile.
 // Each frame must be counted under its reason.
 //
 // The other tests compare numbers: [TestTenMillionFrames], whose counters have to
-// add up, [TestCycles], after which all resources are released,
+// add up, [TestResourcesAreReleased], after which all resources are released,
 // [TestRestartsUnderTraffic] and [TestManyEndpoints].
 //
 // Without -attack.long all of them run in a short form. They need root and AF_XDP

@@ -17,40 +17,40 @@ import (
 	"github.com/unet-go/unet/test/internal/unetd"
 )
 
-// barrageArg is a frame to send many times.
-type barrageArg struct {
-	Gun, Frames int
-	Frame       []byte
+// repeatArg is a frame to send many times.
+type repeatArg struct {
+	Endpoint, Frames int
+	Frame            []byte
 }
 
-// barrage sends as fast as the kernel accepts frames.
-var barrage = teach("barrage", func(a *agent, arg barrageArg) (fired, error) {
-	return a.guns[arg.Gun].fire(func(yield func(shot) bool) {
+// sendRepeatedly sends as fast as the kernel accepts frames.
+var sendRepeatedly = newCommand("sendRepeatedly", func(a *agent, arg repeatArg) (sendResult, error) {
+	return a.endpoints[arg.Endpoint].send(func(yield func(outFrame) bool) {
 		for range arg.Frames {
-			if !yield(shot{Frame: arg.Frame}) {
+			if !yield(outFrame{Frame: arg.Frame}) {
 				return
 			}
 		}
 	})
 })
 
-// grabArg is a tag with a wildcard, and how often to claim it.
-type grabArg struct {
-	Gun, Times int
-	Tag        endpoint.Tag
+// claimManyArg is a tag with a wildcard, and how often to claim it.
+type claimManyArg struct {
+	Endpoint, Times int
+	Tag             endpoint.Tag
 }
 
-// grabbed is how many claims were granted, and why the next was not.
-type grabbed struct {
+// claimedMany is how many claims were granted, and why the next was not.
+type claimedMany struct {
 	Claims int
 	Why    string
 }
 
-// grab claims until it is refused.
-var grab = teach("grab", func(a *agent, arg grabArg) (g grabbed, err error) {
+// claimMany claims until it is refused.
+var claimMany = newCommand("claimMany", func(a *agent, arg claimManyArg) (g claimedMany, err error) {
 	for ; g.Claims < arg.Times; g.Claims++ {
 		ctx, cancel := timeout()
-		_, err := a.guns[arg.Gun].lease.Claim(ctx, arg.Tag)
+		_, err := a.endpoints[arg.Endpoint].lease.Claim(ctx, arg.Tag)
 		cancel()
 		if err != nil {
 			g.Why = err.Error()
@@ -60,17 +60,17 @@ var grab = teach("grab", func(a *agent, arg grabArg) (g grabbed, err error) {
 	return g, nil
 })
 
-// tease opens a segment by O_PATH, closes everything else, and then repeatedly opens
+// reopenSegment opens a segment by O_PATH, closes everything else, and then repeatedly opens
 // and closes it. A process that has a lease of the file (F_SETLEASE), as unetd does,
 // gets a signal by that.
-var tease = teach("tease", func(a *agent, arg keepArg) (opens int, err error) {
-	g := a.guns[arg.Gun]
+var reopenSegment = newCommand("reopenSegment", func(a *agent, arg keepArg) (opens int, err error) {
+	g := a.endpoints[arg.Endpoint]
 	path, err := unix.Open(procFD(int(g.grant.Segment.Fd())), unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return 0, err
 	}
 	defer unix.Close(path)
-	if err := errors.Join(g.lease.Close(), g.letGo()); err != nil {
+	if err := errors.Join(g.lease.Close(), g.close()); err != nil {
 		return 0, err
 	}
 	for end := time.Now().Add(500 * time.Millisecond); time.Now().Before(end); opens++ {
@@ -82,43 +82,43 @@ var tease = teach("tease", func(a *agent, arg keepArg) (opens int, err error) {
 	return opens, nil
 })
 
-func floodCases(armed *shooter) []attackCase {
+func floodCases(attacker *attacker) []attackCase {
 	to := func(etherType int, rest ...[]byte) []byte { return ether(linkB, linkA, etherType, rest...) }
 	return []attackCase{
-		{"flood of forged frames", "two processes send forged frames as fast as they can", func(s *scene) {
-			s.barrage(lengthOf(2_000_000, 300_000, 30_000), func(t *target, m []byte) []byte {
+		{"flood of forged frames", "two processes send forged frames as fast as they can", func(s *caseRun) {
+			s.sendFromTwo(lengthOf(2_000_000, 300_000, 30_000), func(t *target, m []byte) []byte {
 				return to(typeIPv4, ipv4(hostA, hostB, protocolUDP, udp(neighbourPort, discard, mark(forged, 0))))
 			})
 		}},
-		{"flood of lawful frames", "two processes send lawful frames to host B as fast as they can", func(s *scene) {
-			s.barrage(lengthOf(100_000, 50_000, 10_000), func(t *target, m []byte) []byte {
+		{"flood of permitted frames", "two processes send permitted frames to host B as fast as they can", func(s *caseRun) {
+			s.sendFromTwo(lengthOf(100_000, 50_000, 10_000), func(t *target, m []byte) []byte {
 				return to(typeIPv4, ipv4(hostA, hostB, protocolUDP, udp(t.port, discard, m)))
 			})
 		}},
-		{"flood at a limit", "a user with a limit of 10,000 packets a second sends lawful frames as fast as it can, by all four endpoints that it may have", func(s *scene) {
+		{"flood at a limit", "a user with a limit of 10,000 packets a second sends permitted frames as fast as it can, by all four endpoints that it may have", func(s *caseRun) {
 			s.floodAtLimit(lengthOf(200_000, 50_000, 10_000))
 		}},
-		{"ICMP errors about others' traffic", "every ICMP type and code, quoting the neighbour's and the kernel's packets to host B: in host B's name, and in the attacker's own; and errors that it may send, about packets to itself", func(s *scene) {
-			forgeErrors(s, armed)
+		{"ICMP errors about others' traffic", "every ICMP type and code, quoting the neighbour's and the kernel's packets to host B: in host B's name, and in the attacker's own; and errors that it may send, about packets to itself", func(s *caseRun) {
+			forgeErrors(s, attacker)
 		}},
-		{"blocks of ports", "claimed by all endpoints that a user may have, until unetd refuses; each is 64 sockets in unetd", func(s *scene) {
-			a := cast(s, s.pair.A, attackerID)
+		{"blocks of ports", "claimed by all endpoints that a user may have, until unetd refuses; each is 64 sockets in unetd", func(s *caseRun) {
+			a := startAgent(s, s.pair.A, attackerID)
 			blocks, whys := 0, map[string]int{}
 			for range attackerEndpoints {
-				g, err := openGun.try(a, openArg{s.unetd.Socket, endpoint.Request{}})
+				g, err := openEndpoint.try(a, openArg{s.unetd.Socket, endpoint.Request{}})
 				if err != nil {
 					break // all that it may have
 				}
-				got := grab.do(s, a, grabArg{g.Gun, lengthOf(2000, 2000, 10), endpoint.UDPTag(netip.AddrPortFrom(hostA, 0)).AsBlock()})
+				got := claimMany.do(s, a, claimManyArg{g.Endpoint, lengthOf(2000, 2000, 10), endpoint.UDPTag(netip.AddrPortFrom(hostA, 0)).AsBlock()})
 				blocks += got.Claims
 				whys[got.Why]++
 			}
 			s.row.note("%d blocks, then %s; unetd has %d descriptors", blocks, countsText(whys), descriptorsOf(s, s.unetd.PID()))
 			// The neighbour's next requests show whether there is room for others.
 		}},
-		{"tease unetd with file leases", "a segment's memfd is opened and closed without end after the lease's end, while unetd asks whether somebody has it", func(s *scene) {
-			t := s.targetOf(s.outcast(), endpoint.Request{}) // the user of the case before may still have all its endpoints
-			n := tease.do(s, t.actor, keepArg{Gun: t.Gun})
+		{"segment opened again after the lease", "a segment's memfd is opened and closed repeatedly for half a second after the end of the lease, while unetd asks by a file lease whether a process has it", func(s *caseRun) {
+			t := s.targetOf(s.freshAttacker(), endpoint.Request{}) // the user of the case before may still have all its endpoints
+			n := reopenSegment.do(s, t.agentProcess, keepArg{Endpoint: t.Endpoint})
 			s.row.note("%d opens", n)
 		}},
 	}
@@ -126,8 +126,8 @@ func floodCases(armed *shooter) []attackCase {
 
 // forgeErrors sends ICMP errors that would harm others' connections if they were
 // accepted: a path MTU of 68, unreachable hosts and ports.
-func forgeErrors(s *scene, armed *shooter) {
-	others, own := s.forge("tx_forged_addr", "tx_forged_quote"), s.forge("tx_forged_quote", "tx_infrastructure")
+func forgeErrors(s *caseRun, attacker *attacker) {
+	others, own := s.forged("tx_forged_addr", "tx_forged_quote"), s.forged("tx_forged_quote", "tx_infrastructure")
 	home := func(etherType int, rest ...[]byte) []byte { return ether(linkA, linkA, etherType, rest...) }
 	for _, quote := range [][]byte{
 		ipv4(hostA, hostB, protocolUDP, udp(neighbourPort, kernelPort, make([]byte, 64))),
@@ -151,18 +151,18 @@ func forgeErrors(s *scene, armed *shooter) {
 			own.add(home(typeIPv6, ipv6(attackerAddr6, hostA6, protocolICMPv6, m, own.mark())))
 		}
 	}
-	others.fire(armed)
-	own.fire(armed)
+	others.send(attacker)
+	own.send(attacker)
 
 	// A host may reject what was sent to it.
-	v := s.allow()
+	v := s.permitted()
 	for kind, code := range map[byte]byte{3: 3, 11: 1, 12: 0} {
 		m := icmp4(kind, code, ipv4(hostB, attackerAddr, protocolUDP, udp(kernelPort, discard, v.mark())))
 		v.add(ether(linkB, linkA, typeIPv4, ipv4(attackerAddr, hostB, protocolICMP, m)))
 	}
 	m := icmp6(attackerAddr6, hostB6, 1, 4, be32(0), ipv6(hostB6, attackerAddr6, protocolUDP, udp(kernelPort, discard, v.mark())))
 	v.add(ether(linkB, linkA, typeIPv6, ipv6(attackerAddr6, hostB6, protocolICMPv6, m)))
-	v.fire(armed)
+	v.send(attacker)
 }
 
 // icmp4 is a message with a correct checksum and an MTU of 68.
@@ -174,8 +174,8 @@ func icmp4(kind, code byte, rest ...[]byte) []byte {
 
 func procFD(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
 
-// barrage has two attackers send frames at once.
-func (s *scene) barrage(frames int, frame func(t *target, m []byte) []byte) {
+// sendFromTwo has two attackers send frames at once.
+func (s *caseRun) sendFromTwo(frames int, frame func(t *target, m []byte) []byte) {
 	s.Helper()
 	var sending sync.WaitGroup
 	var targets []*target
@@ -184,9 +184,9 @@ func (s *scene) barrage(frames int, frame func(t *target, m []byte) []byte) {
 	}
 	begin := time.Now()
 	for _, t := range targets {
-		m := mark(legal, s.volley())
+		m := mark(legal, s.newBatch())
 		sending.Go(func() {
-			if r, err := barrage.try(t.actor, barrageArg{t.Gun, frames, frame(t, m)}); err != nil || r.Errno != "" {
+			if r, err := sendRepeatedly.try(t.agentProcess, repeatArg{t.Endpoint, frames, frame(t, m)}); err != nil || r.Errno != "" {
 				s.Errorf("barrage: %s, %v", r.Errno, err)
 			}
 		})
@@ -197,20 +197,20 @@ func (s *scene) barrage(frames int, frame func(t *target, m []byte) []byte) {
 
 // floodAtLimit sends frames by all endpoints of a limited user. What reaches host B is at most what the limit permits
 // in the time that it took.
-func (s *scene) floodAtLimit(frames int) {
+func (s *caseRun) floodAtLimit(frames int) {
 	s.Helper()
 	const endpoints = 4
 	var targets []*target
 	for range endpoints {
 		targets = append(targets, s.targetOf(limitedID, endpoint.Request{}))
 	}
-	number := s.volley()
+	number := s.newBatch()
 	before, begin := s.counters(s), time.Now()
 	var sending sync.WaitGroup
 	for _, t := range targets {
 		frame := ether(linkB, linkA, typeIPv4, ipv4(hostA, hostB, protocolUDP, udp(t.port, discard, mark(legal, number))))
 		sending.Go(func() {
-			if r, err := barrage.try(t.actor, barrageArg{t.Gun, frames, frame}); err != nil || r.Errno != "" {
+			if r, err := sendRepeatedly.try(t.agentProcess, repeatArg{t.Endpoint, frames, frame}); err != nil || r.Errno != "" {
 				s.Errorf("barrage: %s, %v", r.Errno, err)
 			}
 		})
@@ -221,7 +221,7 @@ func (s *scene) floodAtLimit(frames int) {
 		counts := since(before, s.counters(s))
 		refused = int(counts["tx_rate_endpoint"] + counts["tx_rate_user"])
 		lost = int(counts["lost_port_backlog"] + counts["lost_port_redirect"])
-		passed = s.ear.legalFrames(number)
+		passed = s.capture.legalFrames(number)
 		return passed+refused+lost >= endpoints*frames
 	})
 	took := time.Since(begin)
@@ -233,8 +233,8 @@ func (s *scene) floodAtLimit(frames int) {
 }
 
 // superCases are attacks from the wire on the work that the host does for endpoints.
-func superCases(armed *shooter) []attackCase {
-	return []attackCase{{"super-frames of many parts", "host B sends frames of 60 kB to the attacker's endpoint, to be cut into parts of 1 byte and of 512", func(s *scene) {
+func superCases(attacker *attacker) []attackCase {
+	return []attackCase{{"super-frames of many parts", "host B sends frames of 60 kB to the attacker's endpoint, to be cut into parts of 1 byte and of 512", func(s *caseRun) {
 		peer, err := s.pair.B.OpenSuper()
 		if err != nil {
 			s.Fatal(err)
@@ -260,6 +260,6 @@ func superCases(armed *shooter) []attackCase {
 		}) || many != uint64(n) || cut != uint64(n) {
 			s.Errorf("of %d frames of each size: %d of too many parts, %d cut, or dropped because the cutter was busy", n, many, cut)
 		}
-		drain.do(s, armed.actor, gunArg{armed.Gun})
+		drain.do(s, attacker.agentProcess, endpointArg{attacker.Endpoint})
 	}}}
 }

@@ -36,7 +36,7 @@ const (
 	protocolICMPv6 = 58
 )
 
-// A mark in a frame is for the capture: the volley to which the frame belongs, and
+// A mark in a frame is for the capture: the batch to which the frame belongs, and
 // whether the mux should let it through.
 const (
 	markText = "unet-attack-mark:"
@@ -47,9 +47,9 @@ const (
 )
 
 // mark makes one. It is the payload of a frame, or follows the payload.
-func mark(verdict byte, volley uint32) []byte {
+func mark(verdict byte, batch uint32) []byte {
 	b := append([]byte(markText), verdict)
-	return binary.BigEndian.AppendUint32(b, volley)
+	return binary.BigEndian.AppendUint32(b, batch)
 }
 
 func indexOfMark(frame []byte) int { return bytes.Index(frame, []byte(markText)) }
@@ -62,7 +62,7 @@ func stamp(frame []byte, verdict byte) {
 }
 
 // readMark finds a frame's mark.
-func readMark(frame []byte) (verdict byte, volley uint32, ok bool) {
+func readMark(frame []byte) (verdict byte, batch uint32, ok bool) {
 	i := indexOfMark(frame)
 	if i < 0 || i+markLen > len(frame) {
 		return 0, 0, false

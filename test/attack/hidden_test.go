@@ -10,11 +10,11 @@ import (
 )
 
 // hiddenCases try to hide the headers of a frame from the mux.
-func hiddenCases(armed *shooter) []attackCase {
+func hiddenCases(attacker *attacker) []attackCase {
 	to := func(etherType int, rest ...[]byte) []byte { return ether(linkB, linkA, etherType, rest...) }
 	return []attackCase{
-		{"IPv4 fragments of a shared address", "first, middle and last fragments at many offsets, from the attacker's and from the neighbour's port", func(s *scene) {
-			v := s.forge("tx_forged_addr", "tx_forged_tag")
+		{"IPv4 fragments of a shared address", "first, middle and last fragments at many offsets, from the attacker's and from the neighbour's port", func(s *caseRun) {
+			v := s.forged("tx_forged_addr", "tx_forged_tag")
 			for _, port := range []int{attackerPort, neighbourPort, kernelPort} {
 				for _, protocol := range []byte{protocolUDP, protocolTCP, protocolICMP} {
 					for _, fragment := range []int{0x2000, 0x2001, 1, 2, 3, 0x1fff, 0x3fff, 0xa000, 0x8001} {
@@ -24,19 +24,19 @@ func hiddenCases(armed *shooter) []attackCase {
 					}
 				}
 			}
-			v.fire(armed)
+			v.send(attacker)
 		}},
-		{"fragments of an owned address", "all offsets of IPv4 and IPv6 fragments: whoever holds the owned address may send them", func(s *scene) {
-			v := s.forge()
+		{"fragments of an owned address", "all offsets of IPv4 and IPv6 fragments: whoever holds the owned address may send them", func(s *caseRun) {
+			v := s.forged()
 			packet := ipv4(attackerAddr, hostB, protocolUDP, udp(attackerPort, discard, v.mark()))
-			v.sweep(armed, to(typeIPv4, packet), atNetwork+6, 2, 0, 0x3fff, [2]uint64{0, 0x3fff})
-			v = s.forge()
+			v.sweep(attacker, to(typeIPv4, packet), atNetwork+6, 2, 0, 0x3fff, [2]uint64{0, 0x3fff})
+			v = s.forged()
 			fragment := join([]byte{protocolUDP, 0}, be16(0), be32(7))
 			packet = ipv6(attackerAddr6, hostB6, 44, fragment, udp(attackerPort, discard, v.mark()))
-			v.sweep(armed, to(typeIPv6, packet), atTransport6+2, 2, 0, 0x3fff, [2]uint64{0, 0x3fff})
+			v.sweep(attacker, to(typeIPv6, packet), atTransport6+2, 2, 0, 0x3fff, [2]uint64{0, 0x3fff})
 		}},
-		{"IPv4 options", "options of every length before the neighbour's and the attacker's port of the shared address, source routes among them", func(s *scene) {
-			v := s.forge("tx_forged_addr", "tx_forged_tag")
+		{"IPv4 options", "options of every length before the neighbour's and the attacker's port of the shared address, source routes among them", func(s *caseRun) {
+			v := s.forged("tx_forged_addr", "tx_forged_tag")
 			for _, port := range []int{attackerPort, neighbourPort} {
 				for words := 1; words <= 10; words++ {
 					for _, option := range []byte{0, 1, 7, 0x83, 0x89, 0x94} { // end, no-op, record route, source routes, router alert
@@ -50,15 +50,15 @@ func hiddenCases(armed *shooter) []attackCase {
 					}
 				}
 			}
-			v.fire(armed)
+			v.send(attacker)
 		}},
-		{"IPv6 extension headers", "every extension header, up to three deep, before forged ports, neighbour and router advertisements, from own and shared addresses", func(s *scene) {
-			v := s.forge("tx_bad_header", "tx_forged_addr", "tx_forged_nd")
+		{"IPv6 extension headers", "every extension header, up to three deep, before forged ports, neighbour and router advertisements, from own and shared addresses", func(s *caseRun) {
+			v := s.forged("tx_bad_header", "tx_forged_addr", "tx_forged_nd")
 			forgeExtended(v)
-			v.fire(armed)
+			v.send(attacker)
 		}},
-		{"neighbour discovery in IPv6 fragments", "solicitations and advertisements, true ones too, in atomic fragments and in two pieces (RFC 6980)", func(s *scene) {
-			v := s.forge("tx_forged_nd", "tx_forged_addr", "tx_bad_header")
+		{"neighbour discovery in IPv6 fragments", "solicitations and advertisements, true ones too, in atomic fragments and in two pieces (RFC 6980)", func(s *caseRun) {
+			v := s.forged("tx_forged_nd", "tx_forged_addr", "tx_bad_header")
 			for _, target := range []path{{attackerAddr6, attackerAddr6}, {attackerAddr6, neighbourAddr6}, {hostA6, hostA6}} {
 				for _, more := range []byte{0, 1} {
 					nd := icmp6(target.src, hostB6, neighbourAdvert, 0, []byte{0x60, 0, 0, 0}, target.dst.AsSlice(), linkOption(2, linkA))
@@ -67,30 +67,30 @@ func hiddenCases(armed *shooter) []attackCase {
 					v.add(to(typeIPv6, ipv6(target.src, hostB6, 44, []byte{44, 0, 0, more, 0, 0, 0, 7}, []byte{protocolICMPv6, 0, 0, 0, 0, 0, 0, 8}, nd), v.mark()))
 				}
 			}
-			v.fire(armed)
+			v.send(attacker)
 		}},
-		{"headers over several descriptors", "forged and lawful frames of every kind, cut into descriptors at every place in their headers, and into single bytes", func(s *scene) {
-			v := s.forge(append(drops, "tx_forged_link")...)
-			for _, k := range lawful(v.mark()) {
-				lie := edit(k.frame, k.source, k.frame[k.source]^1, k.frame[k.source+1]^0x40)
+		{"headers over several descriptors", "forged and permitted frames of every kind, cut into descriptors at every place in their headers, and into single bytes", func(s *caseRun) {
+			v := s.forged(append(drops, "tx_forged_link")...)
+			for _, k := range permittedFrames(v.mark()) {
+				forgedFrame := edit(k.frame, k.source, k.frame[k.source]^1, k.frame[k.source+1]^0x40)
 				for cut := 1; cut < k.headers; cut++ {
-					v.addCut(lie, cut)
+					v.addCut(forgedFrame, cut)
 					v.addCut(edit(k.frame, 11, 0x66), cut)
 				}
-				v.addCut(lie, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16)
-				v.addCut(lie, 14, 34, 42)
+				v.addCut(forgedFrame, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16)
+				v.addCut(forgedFrame, 14, 34, 42)
 			}
-			v.fire(armed)
+			v.send(attacker)
 
-			// The kernel joins the pieces again, so a lawful frame in pieces is lawful.
-			v = s.forge(drops...)
+			// The kernel joins the pieces again, so a permitted frame in pieces is permitted.
+			v = s.forged(drops...)
 			before := s.counters(s)
-			for _, k := range lawful(mark(legal, v.number)) {
+			for _, k := range permittedFrames(mark(legal, v.number)) {
 				for cut := 1; cut < k.headers; cut++ {
 					v.addCut(k.frame, cut)
 				}
 			}
-			result := fire.do(s, armed.actor, fireArg{armed.Gun, v.shots})
+			result := sendFrames.do(s, attacker.agentProcess, sendArg{attacker.Endpoint, v.frames})
 			var dropped uint64
 			if !unetd.Eventually(func() bool {
 				dropped = 0
@@ -99,40 +99,40 @@ func hiddenCases(armed *shooter) []attackCase {
 						dropped += n
 					}
 				}
-				return dropped+uint64(s.ear.legalFrames(v.number)) == result.Frames
+				return dropped+uint64(s.capture.legalFrames(v.number)) == result.Frames
 			}) {
-				s.Errorf("of %d lawful frames in pieces %d were dropped and %d arrived", result.Frames, dropped, s.ear.legalFrames(v.number))
+				s.Errorf("of %d permitted frames in pieces %d were dropped and %d arrived", result.Frames, dropped, s.capture.legalFrames(v.number))
 			}
-			s.row.note("lawful frames in pieces: %d left, %d dropped", s.ear.legalFrames(v.number), dropped)
-			drain.do(s, armed.actor, gunArg{armed.Gun})
+			s.row.note("permitted frames in pieces: %d left, %d dropped", s.capture.legalFrames(v.number), dropped)
+			drain.do(s, attacker.agentProcess, endpointArg{attacker.Endpoint})
 		}},
-		{"a frame that changes while it is sent", "one thread sends, another one flips the source between own and neighbour's, in one descriptor and in two", func(s *scene) {
+		{"a frame that changes while it is sent", "one thread sends, another one flips the source between own and neighbour's, in one descriptor and in two", func(s *caseRun) {
 			for _, cut := range []int{0, 60} {
 				before := s.counters(s)
-				number := s.volley()
+				number := s.newBatch()
 				frames := lengthOf(400_000, 40_000, 10_000)
-				result := flicker.do(s, armed.actor, flickerArg{armed.Gun, frames, cut,
+				result := sendWhileChanging.do(s, attacker.agentProcess, changingArg{attacker.Endpoint, frames, cut,
 					to(typeIPv4, ipv4(hostA, hostB, protocolUDP, udp(attackerPort, discard, mark(legal, number)))), atTransport4, neighbourPort ^ attackerPort})
 				var counts map[string]uint64
 				dropped := func() (n uint64) {
 					counts = since(before, s.counters(s))
 					return counts["tx_forged_tag"] + counts["tx_forged_addr"] // with one byte of each, the port is neither of both
 				}
-				if !unetd.Eventually(func() bool { return dropped()+uint64(s.ear.legalFrames(number)) == result.Frames }) {
-					s.Errorf("%d frames: %d left the uplink, %v", result.Frames, s.ear.legalFrames(number), counts)
+				if !unetd.Eventually(func() bool { return dropped()+uint64(s.capture.legalFrames(number)) == result.Frames }) {
+					s.Errorf("%d frames: %d left the uplink, %v", result.Frames, s.capture.legalFrames(number), counts)
 				}
-				s.row.note("%d frames in %d descriptors: %d left with the true port, %d were dropped", result.Frames, min(cut, 1)+1, s.ear.legalFrames(number), dropped())
-				drain.do(s, armed.actor, gunArg{armed.Gun})
+				s.row.note("%d frames in %d descriptors: %d left with the true port, %d were dropped", result.Frames, min(cut, 1)+1, s.capture.legalFrames(number), dropped())
+				drain.do(s, attacker.agentProcess, endpointArg{attacker.Endpoint})
 			}
 		}},
 	}
 }
 
 // forgeExtended adds packets whose forged headers are behind extension headers.
-func forgeExtended(v *volley) {
+func forgeExtended(v *batch) {
 	m := v.mark()
 	for _, src := range []path{{attackerAddr6, hostB6}, {hostA6, hostB6}} {
-		lies := map[byte][][]byte{
+		forgedPayloads := map[byte][][]byte{
 			protocolUDP: {udp(neighbourPort, discard, m)},
 			protocolTCP: {tcp(neighbourPort, discard, m)},
 			protocolICMPv6: {
@@ -142,8 +142,8 @@ func forgeExtended(v *volley) {
 			},
 		}
 		extensions := []byte{0, 43, 51, 60, 135, 139, 140, 253, 254}
-		for last, payloads := range lies {
-			for _, lie := range payloads {
+		for last, payloads := range forgedPayloads {
+			for _, payload := range payloads {
 				for _, first := range extensions {
 					for _, second := range append(extensions, 44, last) {
 						header := func(next byte) []byte { return []byte{next, 0, 1, 4, 0, 0, 0, 0} }
@@ -154,9 +154,9 @@ func forgeExtended(v *volley) {
 						case second != last:
 							chain = join(chain, header(60), header(last))
 						}
-						v.add(ether(linkB, linkA, typeIPv6, ipv6(src.src, src.dst, first, chain, lie), m))
+						v.add(ether(linkB, linkA, typeIPv6, ipv6(src.src, src.dst, first, chain, payload), m))
 						// And behind a fragment header, which the holder of an owned address may send.
-						v.add(ether(linkB, linkA, typeIPv6, ipv6(src.src, src.dst, 44, []byte{first, 0, 0, 0, 0, 0, 0, 9}, chain, lie), m))
+						v.add(ether(linkB, linkA, typeIPv6, ipv6(src.src, src.dst, 44, []byte{first, 0, 0, 0, 0, 0, 0, 9}, chain, payload), m))
 					}
 				}
 			}
@@ -164,19 +164,19 @@ func forgeExtended(v *volley) {
 	}
 }
 
-// flickerArg is a frame of which two bytes change while it is sent.
-type flickerArg struct {
-	Gun, Frames, Cut int
-	Frame            []byte
-	At               int
-	Flip             int // what the bytes are XORed with
+// changingArg is a frame of which two bytes change while it is sent.
+type changingArg struct {
+	Endpoint, Frames, Cut int
+	Frame                 []byte
+	At                    int
+	Flip                  int // what the bytes are XORed with
 }
 
-// flicker sends a frame repeatedly from one place in the segment while another
+// sendWhileChanging sends a frame repeatedly from one place in the segment while another
 // thread changes it there.
-var flicker = teach("flicker", func(a *agent, arg flickerArg) (fired, error) {
-	g := a.guns[arg.Gun]
-	a.repeat(func(_ <-chan struct{}) error {
+var sendWhileChanging = newCommand("sendWhileChanging", func(a *agent, arg changingArg) (sendResult, error) {
+	g := a.endpoints[arg.Endpoint]
+	a.repeatTask(func(_ <-chan struct{}) error {
 		for at := uint32(g.grant.Geometry.Prefilled()); at < g.grant.Geometry.FrameCount; at++ {
 			xor16(g.mem[uint64(at)*uint64(g.grant.Geometry.FrameSize)+uint64(arg.At):], uint16(arg.Flip))
 		}
@@ -186,17 +186,17 @@ var flicker = teach("flicker", func(a *agent, arg flickerArg) (fired, error) {
 	if arg.Cut > 0 {
 		cuts = []int{arg.Cut}
 	}
-	result, err := g.fire(func(yield func(shot) bool) {
+	result, err := g.send(func(yield func(outFrame) bool) {
 		for range arg.Frames {
-			if !yield(shot{arg.Frame, cuts}) {
+			if !yield(outFrame{arg.Frame, cuts}) {
 				return
 			}
 		}
 	})
-	p := a.busy[len(a.busy)-1]
+	p := a.tasks[len(a.tasks)-1]
 	close(p.stop)
 	<-p.done
-	a.busy = a.busy[:len(a.busy)-1]
+	a.tasks = a.tasks[:len(a.tasks)-1]
 	return result, errors.Join(err, p.err)
 })
 

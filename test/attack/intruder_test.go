@@ -20,18 +20,18 @@ import (
 	"github.com/unet-go/unet/test/internal/unetd"
 )
 
-// intrudeArg is the process to break into.
-type intrudeArg struct{ PID int }
+// processArg is the process to break into.
+type processArg struct{ PID int }
 
-// intrude tries to reach another process's descriptors and memory.
-var intrude = teach("intrude", func(a *agent, arg intrudeArg) (list []attempt, err error) {
+// accessProcess tries to reach another process's descriptors and memory.
+var accessProcess = newCommand("accessProcess", func(a *agent, arg processArg) (list []attempt, err error) {
 	proc := filepath.Join("/proc", strconv.Itoa(arg.PID))
 	_, err = os.ReadDir(proc + "/fd")
-	try(&list, "list descriptors", err)
+	addAttempt(&list, "list descriptors", err)
 	for fd := range 64 {
 		for _, flags := range []int{unix.O_RDWR, unix.O_RDONLY, unix.O_PATH} {
 			got, err := unix.Open(fmt.Sprintf("%s/fd/%d", proc, fd), flags|unix.O_CLOEXEC, 0)
-			try(&list, fmt.Sprintf("open descriptor %d", fd), err)
+			addAttempt(&list, fmt.Sprintf("open descriptor %d", fd), err)
 			if err == nil {
 				unix.Close(got)
 			}
@@ -45,7 +45,7 @@ var intrude = teach("intrude", func(a *agent, arg intrudeArg) (list []attempt, e
 			}
 			f.Close()
 		}
-		try(&list, "read "+file, err)
+		addAttempt(&list, "read "+file, err)
 	}
 	pidfd, err := unix.PidfdOpen(arg.PID, 0)
 	if err != nil {
@@ -54,73 +54,73 @@ var intrude = teach("intrude", func(a *agent, arg intrudeArg) (list []attempt, e
 	defer unix.Close(pidfd)
 	for fd := range 64 {
 		_, err := unix.PidfdGetfd(pidfd, fd, 0)
-		try(&list, fmt.Sprintf("pidfd_getfd %d", fd), err)
+		addAttempt(&list, fmt.Sprintf("pidfd_getfd %d", fd), err)
 	}
-	try(&list, "setns by pidfd", unix.Setns(pidfd, unix.CLONE_NEWNET))
-	try(&list, "PTRACE_ATTACH", unix.PtraceAttach(arg.PID))
-	try(&list, "PTRACE_SEIZE", unix.PtraceSeize(arg.PID))
+	addAttempt(&list, "setns by pidfd", unix.Setns(pidfd, unix.CLONE_NEWNET))
+	addAttempt(&list, "PTRACE_ATTACH", unix.PtraceAttach(arg.PID))
+	addAttempt(&list, "PTRACE_SEIZE", unix.PtraceSeize(arg.PID))
 	buf := make([]byte, 8)
 	_, err = unix.ProcessVMReadv(arg.PID, []unix.Iovec{{Base: &buf[0], Len: 8}}, []unix.RemoteIovec{{Base: 0x400000, Len: 8}}, 0)
-	try(&list, "process_vm_readv", err)
+	addAttempt(&list, "process_vm_readv", err)
 	_, err = unix.ProcessVMWritev(arg.PID, []unix.Iovec{{Base: &buf[0], Len: 8}}, []unix.RemoteIovec{{Base: 0x400000, Len: 8}}, 0)
-	try(&list, "process_vm_writev", err)
+	addAttempt(&list, "process_vm_writev", err)
 	for _, signal := range []unix.Signal{0, unix.SIGHUP, unix.SIGTERM, unix.SIGSTOP, unix.SIGKILL, unix.SIGIO} {
-		try(&list, "kill by "+unix.SignalName(signal), unix.Kill(arg.PID, signal))
+		addAttempt(&list, "kill by "+unix.SignalName(signal), unix.Kill(arg.PID, signal))
 	}
 	return list, nil
 })
 
-// meddle tries to reach BPF objects: by their identifiers, and by the pins in a BPF
+// accessBPF tries to reach BPF objects: by their identifiers, and by the pins in a BPF
 // file system whose directory is the agent's descriptor 3.
-var meddle = teach("meddle", func(a *agent, _ nothing) (list []attempt, err error) {
+var accessBPF = newCommand("accessBPF", func(a *agent, _ nothing) (list []attempt, err error) {
 	byID := map[string]uintptr{"program": unix.BPF_PROG_GET_FD_BY_ID, "map": unix.BPF_MAP_GET_FD_BY_ID, "link": unix.BPF_LINK_GET_FD_BY_ID}
 	next := map[string]uintptr{"program": unix.BPF_PROG_GET_NEXT_ID, "map": unix.BPF_MAP_GET_NEXT_ID, "link": unix.BPF_LINK_GET_NEXT_ID}
 	for what := range byID {
 		_, err := bpf(next[what], &[16]uint64{})
-		try(&list, "walk the list of "+what+"s", err)
+		addAttempt(&list, "walk the list of "+what+"s", err)
 		for id := range uint64(500) {
 			_, err := bpf(byID[what], &[16]uint64{id})
-			try(&list, fmt.Sprintf("%s %d", what, id), err)
+			addAttempt(&list, fmt.Sprintf("%s %d", what, id), err)
 		}
 	}
 	_, err = bpf(unix.BPF_MAP_CREATE, &[16]uint64{unix.BPF_MAP_TYPE_HASH | 4<<32, 4 | 1<<32})
-	try(&list, "make a map", err)
+	addAttempt(&list, "make a map", err)
 	const root = "/proc/self/fd/3"
 	_, err = os.ReadDir(root + "/unet")
-	try(&list, "list the pins", err)
+	addAttempt(&list, "list the pins", err)
 	for _, file := range []string{"/maps.debug", "/progs.debug"} {
 		_, err := os.ReadFile(root + file)
-		try(&list, "read "+file, err)
+		addAttempt(&list, "read "+file, err)
 	}
 	for _, dir := range []string{root, root + "/unet"} {
-		try(&list, "make a directory in "+dir, os.Mkdir(dir+"/mine", 0o777))
-		try(&list, "rename in "+dir, os.Rename(dir+"/unet", dir+"/theirs"))
-		try(&list, "remove "+dir, os.Remove(dir+"/unet"))
+		addAttempt(&list, "make a directory in "+dir, os.Mkdir(dir+"/mine", 0o777))
+		addAttempt(&list, "rename in "+dir, os.Rename(dir+"/unet", dir+"/theirs"))
+		addAttempt(&list, "remove "+dir, os.Remove(dir+"/unet"))
 		path := append([]byte(dir+"/tags"), 0)
 		_, err = bpf(unix.BPF_OBJ_GET, &[16]uint64{pathAddress(path)})
-		try(&list, "BPF_OBJ_GET of "+dir+"/tags", err)
+		addAttempt(&list, "BPF_OBJ_GET of "+dir+"/tags", err)
 	}
 	return list, nil
 })
 
 func intruderCases() []attackCase {
 	return []attackCase{
-		{"the neighbour's process", "its descriptors by /proc and pidfd_getfd, its memory, ptrace, its namespaces, signals", func(s *scene) {
-			a := cast(s, s.pair.A, attackerID)
-			s.allRefused(intrude.do(s, a, intrudeArg{s.friend.pid()}))
+		{"the neighbour's process", "its descriptors by /proc and pidfd_getfd, its memory, ptrace, its namespaces, signals", func(s *caseRun) {
+			a := startAgent(s, s.pair.A, attackerID)
+			s.allRefused(accessProcess.do(s, a, processArg{s.neighbour.pid()}))
 		}},
-		{"unetd's process", "the same, of unetd", func(s *scene) {
-			a := cast(s, s.pair.A, attackerID)
-			s.allRefused(intrude.do(s, a, intrudeArg{s.unetd.PID()}))
+		{"unetd's process", "the same, of unetd", func(s *caseRun) {
+			a := startAgent(s, s.pair.A, attackerID)
+			s.allRefused(accessProcess.do(s, a, processArg{s.unetd.PID()}))
 		}},
-		{"BPF objects", "maps, programs and links by identifier; the pins of unetd, in a file system that everybody may enter", func(s *scene) {
-			a := cast(s, s.pair.A, attackerID, s.pins)
-			s.allRefused(meddle.do(s, a, nothing{}))
+		{"BPF objects", "maps, programs and links by identifier; the pins of unetd, in a file system that everybody may enter", func(s *caseRun) {
+			a := startAgent(s, s.pair.A, attackerID, s.pins)
+			s.allRefused(accessBPF.do(s, a, nothing{}))
 		}},
-		{"what crosses with a grant", "all descriptors of a process that has been granted an endpoint: an XSK and a memfd, and nothing else of unetd's", func(s *scene) {
-			a := cast(s, s.pair.A, attackerID)
+		{"what crosses with a grant", "all descriptors of a process that has been granted an endpoint: an XSK and a memfd, and nothing else of unetd's", func(s *caseRun) {
+			a := startAgent(s, s.pair.A, attackerID)
 			before := inventory.do(s, a, nothing{})
-			openGun.do(s, a, openArg{s.unetd.Socket, endpoint.Request{}})
+			openEndpoint.do(s, a, openArg{s.unetd.Socket, endpoint.Request{}})
 			after := inventory.do(s, a, nothing{})
 			for kind, n := range after {
 				switch extra := n - before[kind]; {
@@ -136,11 +136,11 @@ func intruderCases() []attackCase {
 }
 
 // inventory is an agent's own descriptors, by kind.
-var inventory = teach("inventory", func(a *agent, _ nothing) (map[string]int, error) { return descriptorKinds(os.Getpid()) })
+var inventory = newCommand("inventory", func(a *agent, _ nothing) (map[string]int, error) { return descriptorKinds(os.Getpid()) })
 
-// squat makes what unetd is about to make in a BPF file system that everybody may
+// occupyPins makes what unetd is about to make in a BPF file system that everybody may
 // write to, whose directory is the agent's descriptor 3.
-var squat = teach("squat", func(a *agent, how string) (nothing, error) {
+var occupyPins = newCommand("occupyPins", func(a *agent, how string) (nothing, error) {
 	const name = "/proc/self/fd/3/unet"
 	if how == "link" {
 		return nothing{}, os.Symlink("/tmp", name)
@@ -148,9 +148,9 @@ var squat = teach("squat", func(a *agent, how string) (nothing, error) {
 	return nothing{}, os.Mkdir(name, 0o777)
 })
 
-// TestSquattedPins: if every user may write to the BPF file system, another user can have
+// TestPinFolderOfAnotherUserIsRefused: if every user may write to the BPF file system, another user can have
 // made unetd's folder before unetd. unetd must not pin anything there.
-func TestSquattedPins(t *testing.T) {
+func TestPinFolderOfAnotherUserIsRefused(t *testing.T) {
 	for _, how := range []string{"folder", "link"} {
 		t.Run(how, func(t *testing.T) {
 			row := results.add(t, "a "+how+" in place of unetd's pins", "made by the attacker, in a BPF file system of mode 1777, before unetd starts")
@@ -160,7 +160,7 @@ func TestSquattedPins(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer dir.Close()
-			squat.do(t, cast(t, pair.A, attackerID, dir), how)
+			occupyPins.do(t, startAgent(t, pair.A, attackerID, dir), how)
 			socket := filepath.Join(t.TempDir(), "unetd.sock")
 			p := unetd.Start(t, pair.A, netlab.Bound(), unetd.Command(t, "unetd"),
 				"serve", "--interface", pair.A.Interface, "--socket", socket, "--bpffs", netlab.PathTo(dir))
@@ -174,20 +174,20 @@ func TestSquattedPins(t *testing.T) {
 	}
 }
 
-// greed is a tag that an attacker claims, and why the claim has to be refused.
-type greed struct {
+// refusedClaim is a tag that an attacker claims, and why the claim has to be refused.
+type refusedClaim struct {
 	Tag  endpoint.Tag
 	Want error
 }
 
 func policyCases() []attackCase {
 	return []attackCase{
-		{"tags of others", "claims of the neighbour's ports, blocks around them, addresses and message tags, of the kernel's ports and addresses, of ports below 1024", func(s *scene) {
+		{"tags of others", "claims of the neighbour's ports, blocks around them, addresses and message tags, of the kernel's ports and addresses, of ports below 1024", func(s *caseRun) {
 			t := s.target(endpoint.Request{})
 			udp, tcp := endpoint.UDPTag, endpoint.TCPTag
 			at := func(a netip.Addr, port uint16) netip.AddrPort { return netip.AddrPortFrom(a, port) }
 			neighbour := at(hostA, neighbourPort)
-			all := []greed{
+			all := []refusedClaim{
 				{udp(neighbour), endpoint.ErrTagHeld},
 				{udp(neighbour).AsBlock(), endpoint.ErrTagHeld},
 				{tcp(neighbour), endpoint.ErrTagHeld},
@@ -220,7 +220,7 @@ func policyCases() []attackCase {
 			}
 			outcomes := map[string]int{}
 			for _, g := range all {
-				_, err := claim.try(t.actor, claimArg{t.Gun, g.Tag})
+				_, err := claim.try(t.agentProcess, claimArg{t.Endpoint, g.Tag})
 				if !errors.Is(err, g.Want) {
 					s.Errorf("claim of %v: %v, want %v", g.Tag, err, g.Want)
 				}
@@ -229,12 +229,12 @@ func policyCases() []attackCase {
 				}
 			}
 			s.row.note("%d claims: %s", len(all), countsText(outcomes))
-			t.answers(s)
+			t.wantAnswers(s)
 		}},
-		{"more than the policy gives", "a queue of the uplink, a segment of 1 GiB, more memory in all, list and counters, an endpoint for a user whom no rule names", func(s *scene) {
-			a := cast(s, s.pair.A, attackerID)
+		{"more than the policy gives", "a queue of the uplink, a segment of 1 GiB, more memory in all, list and counters, an endpoint for a user whom no rule names", func(s *caseRun) {
+			a := startAgent(s, s.pair.A, attackerID)
 			open := func(what string, req endpoint.Request, want ...error) {
-				_, err := openGun.try(a, openArg{s.unetd.Socket, req})
+				_, err := openEndpoint.try(a, openArg{s.unetd.Socket, req})
 				for _, w := range want {
 					if errors.Is(err, w) {
 						s.row.note("%s: %v", what, err)
@@ -247,15 +247,15 @@ func policyCases() []attackCase {
 			open("1 GiB", endpoint.Request{Geometry: endpoint.Geometry{FrameSize: 4096, FrameCount: 1 << 18}}, endpoint.ErrBusy, os.ErrPermission)
 			open("2^32 bytes", endpoint.Request{Geometry: endpoint.Geometry{FrameCount: 1 << 31}}, endpoint.ErrGeometry)
 			half := endpoint.Request{Geometry: endpoint.Geometry{FrameCount: attackerMemory / 2 / 2048}}
-			if _, err := openGun.try(a, openArg{s.unetd.Socket, half}); err != nil {
+			if _, err := openEndpoint.try(a, openArg{s.unetd.Socket, half}); err != nil {
 				s.Errorf("half of the memory: %v", err)
 			}
 			open("the other half and what others have", half, endpoint.ErrBusy)
-			if _, err := curious.try(a, s.unetd.Socket); !errors.Is(err, os.ErrPermission) {
+			if _, err := readOperatorData.try(a, s.unetd.Socket); !errors.Is(err, os.ErrPermission) {
 				s.Errorf("list and counters: %v, want permission", err)
 			}
-			stranger := cast(s, s.pair.A, strangerID)
-			if _, err := openGun.try(stranger, openArg{s.unetd.Socket, endpoint.Request{}}); !errors.Is(err, os.ErrPermission) {
+			stranger := startAgent(s, s.pair.A, strangerID)
+			if _, err := openEndpoint.try(stranger, openArg{s.unetd.Socket, endpoint.Request{}}); !errors.Is(err, os.ErrPermission) {
 				s.Errorf("an endpoint for a stranger: %v, want permission", err)
 			}
 		}},
@@ -264,18 +264,18 @@ func policyCases() []attackCase {
 
 // claimArg is a tag to claim.
 type claimArg struct {
-	Gun int
-	Tag endpoint.Tag
+	Endpoint int
+	Tag      endpoint.Tag
 }
 
-var claim = teach("claim", func(a *agent, arg claimArg) (endpoint.Tag, error) {
+var claim = newCommand("claim", func(a *agent, arg claimArg) (endpoint.Tag, error) {
 	ctx, cancel := timeout()
 	defer cancel()
-	return a.guns[arg.Gun].lease.Claim(ctx, arg.Tag)
+	return a.endpoints[arg.Endpoint].lease.Claim(ctx, arg.Tag)
 })
 
-// curious requests from unetd what only operators may read.
-var curious = teach("curious", func(a *agent, socket string) (nothing, error) {
+// readOperatorData requests from unetd what only operators may read.
+var readOperatorData = newCommand("readOperatorData", func(a *agent, socket string) (nothing, error) {
 	ctx, cancel := timeout()
 	defer cancel()
 	if _, err := control.List(ctx, socket); err == nil {
@@ -289,47 +289,47 @@ const presentRecord = `{"v":1,"id":1,"op":"present"}`
 
 func presentCases() []attackCase {
 	return []attackCase{
-		{"present what is not one's own", "the neighbour's XSK, which its process has handed over; an own live one, once and twice; the memfd, a UDP socket, /dev/null; none and two", func(s *scene) {
+		{"present what is not one's own", "the neighbour's XSK, which its process has handed over; an own live one, once and twice; the memfd, a UDP socket, /dev/null; none and two", func(s *caseRun) {
 			t := s.target(endpoint.Request{})
-			victim := cast(s, s.pair.A, neighbourID)
-			theirs := openGun.do(s, victim, openArg{s.unetd.Socket, endpoint.Request{}})
+			victim := startAgent(s, s.pair.A, neighbourID)
+			theirs := openEndpoint.do(s, victim, openArg{s.unetd.Socket, endpoint.Request{}})
 			name := fmt.Sprintf("unet-attack-%d", t.pid())
-			await.do(s, t.actor, name)
-			handOver.do(s, victim, handArg{theirs.Gun, name})
-			stolen := borrow.do(s, t.actor, nothing{})
+			listenDescriptors.do(s, t.agentProcess, name)
+			sendDescriptor.do(s, victim, sendDescriptorArg{theirs.Endpoint, name})
+			handedOver := receiveDescriptor.do(s, t.agentProcess, nothing{})
 			var what []string
-			var outcomes []talked
+			var outcomes []conversation
 			for _, c := range []struct {
 				what  string
 				files []int
 			}{
-				{"the neighbour's XSK", []int{stolen}},
-				{"an own live XSK", []int{t.Gun}},
-				{"an own live XSK again", []int{t.Gun}},
-				{"an own live XSK twice at once", []int{t.Gun, t.Gun}},
-				{"own and stolen", []int{t.Gun, stolen}},
+				{"the neighbour's XSK", []int{handedOver}},
+				{"an own live XSK", []int{t.Endpoint}},
+				{"an own live XSK again", []int{t.Endpoint}},
+				{"an own live XSK twice at once", []int{t.Endpoint, t.Endpoint}},
+				{"an own one and the neighbour's", []int{t.Endpoint, handedOver}},
 				{"a UDP socket", []int{udpSocket}},
 				{"a memfd", []int{memfd}},
 				{"/dev/null", []int{anyFile}},
 				{"nothing", nil},
 			} {
 				r := record{Text: presentRecord, Descriptors: c.files}
-				outcome := talk.do(s, t.actor, talkArg{Socket: s.unetd.Socket, Records: []record{r}})
+				outcome := talk.do(s, t.agentProcess, talkArg{Socket: s.unetd.Socket, Records: []record{r}})
 				what, outcomes = append(what, c.what), append(outcomes, outcome)
 			}
-			s.ended(what, outcomes)
+			s.wantEnded(what, outcomes)
 			if !s.leased(theirs.ID) || !s.leased(t.ID) {
 				s.Error("presenting the descriptors has ended a lease")
 			}
-			t.answers(s)
+			t.wantAnswers(s)
 
 			// An XSK that was handed over cannot be presented after its owner's death either.
 			victim.kill()
 			if !unetd.Eventually(func() bool { return !s.leased(theirs.ID) }) {
 				s.Error("the victim's lease has not ended after its death")
 			}
-			outcome := talk.do(s, t.actor, talkArg{Socket: s.unetd.Socket, Records: []record{{Text: presentRecord, Descriptors: []int{stolen}}}})
-			s.ended([]string{"a dead one's XSK"}, []talked{outcome})
+			outcome := talk.do(s, t.agentProcess, talkArg{Socket: s.unetd.Socket, Records: []record{{Text: presentRecord, Descriptors: []int{handedOver}}}})
+			s.wantEnded([]string{"a dead one's XSK"}, []conversation{outcome})
 		}},
 	}
 }

@@ -26,8 +26,8 @@ type attempt struct {
 	Errno string // empty: it worked
 }
 
-// try notes a system call and its error.
-func try(list *[]attempt, what string, err error) {
+// addAttempt notes a system call and its error.
+func addAttempt(list *[]attempt, what string, err error) {
 	a := attempt{What: what}
 	var errno unix.Errno
 	switch {
@@ -42,7 +42,7 @@ func try(list *[]attempt, what string, err error) {
 }
 
 // allRefused checks that no attempt has worked, except for those that may.
-func (s *scene) allRefused(attempts []attempt, mayWork ...string) {
+func (s *caseRun) allRefused(attempts []attempt, mayWork ...string) {
 	s.Helper()
 	refusals := map[string]int{}
 	for _, a := range attempts {
@@ -59,29 +59,29 @@ func (s *scene) allRefused(attempts []attempt, mayWork ...string) {
 	s.row.note("%d attempts: %s", len(attempts), countsText(refusals))
 }
 
-// tamper tries all changes to a segment that its descriptor might allow.
-var tamper = teach("tamper", func(a *agent, arg gunArg) (list []attempt, err error) {
-	g := a.guns[arg.Gun]
+// changeSegment tries all changes to a segment that its descriptor might allow.
+var changeSegment = newCommand("changeSegment", func(a *agent, arg endpointArg) (list []attempt, err error) {
+	g := a.endpoints[arg.Endpoint]
 	fd, size := int(g.grant.Segment.Fd()), g.grant.Geometry.SegmentSize()
-	try(&list, "ftruncate to 0", unix.Ftruncate(fd, 0))
-	try(&list, "ftruncate to half", unix.Ftruncate(fd, size/2))
-	try(&list, "ftruncate to twice its size", unix.Ftruncate(fd, 2*size))
-	try(&list, "fallocate behind the end", unix.Fallocate(fd, 0, size, 1<<20))
-	try(&list, "fallocate collapse", unix.Fallocate(fd, unix.FALLOC_FL_COLLAPSE_RANGE, 0, 1<<20))
-	try(&list, "fallocate insert", unix.Fallocate(fd, unix.FALLOC_FL_INSERT_RANGE, 0, 1<<20))
+	addAttempt(&list, "ftruncate to 0", unix.Ftruncate(fd, 0))
+	addAttempt(&list, "ftruncate to half", unix.Ftruncate(fd, size/2))
+	addAttempt(&list, "ftruncate to twice its size", unix.Ftruncate(fd, 2*size))
+	addAttempt(&list, "fallocate behind the end", unix.Fallocate(fd, 0, size, 1<<20))
+	addAttempt(&list, "fallocate collapse", unix.Fallocate(fd, unix.FALLOC_FL_COLLAPSE_RANGE, 0, 1<<20))
+	addAttempt(&list, "fallocate insert", unix.Fallocate(fd, unix.FALLOC_FL_INSERT_RANGE, 0, 1<<20))
 	_, err = unix.Pwrite(fd, []byte("x"), size)
-	try(&list, "write behind the end", err)
+	addAttempt(&list, "write behind the end", err)
 	for _, seal := range []int{unix.F_SEAL_SHRINK, unix.F_SEAL_GROW, unix.F_SEAL_WRITE, unix.F_SEAL_FUTURE_WRITE, unix.F_SEAL_SEAL, unix.F_SEAL_EXEC} {
 		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seal)
-		try(&list, fmt.Sprintf("add seal %#x", seal), err)
+		addAttempt(&list, fmt.Sprintf("add seal %#x", seal), err)
 	}
 	// The seals apply to the file, so they also hold if it is opened again by its link.
 	again, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", fd), os.O_RDWR|os.O_TRUNC, 0)
-	try(&list, "open anew with O_TRUNC", err)
+	addAttempt(&list, "open anew with O_TRUNC", err)
 	if err == nil {
 		again.Close()
 	}
-	try(&list, "execute", unix.Exec(fmt.Sprintf("/proc/self/fd/%d", fd), []string{"x"}, nil))
+	addAttempt(&list, "execute", unix.Exec(fmt.Sprintf("/proc/self/fd/%d", fd), []string{"x"}, nil))
 	// A mapping beyond the end is granted; an access to it is SIGBUS. If the kernel
 	// reads it in a system call, the error has to be EFAULT.
 	if mem, err := unix.Mmap(fd, size, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err == nil {
@@ -90,7 +90,7 @@ var tamper = teach("tamper", func(a *agent, arg gunArg) (list []attempt, err err
 			return list, pipeErr
 		}
 		_, err := unix.Write(int(w.Fd()), mem)
-		try(&list, "read behind the end", err)
+		addAttempt(&list, "read behind the end", err)
 		r.Close()
 		w.Close()
 		unix.Munmap(mem)
@@ -98,41 +98,41 @@ var tamper = teach("tamper", func(a *agent, arg gunArg) (list []attempt, err err
 	return list, nil
 })
 
-// punch makes holes in a segment. The kernel permits that.
-var punch = teach("punch", func(a *agent, arg gunArg) (list []attempt, err error) {
-	g := a.guns[arg.Gun]
+// punchHoles makes holes in a segment. The kernel permits that.
+var punchHoles = newCommand("punchHoles", func(a *agent, arg endpointArg) (list []attempt, err error) {
+	g := a.endpoints[arg.Endpoint]
 	fd, size := int(g.grant.Segment.Fd()), g.grant.Geometry.SegmentSize()
-	try(&list, "a hole in the middle", unix.Fallocate(fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, size/4, size/2))
-	try(&list, "a hole as large as the segment", unix.Fallocate(fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, size))
-	try(&list, "zero range", unix.Fallocate(fd, unix.FALLOC_FL_ZERO_RANGE|unix.FALLOC_FL_KEEP_SIZE, 0, size))
-	try(&list, "MADV_REMOVE", unix.Madvise(g.mem, unix.MADV_REMOVE))
-	try(&list, "MADV_DONTNEED", unix.Madvise(g.mem, unix.MADV_DONTNEED))
-	try(&list, "mprotect to nothing", unix.Mprotect(g.mem, unix.PROT_NONE))
-	try(&list, "mprotect back", unix.Mprotect(g.mem, unix.PROT_READ|unix.PROT_WRITE))
+	addAttempt(&list, "a hole in the middle", unix.Fallocate(fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, size/4, size/2))
+	addAttempt(&list, "a hole as large as the segment", unix.Fallocate(fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, size))
+	addAttempt(&list, "zero range", unix.Fallocate(fd, unix.FALLOC_FL_ZERO_RANGE|unix.FALLOC_FL_KEEP_SIZE, 0, size))
+	addAttempt(&list, "MADV_REMOVE", unix.Madvise(g.mem, unix.MADV_REMOVE))
+	addAttempt(&list, "MADV_DONTNEED", unix.Madvise(g.mem, unix.MADV_DONTNEED))
+	addAttempt(&list, "mprotect to nothing", unix.Mprotect(g.mem, unix.PROT_NONE))
+	addAttempt(&list, "mprotect back", unix.Mprotect(g.mem, unix.PROT_READ|unix.PROT_WRITE))
 	return list, nil
 })
 
 func memoryCases() []attackCase {
 	return []attackCase{
-		{"resize and reseal the segment", "ftruncate, fallocate, write, seals, opening it anew, executing it, touching what is behind its end", func(s *scene) {
+		{"resize and reseal the segment", "ftruncate, fallocate, write, seals, opening it anew, executing it, touching what is behind its end", func(s *caseRun) {
 			t := s.target(endpoint.Request{})
-			s.allRefused(tamper.do(s, t.actor, gunArg{t.Gun}))
-			t.answers(s)
+			s.allRefused(changeSegment.do(s, t.agentProcess, endpointArg{t.Endpoint}))
+			t.wantAnswers(s)
 		}},
-		{"holes in the segment", "punched by fallocate and madvise, while host B sends 2,000 datagrams into it and its owner sends from it", func(s *scene) {
+		{"holes in the segment", "punched by fallocate and madvise, while host B sends 2,000 datagrams into it and its owner sends from it", func(s *caseRun) {
 			t := s.target(endpoint.Request{})
 			worked := 0
 			for range 20 {
-				t.flood(100)
-				for _, a := range punch.do(s, t.actor, gunArg{t.Gun}) {
+				t.sendTo(100)
+				for _, a := range punchHoles.do(s, t.agentProcess, endpointArg{t.Endpoint}) {
 					if a.Errno == "" {
 						worked++
 					}
 				}
-				v := s.allow() // what leaves is what the kernel finds in the pages that it holds: perhaps nothing
+				v := s.permitted() // what leaves is what the kernel finds in the pages that it holds: perhaps nothing
 				frame := ether(linkB, linkA, typeIPv4, ipv4(hostA, hostB, protocolUDP, udp(t.port, discard, v.mark())))
-				fire.do(s, t.actor, fireArg{t.Gun, []shot{{Frame: frame}}})
-				drain.do(s, t.actor, gunArg{t.Gun})
+				sendFrames.do(s, t.agentProcess, sendArg{t.Endpoint, []outFrame{{Frame: frame}}})
+				drain.do(s, t.agentProcess, endpointArg{t.Endpoint})
 			}
 			s.row.note("%d of 140 calls worked: the segment is its owner's to spoil", worked)
 		}},
@@ -141,13 +141,13 @@ func memoryCases() []attackCase {
 
 // keepArg says what an agent keeps of an endpoint after the end of its lease.
 type keepArg struct {
-	Gun int
-	By  string
+	Endpoint int
+	By       string
 }
 
-// keep ends a lease and closes everything but one thing.
-var keep = teach("keep", func(a *agent, arg keepArg) (nothing, error) {
-	g := a.guns[arg.Gun]
+// keepAfterLease ends a lease and closes everything but one thing.
+var keepAfterLease = newCommand("keepAfterLease", func(a *agent, arg keepArg) (nothing, error) {
+	g := a.endpoints[arg.Endpoint]
 	path := fmt.Sprintf("/proc/self/fd/%d", g.grant.Segment.Fd())
 	var err error
 	switch arg.By {
@@ -191,7 +191,7 @@ var keep = teach("keep", func(a *agent, arg keepArg) (nothing, error) {
 	default:
 		err = fmt.Errorf("BUG: keep by %q", arg.By)
 	}
-	return nothing{}, errors.Join(err, g.lease.Close(), g.letGo())
+	return nothing{}, errors.Join(err, g.lease.Close(), g.close())
 })
 
 // sharer is a process that Close kills.
@@ -221,26 +221,26 @@ func kernelCounts(t testing.TB) bool {
 	return limit.Max >= attackerMemory || caps[0].Effective&(1<<unix.CAP_SYS_RESOURCE) != 0
 }
 
-// holds are the ways to keep resources of a lease after its end.
-var holds = []string{
+// keptThings are the ways to keep resources of a lease after its end.
+var keptThings = []string{
 	"both descriptors", "the XSK", "the mapped rings", "the memfd", "the mapped segment", "the memfd, opened anew to read",
 	"the memfd, opened anew by O_PATH", "a watch of inotify", "a message in a unix socket", ownSocket,
 }
 
 func leftoverCases() (cases []attackCase) {
-	cases = append(cases, attackCase{"after the lease's end", "the owner keeps both descriptors, sends 1,000 lawful frames, waits for datagrams of host B, and presents the XSK", func(s *scene) {
+	cases = append(cases, attackCase{"after the lease's end", "the owner keeps both descriptors, sends 1,000 permitted frames, waits for datagrams of host B, and presents the XSK", func(s *caseRun) {
 		t := s.target(endpoint.Request{})
-		t.answers(s)
-		keep.do(s, t.actor, keepArg{t.Gun, "both descriptors"})
+		t.wantAnswers(s)
+		keepAfterLease.do(s, t.agentProcess, keepArg{t.Endpoint, "both descriptors"})
 		before := s.counters(s)
-		v := s.forge()
+		v := s.forged()
 		frame := ether(linkB, linkA, typeIPv4, ipv4(hostA, hostB, protocolUDP, udp(t.port, discard, v.mark())))
 		for range 1000 {
 			v.add(frame)
 		}
-		result := fire.do(s, t.actor, fireArg{t.Gun, v.shots})
-		t.flood(1000)
-		got := drain.do(s, t.actor, gunArg{t.Gun})
+		result := sendFrames.do(s, t.agentProcess, sendArg{t.Endpoint, v.frames})
+		t.sendTo(1000)
+		got := drain.do(s, t.agentProcess, endpointArg{t.Endpoint})
 		if got.Frames != 0 {
 			s.Errorf("it received %d frames", got.Frames)
 		}
@@ -248,32 +248,32 @@ func leftoverCases() (cases []attackCase) {
 			s.Errorf("frames met the mux: %s", counts)
 		}
 		s.row.note("sending: %s; received: %d frames", result.Errno, got.Frames)
-		again := talk.do(s, t.actor, talkArg{Socket: s.unetd.Socket, Records: []record{{Text: presentRecord, Descriptors: []int{t.Gun}}}})
-		s.ended([]string{"present it again"}, []talked{again})
+		again := talk.do(s, t.agentProcess, talkArg{Socket: s.unetd.Socket, Records: []record{{Text: presentRecord, Descriptors: []int{t.Endpoint}}}})
+		s.wantEnded([]string{"present it again"}, []conversation{again})
 	}})
-	for _, by := range holds {
-		cases = append(cases, attackCase{"hold on by " + by, "20 endpoints opened and closed one after another, of each of which that is kept: they count as long as they are held", func(s *scene) {
-			s.holdOn(by)
+	for _, by := range keptThings {
+		cases = append(cases, attackCase{"hold on by " + by, "20 endpoints opened and closed one after another, of each of which that is kept: they count as long as they are held", func(s *caseRun) {
+			s.keepOpened(by)
 		}})
 	}
-	return append(cases, attackCase{"given back", "as many endpoints as the policy gives, all at once, after all that", func(s *scene) {
-		if !unetd.Eventually(func() bool { return s.room() }) {
+	return append(cases, attackCase{"given back", "as many endpoints as the policy gives, all at once, after all that", func(s *caseRun) {
+		if !unetd.Eventually(func() bool { return s.allEndpointsOpen() }) {
 			s.Error("memory is counted that no process holds")
 		}
 	}})
 }
 
-// holdOn opens endpoints, ends their leases, and keeps something of each. The
+// keepOpened opens endpoints, ends their leases, and keeps something of each. The
 // policy's limits must hold for what is kept: either it is counted, or it holds no memory any
 // more.
-func (s *scene) holdOn(by string) {
+func (s *caseRun) keepOpened(by string) {
 	const tries, segment = 20, 16 << 20
-	a := cast(s, s.pair.A, attackerID)
+	a := startAgent(s, s.pair.A, attackerID)
 	before := heldMemory(s)
 	kept := 0
 	for ; kept < tries; kept++ {
 		req := endpoint.Request{Geometry: endpoint.Geometry{FrameCount: segment / endpoint.DefaultFrameSize}}
-		g, err := openGun.try(a, openArg{s.unetd.Socket, req})
+		g, err := openEndpoint.try(a, openArg{s.unetd.Socket, req})
 		if errors.Is(err, endpoint.ErrBusy) {
 			s.row.note("%d were held, then: %v", kept, err)
 			break
@@ -281,7 +281,7 @@ func (s *scene) holdOn(by string) {
 		if err != nil {
 			s.Fatalf("open: %v", err)
 		}
-		if _, err := keep.try(a, keepArg{g.Gun, by}); err != nil {
+		if _, err := keepAfterLease.try(a, keepArg{g.Endpoint, by}); err != nil {
 			s.row.note("not possible here: %v", err)
 			return
 		}
@@ -301,8 +301,8 @@ func (s *scene) holdOn(by string) {
 	default:
 		s.row.note("%d are not counted: nothing is left of their memory", kept)
 	}
-	if other := cast(s, s.pair.A, attackerID); !unetd.Eventually(func() bool {
-		_, err := openGun.try(other, openArg{s.unetd.Socket, endpoint.Request{}})
+	if other := startAgent(s, s.pair.A, attackerID); !unetd.Eventually(func() bool {
+		_, err := openEndpoint.try(other, openArg{s.unetd.Socket, endpoint.Request{}})
 		return err == nil
 	}) {
 		s.Error("endpoints are still counted after they were given back")
@@ -326,13 +326,13 @@ func heldMemory(t testing.TB) int {
 	return max(shared, (pinned[0]-pinned[1])*(os.Getpagesize()>>10))
 }
 
-// room reports whether an attacker may open as many endpoints as the policy gives
+// allEndpointsOpen reports whether an attacker may open as many endpoints as the policy gives
 // beside the one that is always there.
-func (s *scene) room() bool {
-	a := cast(s, s.pair.A, attackerID)
+func (s *caseRun) allEndpointsOpen() bool {
+	a := startAgent(s, s.pair.A, attackerID)
 	defer a.kill()
 	for range attackerEndpoints - 1 {
-		if _, err := openGun.try(a, openArg{s.unetd.Socket, endpoint.Request{}}); err != nil {
+		if _, err := openEndpoint.try(a, openArg{s.unetd.Socket, endpoint.Request{}}); err != nil {
 			return false
 		}
 	}

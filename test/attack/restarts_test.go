@@ -21,9 +21,9 @@ import (
 	"github.com/unet-go/unet/test/internal/unetd"
 )
 
-// tripsEach is how many requests of each bystander are answered while each unetd runs,
+// requestsEach is how many requests of each bystander are answered while each unetd runs,
 // and in between.
-const tripsEach = 20
+const requestsEach = 20
 
 // TestRestartsUnderTraffic kills and starts unetd while a user's process talks to host
 // B over its endpoints: by datagrams and by messages, with claims and resolves under way.
@@ -31,20 +31,20 @@ const tripsEach = 20
 // has got the XSK of one of the endpoints and tries to present it as its own.
 func TestRestartsUnderTraffic(t *testing.T) {
 	restarts := lengthOf(20, 3, 2)
-	row := results.add(t, fmt.Sprintf("%d restarts of unetd under traffic", restarts), "kill -9 and a start, while datagrams and messages are exchanged with host B, and a thief presents a stolen XSK")
+	row := results.add(t, fmt.Sprintf("%d restarts of unetd under traffic", restarts), "kill -9 and a start, while datagrams and messages are exchanged with host B, and another user presents an XSK that it was handed")
 
 	pair := netlab.RequirePair(t, netlab.Config{IPv6: true})
 	d := unetd.Serve(t, pair.A, unetd.Options{Policy: policy})
-	startPeers(t, unetd.Serve(t, pair.B, unetd.Options{Flags: unseen}), remotePort)
-	w := &world{pair: pair, unetd: d, ear: startCapture(t, pair.B), kernel: startKernelTraffic(t, pair)}
-	w.friend = cast(t, pair.A, neighbourID)
-	settle.do(t, w.friend, settleArg{Socket: d.Socket, Peer: netip.AddrPortFrom(hostB, remotePort)})
-	idle := openGun.do(t, w.friend, openArg{d.Socket, tagged(endpoint.UDPTag(netip.AddrPortFrom(hostA, 0)))})
-	thief := cast(t, pair.A, attackerID)
-	name := fmt.Sprintf("unet-attack-%d", thief.pid())
-	await.do(t, thief, name)
-	handOver.do(t, w.friend, handArg{idle.Gun, name})
-	stolen := borrow.do(t, thief, nothing{})
+	startPeers(t, unetd.Serve(t, pair.B, unetd.Options{Flags: genericMode}), remotePort)
+	w := &world{pair: pair, unetd: d, capture: startCapture(t, pair.B), kernel: startKernelTraffic(t, pair)}
+	w.neighbour = startAgent(t, pair.A, neighbourID)
+	openNeighbour.do(t, w.neighbour, neighbourArg{Socket: d.Socket, Peer: netip.AddrPortFrom(hostB, remotePort)})
+	idle := openEndpoint.do(t, w.neighbour, openArg{d.Socket, tagged(endpoint.UDPTag(netip.AddrPortFrom(hostA, 0)))})
+	otherUser := startAgent(t, pair.A, attackerID)
+	name := fmt.Sprintf("unet-attack-%d", otherUser.pid())
+	listenDescriptors.do(t, otherUser, name)
+	sendDescriptor.do(t, w.neighbour, sendDescriptorArg{idle.Endpoint, name})
+	handedOver := receiveDescriptor.do(t, otherUser, nothing{})
 
 	// At intervals the neighbour claims one more tag for a short time.
 	var known []endpoint.Info
@@ -54,16 +54,16 @@ func TestRestartsUnderTraffic(t *testing.T) {
 	}) {
 		t.Fatalf("an endpoint keeps more than %d tags: %+v", len(neighbourTags()), known)
 	}
-	before := w.look(t)
+	before := w.snapshot(t)
 	var worst time.Duration
 	for i := range restarts {
-		w.goOn(t)
+		w.wantMoreAnswers(t)
 		d.Kill(t)
-		w.goOn(t, "unetd") // which only a unetd can answer
+		w.wantMoreAnswers(t, "unetd") // which only a unetd can answer
 		begin := time.Now()
 		d.Start(t)
 		for tries := 0; tries < 5; tries++ {
-			outcome := talk.do(t, thief, talkArg{Socket: d.Socket, Records: []record{{Text: presentRecord, Descriptors: []int{stolen}}}})
+			outcome := talk.do(t, otherUser, talkArg{Socket: d.Socket, Records: []record{{Text: presentRecord, Descriptors: []int{handedOver}}}})
 			for _, answer := range outcome.Answers {
 				if codeOf(answer) == "an answer" {
 					t.Errorf("the answer to the presented XSK: %s", answer)
@@ -75,23 +75,23 @@ func TestRestartsUnderTraffic(t *testing.T) {
 		}
 		worst = max(worst, time.Since(begin))
 	}
-	w.goOn(t)
+	w.wantMoreAnswers(t)
 	row.note("all %d endpoints had been presented again %s after a start, at the latest", len(known), rounded(worst))
-	after := w.look(t)
+	after := w.snapshot(t)
 	for i := range after {
-		row.note("%s: %d answered, %d lost, %d wrong", after[i].Name, after[i].Done-before[i].Done, after[i].Lost, after[i].Wrong)
+		row.note("%s: %d answered, %d lost, %d wrong", after[i].Name, after[i].Answered-before[i].Answered, after[i].Lost, after[i].Wrong)
 	}
 
 	// unetd grants endpoints and tags as before.
-	newcomer := cast(t, pair.A, attackerID)
-	g := openGun.do(t, newcomer, openArg{d.Socket, tagged(arsenal()...)})
-	claim.do(t, newcomer, claimArg{g.Gun, endpoint.MessageTag(attackerTag + 1)})
-	if _, err := claim.try(newcomer, claimArg{g.Gun, endpoint.UDPTag(netip.AddrPortFrom(hostA, neighbourPort))}); err == nil {
+	newUser := startAgent(t, pair.A, attackerID)
+	g := openEndpoint.do(t, newUser, openArg{d.Socket, tagged(attackerTags()...)})
+	claim.do(t, newUser, claimArg{g.Endpoint, endpoint.MessageTag(attackerTag + 1)})
+	if _, err := claim.try(newUser, claimArg{g.Endpoint, endpoint.UDPTag(netip.AddrPortFrom(hostA, neighbourPort))}); err == nil {
 		t.Error("a port that the neighbour has had all the time was given away")
 	}
 	fireOne := ether(linkB, linkA, typeIPv4, ipv4(hostA, hostB, protocolUDP, udp(attackerPort, discard, mark(legal, 1))))
-	fire.do(t, newcomer, fireArg{g.Gun, []shot{{Frame: fireOne}}})
-	if !unetd.Eventually(func() bool { return w.ear.legalFrames(1) == 1 }) {
+	sendFrames.do(t, newUser, sendArg{g.Endpoint, []outFrame{{Frame: fireOne}}})
+	if !unetd.Eventually(func() bool { return w.capture.legalFrames(1) == 1 }) {
 		t.Error("a new endpoint's frame does not leave")
 	}
 	w.unharmed(t, row, before)
@@ -101,22 +101,22 @@ func TestRestartsUnderTraffic(t *testing.T) {
 	unetd.Untouched(t, pair.A)
 }
 
-// goOn waits until every bystander has had some more answers, except for those named.
-func (w *world) goOn(t testing.TB, except ...string) {
+// wantMoreAnswers waits until every bystander has had some more answers, except for those named.
+func (w *world) wantMoreAnswers(t testing.TB, except ...string) {
 	t.Helper()
-	from := w.look(t)
-	var last []trips
+	from := w.snapshot(t)
+	var last []requestCounts
 	if !unetd.Eventually(func() bool {
-		last = w.look(t)
+		last = w.snapshot(t)
 		for i, b := range last {
-			want := from[i].Done + tripsEach
+			want := from[i].Answered + requestsEach
 			if b.Name == "neighbour's unetd" {
-				want = from[i].Done + 2
+				want = from[i].Answered + 2
 				if len(except) > 0 {
 					continue
 				}
 			}
-			if b.Done < want && b.Lost+b.Wrong == 0 {
+			if b.Answered < want && b.Lost+b.Wrong == 0 {
 				return false
 			}
 		}
@@ -150,79 +150,79 @@ func allLeased(now, known []endpoint.Info) bool {
 	return true
 }
 
-// TestAfterARestart: after a restart unetd still counts what users have, so they get no
+// TestLimitsAndReclaimAfterRestart: after a restart unetd still counts what users have, so they get no
 // more, and reclaims what they do not present again.
-func TestAfterARestart(t *testing.T) {
-	row := results.add(t, "hopes for a restart", "a user who has all that he may have asks the next unetd for more; a process that sleeps does not present its endpoint again")
+func TestLimitsAndReclaimAfterRestart(t *testing.T) {
+	row := results.add(t, "limits after a restart", "a user with as many endpoints as the policy permits asks the next unetd for one more; a stopped process does not present its endpoint again")
 
 	pair := netlab.RequirePair(t, netlab.Config{IPv6: true})
 	d := unetd.Serve(t, pair.A, unetd.Options{Policy: policy, Flags: []string{"--grace", "3s"}})
-	w := &world{pair: pair, unetd: d, ear: startCapture(t, pair.B), kernel: startKernelTraffic(t, pair)}
-	before := w.look(t)
+	w := &world{pair: pair, unetd: d, capture: startCapture(t, pair.B), kernel: startKernelTraffic(t, pair)}
+	before := w.snapshot(t)
 
-	greedy := cast(t, pair.A, attackerID)
+	userAtLimit := startAgent(t, pair.A, attackerID)
 	had := 0
 	for ; had <= attackerEndpoints; had++ {
-		if _, err := openGun.try(greedy, openArg{d.Socket, endpoint.Request{}}); err != nil {
+		if _, err := openEndpoint.try(userAtLimit, openArg{d.Socket, endpoint.Request{}}); err != nil {
 			break
 		}
 	}
-	sleeper := cast(t, pair.A, neighbourID)
-	asleep := openGun.do(t, sleeper, openArg{d.Socket, tagged(endpoint.UDPTag(netip.AddrPortFrom(hostA, neighbourPort)))})
-	if err := sleeper.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+	stopped := startAgent(t, pair.A, neighbourID)
+	stoppedEndpoint := openEndpoint.do(t, stopped, openArg{d.Socket, tagged(endpoint.UDPTag(netip.AddrPortFrom(hostA, neighbourPort)))})
+	if err := stopped.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
 	d.Kill(t)
 	d.Start(t)
 
-	awake := func() (n int, sleeps bool) {
+	leases := func() (n int, isListed bool) {
 		for _, e := range list(t, d) {
 			if e.UID == attackerID && e.Leased {
 				n++
 			}
-			sleeps = sleeps || e.ID == asleep.ID
+			isListed = isListed || e.ID == stoppedEndpoint.ID
 		}
-		return n, sleeps
+		return n, isListed
 	}
-	if !unetd.Eventually(func() bool { n, _ := awake(); return n == had }) {
+	if !unetd.Eventually(func() bool { n, _ := leases(); return n == had }) {
 		t.Fatalf("unetd lists %+v", list(t, d))
 	}
-	if _, err := openGun.try(cast(t, pair.A, attackerID), openArg{d.Socket, endpoint.Request{}}); had != attackerEndpoints || !errors.Is(err, endpoint.ErrBusy) {
+	if _, err := openEndpoint.try(startAgent(t, pair.A, attackerID), openArg{d.Socket, endpoint.Request{}}); had != attackerEndpoints || !errors.Is(err, endpoint.ErrBusy) {
 		t.Errorf("one more than %d of %d endpoints: %v, want busy", had, attackerEndpoints, err)
 	}
 	row.note("%d endpoints before, no more afterwards", had)
 
-	if !unetd.Eventually(func() bool { _, sleeps := awake(); return !sleeps }) {
-		t.Error("the sleeper's endpoint was not reclaimed")
+	if !unetd.Eventually(func() bool { _, isListed := leases(); return !isListed }) {
+		t.Error("the endpoint of the stopped process was not reclaimed")
 	}
-	if err := sleeper.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+	if err := stopped.cmd.Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	why, err := lost.try(sleeper, gunArg{asleep.Gun})
+	why, err := awaitLeaseEnd.try(stopped, endpointArg{stoppedEndpoint.Endpoint})
 	if err != nil {
 		t.Errorf("the owner of the reclaimed endpoint got no reason: %v", err)
 	}
-	row.note("the sleeper, when it woke: %s", why)
+	row.note("the stopped process, when it continued: %s", why)
 	frame := ether(linkB, linkA, typeIPv4, ipv4(hostA, hostB, protocolUDP, udp(neighbourPort, discard, mark(forged, 1))))
-	row.note("what it sends then: %s", fire.do(t, sleeper, fireArg{asleep.Gun, []shot{{Frame: frame}}}).Errno)
-	newcomer := cast(t, pair.A, neighbourID)
-	openGun.do(t, newcomer, openArg{d.Socket, tagged(endpoint.UDPTag(netip.AddrPortFrom(hostA, neighbourPort)))})
+	row.note("what it sends then: %s", sendFrames.do(t, stopped, sendArg{stoppedEndpoint.Endpoint, []outFrame{{Frame: frame}}}).Errno)
+	newUser := startAgent(t, pair.A, neighbourID)
+	openEndpoint.do(t, newUser, openArg{d.Socket, tagged(endpoint.UDPTag(netip.AddrPortFrom(hostA, neighbourPort)))})
 	w.unharmed(t, row, before)
 }
 
-// TestCycles opens and closes endpoints, and kills processes that have them, many times.
+// TestResourcesAreReleased opens and closes endpoints, and kills processes that have them, many times.
 // Afterwards no resource is left over.
-func TestCycles(t *testing.T) {
+func TestResourcesAreReleased(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{IPv6: true})
 	d := unetd.Serve(t, pair.A, unetd.Options{Policy: policy})
-	w := &world{pair: pair, unetd: d, ear: startCapture(t, pair.B), kernel: startKernelTraffic(t, pair)}
+	w := &world{pair: pair, unetd: d, capture: startCapture(t, pair.B), kernel: startKernelTraffic(t, pair)}
 	suite := t
 
 	t.Run("open and close", func(t *testing.T) {
 		cycles := lengthOf(1000, 30, 10)
 		row := results.add(t, fmt.Sprintf("%d open/close cycles", cycles), "an endpoint with a UDP port, a block and a message tag, through unetd, opened, attached and closed")
 		cycle := func() {
-			ctx, cancel := context.WithTimeout(t.Context(), tripTimeout)
+			ctx, cancel := context.WithTimeout(t.Context(), requestTimeout)
 			defer cancel()
 			grant, lease, err := control.Open(ctx, d.Socket, tagged(endpoint.MessageTag(0), endpoint.UDPTag(netip.AddrPortFrom(hostA, 0)), endpoint.TCPTag(netip.AddrPortFrom(hostA, 0)).AsBlock()))
 			if err != nil {
@@ -239,19 +239,19 @@ func TestCycles(t *testing.T) {
 		for range 5 { // afterwards all that is made once and kept exists
 			cycle()
 		}
-		before, trips, begin := stock(t, pair.A, d), w.look(t), time.Now()
+		before, countsBefore, begin := steadyResources(t, pair.A, d), w.snapshot(t), time.Now()
 		for range cycles {
 			cycle()
 		}
 		row.note("%s a cycle", rounded(time.Since(begin)/time.Duration(cycles)))
-		backTo(t, row, before, pair.A, d)
-		w.unharmed(t, row, trips)
+		wantReleased(t, row, before, pair.A, d)
+		w.unharmed(t, row, countsBefore)
 	})
 	t.Run("kill", func(t *testing.T) {
 		cycles := lengthOf(200, 5, 3)
 		row := results.add(t, fmt.Sprintf("%d processes killed under load", cycles), "kill -9 of a process that sends as fast as it can")
 		killLoaded(t, w) // once before, as above
-		before, trips := stock(t, pair.A, d), w.look(t)
+		before, countsBefore := steadyResources(t, pair.A, d), w.snapshot(t)
 		var worst time.Duration
 		for range cycles {
 			worst = max(worst, killLoaded(t, w))
@@ -260,16 +260,16 @@ func TestCycles(t *testing.T) {
 		if worst > time.Second {
 			t.Errorf("it took %s until port and tags were gone: want a second at most", worst)
 		}
-		backTo(t, row, before, pair.A, d)
-		w.unharmed(t, row, trips)
+		wantReleased(t, row, before, pair.A, d)
+		w.unharmed(t, row, countsBefore)
 	})
 	t.Run("kill while unetd is dead", func(t *testing.T) {
 		cycles := lengthOf(20, 2, 2)
 		row := results.add(t, fmt.Sprintf("%d processes killed while unetd is dead", cycles), "kill -9 of unetd, then of a process that sends as fast as it can; unetd is started again")
-		before, trips := stock(t, pair.A, d), w.look(t)
+		before, countsBefore := steadyResources(t, pair.A, d), w.snapshot(t)
 		var worst time.Duration
 		for range cycles {
-			a, port := loaded(t, w)
+			a, port := startLoaded(t, w)
 			d.Kill(t)
 			begin := time.Now()
 			a.kill()
@@ -277,7 +277,7 @@ func TestCycles(t *testing.T) {
 				t.Fatalf("devices after the kill: %v", unetd.Links(t, pair.A))
 			}
 			worst = max(worst, time.Since(begin))
-			isKernels(t, pair, port)
+			wantPortOfKernel(t, pair, port)
 			d.Start(suite)
 			if left := list(t, d); len(left) != 0 {
 				t.Errorf("the next unetd lists %+v", left)
@@ -287,8 +287,8 @@ func TestCycles(t *testing.T) {
 		if worst > time.Second {
 			t.Errorf("it took %s until the port was gone: want a second at most", worst)
 		}
-		backTo(t, row, before.ofAnother(), pair.A, d)
-		w.unharmed(t, row, trips)
+		wantReleased(t, row, before.forNewDaemon(), pair.A, d)
+		w.unharmed(t, row, countsBefore)
 	})
 	if err := d.Stop(t); err != nil {
 		t.Errorf("unetd on SIGTERM: %v", err)
@@ -296,29 +296,29 @@ func TestCycles(t *testing.T) {
 	unetd.Untouched(t, pair.A)
 }
 
-// loaded is a process that sends as fast as it can, and its port.
-func loaded(t testing.TB, w *world) (*actor, uint16) {
+// startLoaded is a process that sends as fast as it can, and its port.
+func startLoaded(t testing.TB, w *world) (*agentProcess, uint16) {
 	t.Helper()
-	a := cast(t, w.pair.A, attackerID)
-	gun := openGun.do(t, a, openArg{w.unetd.Socket, tagged(endpoint.UDPTag(netip.AddrPortFrom(hostA, 0)), endpoint.MessageTag(0))})
+	a := startAgent(t, w.pair.A, attackerID)
+	gun := openEndpoint.do(t, a, openArg{w.unetd.Socket, tagged(endpoint.UDPTag(netip.AddrPortFrom(hostA, 0)), endpoint.MessageTag(0))})
 	port := gun.Tags[0].Port
 	frame := ether(linkB, linkA, typeIPv4, ipv4(hostA, hostB, protocolUDP, udp(nobodysPort, discard, mark(forged, 0)))) // all the way to the mux, and no further
-	hammer.do(t, a, hammerArg{gun.Gun, frame})
+	sendUntilStopped.do(t, a, loadArg{gun.Endpoint, frame})
 	return a, port
 }
 
-// hammerArg is a frame to send until the agent rests.
-type hammerArg struct {
-	Gun   int
-	Frame []byte
+// loadArg is a frame to send until the agent rests.
+type loadArg struct {
+	Endpoint int
+	Frame    []byte
 }
 
-// hammer sends in the background.
-var hammer = teach("hammer", func(a *agent, arg hammerArg) (nothing, error) {
-	g := a.guns[arg.Gun]
-	a.begin(func(stop <-chan struct{}) error {
-		_, err := g.fire(func(yield func(shot) bool) {
-			for yield(shot{Frame: arg.Frame}) {
+// sendUntilStopped sends in the background.
+var sendUntilStopped = newCommand("sendUntilStopped", func(a *agent, arg loadArg) (nothing, error) {
+	g := a.endpoints[arg.Endpoint]
+	a.runTask(func(stop <-chan struct{}) error {
+		_, err := g.send(func(yield func(outFrame) bool) {
+			for yield(outFrame{Frame: arg.Frame}) {
 				select {
 				case <-stop:
 					return
@@ -335,7 +335,7 @@ var hammer = teach("hammer", func(a *agent, arg hammerArg) (nothing, error) {
 // outlived it.
 func killLoaded(t testing.TB, w *world) time.Duration {
 	t.Helper()
-	a, _ := loaded(t, w)
+	a, _ := startLoaded(t, w)
 	before := w.counters(t)
 	if !unetd.Eventually(func() bool { return since(before, w.counters(t))["tx_forged_addr"] > 1000 }) {
 		t.Fatal("there is no load")
@@ -348,9 +348,9 @@ func killLoaded(t testing.TB, w *world) time.Duration {
 	return time.Since(begin)
 }
 
-// isKernels checks that host A's kernel answers for a port, so no endpoint has it. It
+// wantPortOfKernel checks that host A's kernel answers for a port, so no endpoint has it. It
 // repeats the request, because the kernel limits the rate of its answers.
-func isKernels(t testing.TB, pair *netlab.Pair, port uint16) {
+func wantPortOfKernel(t testing.TB, pair *netlab.Pair, port uint16) {
 	t.Helper()
 	conn, err := pair.B.Dial("udp", netip.AddrPortFrom(hostA, port).String())
 	if err != nil {

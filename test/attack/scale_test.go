@@ -18,20 +18,20 @@ import (
 	"github.com/unet-go/unet/test/internal/unetd"
 )
 
-// populateArg is how many endpoints to open, and their message tags.
-type populateArg struct {
+// openTaggedArg is how many endpoints to open, and their message tags.
+type openTaggedArg struct {
 	Socket string
 	Count  int
 	First  uint32
 }
 
-// populate opens endpoints that answer every message, and returns how long each took.
-var populate = teach("populate", func(a *agent, arg populateArg) (took []time.Duration, err error) {
+// openTagged opens endpoints that answer every message, and returns how long each took.
+var openTagged = newCommand("openTagged", func(a *agent, arg openTaggedArg) (took []time.Duration, err error) {
 	for i := range uint32(arg.Count) {
 		ctx, cancel := timeout()
 		begin := time.Now()
 		grant, lease, err := control.Open(ctx, arg.Socket, endpoint.Request{
-			Geometry: endpoint.Geometry{FrameCount: 64, FillSize: 32, RxSize: 32, TxSize: 32, CompletionSize: 32},
+			Geometry: smallGeometry,
 			Tags:     []endpoint.Tag{endpoint.MessageTag(arg.First + i)},
 		})
 		cancel()
@@ -45,19 +45,19 @@ var populate = teach("populate", func(a *agent, arg populateArg) (took []time.Du
 		}
 		done := make(chan error, 1)
 		go func() { done <- answerMessages(ep) }()
-		a.hold(inhabitant{ep, lease, done})
+		a.hold(answeringEndpoint{ep, lease, done})
 	}
 	return took, nil
 })
 
-// inhabitant is an endpoint that answers until it is closed.
-type inhabitant struct {
+// answeringEndpoint is an endpoint that answers until it is closed.
+type answeringEndpoint struct {
 	ep    *datapath.Endpoint
 	lease endpoint.Lease
 	done  chan error
 }
 
-func (i inhabitant) Close() error {
+func (i answeringEndpoint) Close() error {
 	err := i.lease.Close()
 	if answerErr := <-i.done; !errors.Is(answerErr, endpoint.ErrLeaseClosed) {
 		err = errors.Join(err, answerErr)
@@ -65,8 +65,8 @@ func (i inhabitant) Close() error {
 	return errors.Join(err, i.ep.Close())
 }
 
-// depart closes all endpoints of an agent.
-var depart = teach("depart", func(a *agent, _ nothing) (nothing, error) {
+// closeHeld closes all endpoints of an agent.
+var closeHeld = newCommand("closeHeld", func(a *agent, _ nothing) (nothing, error) {
 	var errs []error
 	for _, c := range a.held {
 		errs = append(errs, c.Close())
@@ -92,8 +92,8 @@ rules:
     endpoints: %d
     memory: 64MiB
 `, each)})
-	remote := unetd.Serve(t, pair.B, unetd.Options{Flags: unseen})
-	w := &world{pair: pair, unetd: d, ear: startCapture(t, pair.B), kernel: startKernelTraffic(t, pair)}
+	remote := unetd.Serve(t, pair.B, unetd.Options{Flags: genericMode})
+	w := &world{pair: pair, unetd: d, capture: startCapture(t, pair.B), kernel: startKernelTraffic(t, pair)}
 	ctx, cancel := context.WithTimeout(t.Context(), 4*unetd.Patience)
 	defer cancel()
 	grant, lease, err := control.Open(ctx, remote.Socket, tagged(endpoint.MessageTag(peerTag)))
@@ -110,13 +110,13 @@ rules:
 		}
 	})
 
-	before, trips := stock(t, pair.A, d), w.look(t)
-	var crowd []*actor
+	before, countsBefore := steadyResources(t, pair.A, d), w.snapshot(t)
+	var processes []*agentProcess
 	var took []time.Duration
 	for u := range users {
-		a := cast(t, pair.A, uint32(firstUser+u))
-		took = append(took, populate.do(t, a, populateArg{d.Socket, each, attackerTag + uint32(u*each)})...)
-		crowd = append(crowd, a)
+		a := startAgent(t, pair.A, uint32(firstUser+u))
+		took = append(took, openTagged.do(t, a, openTaggedArg{d.Socket, each, attackerTag + uint32(u*each)})...)
+		processes = append(processes, a)
 	}
 	if n := len(list(t, d)); n != users*each {
 		t.Errorf("unetd lists %d endpoints of %d", n, users*each)
@@ -126,13 +126,13 @@ rules:
 		if err != nil {
 			t.Fatal(err)
 		}
-		q := question("many", uint64(i))
+		q := payloadFor("many", uint64(i))
 		if err := errors.Join(ep.Write(&ch, q), ep.Flush()); err != nil {
 			t.Fatal(err)
 		}
 		var m [1]datapath.Message
 		for ep.Recv(m[:]) == 0 {
-			if err := ep.Wait(time.Now().Add(tripTimeout)); err != nil {
+			if err := ep.Wait(time.Now().Add(requestTimeout)); err != nil {
 				t.Fatalf("endpoint %d does not answer: %v", i, err)
 			}
 		}
@@ -143,9 +143,9 @@ rules:
 	}
 	slices.Sort(took)
 	row.note("all answered; an open took %s in the median, %s at most", rounded(took[len(took)/2]), rounded(took[len(took)-1]))
-	for u, a := range crowd {
+	for u, a := range processes {
 		if u%2 == 0 {
-			depart.do(t, a, nothing{})
+			closeHeld.do(t, a, nothing{})
 			if err := a.leave(); err != nil {
 				t.Errorf("user %d: %v", a.uid, err)
 			}
@@ -156,6 +156,6 @@ rules:
 	if !unetd.Eventually(func() bool { return len(list(t, d)) == 0 }) {
 		t.Errorf("unetd still lists %d endpoints", len(list(t, d)))
 	}
-	backTo(t, row, before, pair.A, d)
-	w.unharmed(t, row, trips)
+	wantReleased(t, row, before, pair.A, d)
+	w.unharmed(t, row, countsBefore)
 }

@@ -28,34 +28,34 @@ const (
 	localTag, remoteTag             = 0xd0000001, 0xd0000101
 )
 
-// field is the network of TestTenMillionFrames: unetd on both hosts, an endpoint on each, a
+// framesNetwork is the network of TestTenMillionFrames: unetd on both hosts, an endpoint on each, a
 // kernel socket on host B, and the attacker's port.
-type field struct {
+type framesNetwork struct {
 	*world
 	remote *unetd.Daemon // on host B
 
 	samples   []sample
-	tallies   map[string]*tally
+	counts    map[string]*sampleCounts
 	collector *collector
 	sink      *net.UDPConn
 
-	attacker *shooter
+	attacker *attacker
 	port     string // outer end of the attacker's port
 }
 
-func newField(t testing.TB) *field {
+func newFramesNetwork(t testing.TB) *framesNetwork {
 	t.Helper()
 	pair := netlab.RequirePair(t, netlab.Config{IPv6: true})
-	f := &field{
-		world:   &world{pair: pair, ear: startCapture(t, pair.B), unetd: unetd.Serve(t, pair.A, unetd.Options{Policy: policy})},
-		remote:  unetd.Serve(t, pair.B, unetd.Options{Flags: unseen}),
+	f := &framesNetwork{
+		world:   &world{pair: pair, capture: startCapture(t, pair.B), unetd: unetd.Serve(t, pair.A, unetd.Options{Policy: policy})},
+		remote:  unetd.Serve(t, pair.B, unetd.Options{Flags: genericMode}),
 		samples: samples(localPort, remotePort, sinkPort, localTag, remoteTag),
-		tallies: map[string]*tally{"local": {}, "remote": {}, "kernel": {}},
+		counts:  map[string]*sampleCounts{"local": {}, "remote": {}, "kernel": {}},
 	}
 	f.kernel = startKernelTraffic(t, pair)
 	for _, s := range f.samples {
 		if s.To != "" {
-			f.tallies[s.To].samples = append(f.tallies[s.To].samples, s)
+			f.counts[s.To].samples = append(f.counts[s.To].samples, s)
 		}
 	}
 	receiver := func(d *unetd.Daemon, addr, addr6 netip.Addr, port uint16, tags ...endpoint.Tag) *datapath.Endpoint {
@@ -67,11 +67,11 @@ func newField(t testing.TB) *field {
 	neighbours := endpoint.UDPTag(netip.AddrPortFrom(hostA, neighbourPort)) // a holder has to exist
 	f.collector = collect(t,
 		[]*datapath.Endpoint{receiver(f.unetd, hostA, hostA6, localPort, endpoint.MessageTag(localTag), neighbours), receiver(f.remote, hostB, hostB6, remotePort, endpoint.MessageTag(remoteTag))},
-		[]*tally{f.tallies["local"], f.tallies["remote"]})
-	f.sink = openSink(t, pair.B, netip.AddrPortFrom(hostB, sinkPort), f.tallies["kernel"])
+		[]*sampleCounts{f.counts["local"], f.counts["remote"]})
+	f.sink = openSink(t, pair.B, netip.AddrPortFrom(hostB, sinkPort), f.counts["kernel"])
 
-	a := cast(t, pair.A, attackerID)
-	f.attacker = &shooter{a, openGun.do(t, a, openArg{f.unetd.Socket, tagged(arsenal()...)})}
+	a := startAgent(t, pair.A, attackerID)
+	f.attacker = &attacker{a, openEndpoint.do(t, a, openArg{f.unetd.Socket, tagged(attackerTags()...)})}
 	for _, e := range list(t, f.unetd) {
 		if e.ID == f.attacker.ID {
 			f.port = e.Device
@@ -80,31 +80,31 @@ func newField(t testing.TB) *field {
 	return f
 }
 
-// reading is all that counts frames.
-type reading struct {
+// counterReading is all that counts frames.
+type counterReading struct {
 	a, b   map[string]uint64 // of the muxes
 	port   uint64            // dropped by the attacker's port before the mux saw them
 	uplink uint64            // dropped by host B's uplink before its mux saw them
 	sink   uint64            // dropped by the kernel socket
 }
 
-func (f *field) read(t testing.TB) reading {
+func (f *framesNetwork) read(t testing.TB) counterReading {
 	t.Helper()
 	drops, err := sinkDrops(f.sink)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return reading{countersOf(t, f.unetd), countersOf(t, f.remote),
+	return counterReading{countersOf(t, f.unetd), countersOf(t, f.remote),
 		deviceDrops(t, f.pair.A, f.port), deviceDrops(t, f.pair.B, f.pair.B.Interface), drops}
 }
 
-func (r reading) since(before reading) reading {
-	return reading{since(before.a, r.a), since(before.b, r.b), r.port - before.port, r.uplink - before.uplink, r.sink - before.sink}
+func (r counterReading) since(before counterReading) counterReading {
+	return counterReading{since(before.a, r.a), since(before.b, r.b), r.port - before.port, r.uplink - before.uplink, r.sink - before.sink}
 }
 
 // transmitted is the sum of all counters of the attacker's frames, and a text with its
 // parts.
-func (r reading) transmitted() (sum uint64, parts string) {
+func (r counterReading) transmitted() (sum uint64, parts string) {
 	some := map[string]int{}
 	for name, n := range r.a {
 		if strings.HasPrefix(name, "tx_") {
@@ -115,28 +115,28 @@ func (r reading) transmitted() (sum uint64, parts string) {
 	return sum, countsText(some)
 }
 
-// TestTenMillionFrames has an attacker send lawful and forged frames, mixed at random,
-// as fast as it can. Each frame is counted once, by the counter of its kind. Each lawful frame
+// TestTenMillionFrames has an attacker send permitted and forged frames, mixed at random,
+// as fast as it can. Each frame is counted once, by the counter of its kind. Each permitted frame
 // reaches its receiver or is counted as lost. No forged frame is delivered.
 func TestTenMillionFrames(t *testing.T) {
 	const seed = 20261121
 	frames := lengthOf(10_000_000, 200_000, 50_000)
-	row := results.add(t, fmt.Sprintf("%d frames", frames), "lawful and forged ones, mixed at random, at full speed; every one accounted for")
+	row := results.add(t, fmt.Sprintf("%d frames", frames), "permitted and forged ones, mixed at random, at full speed; every one accounted for")
 
-	f := newField(t)
-	trips, before, begin := f.look(t), f.read(t), time.Now()
-	result := mix.do(t, f.attacker.actor, mixArg{f.attacker.Gun, frames, seed, f.samples})
+	f := newFramesNetwork(t)
+	countsBefore, before, begin := f.snapshot(t), f.read(t), time.Now()
+	result := sendMix.do(t, f.attacker.agentProcess, mixArg{f.attacker.Endpoint, frames, seed, f.samples})
 	took := time.Since(begin)
 	counted, to := map[string]uint64{}, map[string]uint64{} // what was sent
 	for i, s := range f.samples {
 		counted[s.Want] += result.Sent[i]
 		to[s.To] += result.Sent[i]
 	}
-	if result.Fired.Frames != uint64(frames) || result.Fired.Errno != "" || result.Fired.Refused != 0 {
-		t.Fatalf("%+v", result.Fired)
+	if result.Result.Frames != uint64(frames) || result.Result.Errno != "" || result.Result.Refused != 0 {
+		t.Fatalf("%+v", result.Result)
 	}
 
-	var r reading
+	var r counterReading
 	if !unetd.Eventually(func() bool {
 		r = f.read(t).since(before)
 		sum, _ := r.transmitted()
@@ -149,7 +149,7 @@ func TestTenMillionFrames(t *testing.T) {
 	// socket. Whether all have come is judged below.
 	unetd.Eventually(func() bool {
 		r = f.read(t).since(before)
-		got, _ := f.tallies["kernel"].look()
+		got, _ := f.counts["kernel"].snapshot()
 		return got+r.sink+r.port+r.uplink >= to["kernel"]
 	})
 
@@ -171,8 +171,8 @@ func TestTenMillionFrames(t *testing.T) {
 		"remote": r.b["lost_deliver_redirect"] + r.b["lost_deliver_backlog"] + r.b["lost_uplink_redirect"],
 		"kernel": r.sink,
 	}
-	for _, name := range slices.Sorted(maps.Keys(f.tallies)) {
-		got, wrong := f.tallies[name].look()
+	for _, name := range slices.Sorted(maps.Keys(f.counts)) {
+		got, wrong := f.counts[name].snapshot()
 		row.note("%s receiver: %d sent to it, %d received, %d lost in its queues", name, to[name], got, lost[name])
 		for _, w := range wrong {
 			t.Errorf("%s receiver: %s", name, w)
@@ -184,7 +184,7 @@ func TestTenMillionFrames(t *testing.T) {
 	if r.port+r.uplink != 0 {
 		row.note("%d dropped by the attacker's port and %d by host B's uplink, before a mux saw them", r.port, r.uplink)
 	}
-	f.unharmed(t, row, trips)
+	f.unharmed(t, row, countsBefore)
 }
 
 // deviceDrops is how many received frames a device of a host has dropped.
@@ -228,19 +228,19 @@ func numberAt(frame []byte) int {
 
 // mixArg is a number of frames of many kinds in a random order that a seed gives.
 type mixArg struct {
-	Gun, Frames int
-	Seed        uint64
-	Samples     []sample
+	Endpoint, Frames int
+	Seed             uint64
+	Samples          []sample
 }
 
-// mixed is how many of each were sent.
-type mixed struct {
-	Sent  []uint64
-	Fired fired
+// mixResult is how many of each were sent.
+type mixResult struct {
+	Sent   []uint64
+	Result sendResult
 }
 
-// mix sends. Frames are numbered from 1.
-var mix = teach("mix", func(a *agent, arg mixArg) (m mixed, err error) {
+// sendMix sends. Frames are numbered from 1.
+var sendMix = newCommand("sendMix", func(a *agent, arg mixArg) (m mixResult, err error) {
 	random := rand.New(rand.NewPCG(arg.Seed, 1))
 	var draw, at []int
 	for i, s := range arg.Samples {
@@ -250,7 +250,7 @@ var mix = teach("mix", func(a *agent, arg mixArg) (m mixed, err error) {
 		at = append(at, numberAt(s.Frame))
 	}
 	m.Sent = make([]uint64, len(arg.Samples))
-	m.Fired, err = a.guns[arg.Gun].fire(func(yield func(shot) bool) {
+	m.Result, err = a.endpoints[arg.Endpoint].send(func(yield func(outFrame) bool) {
 		for n := 1; n <= arg.Frames; n++ {
 			i := draw[random.IntN(len(draw))]
 			s := &arg.Samples[i]
@@ -258,7 +258,7 @@ var mix = teach("mix", func(a *agent, arg mixArg) (m mixed, err error) {
 				binary.BigEndian.PutUint64(s.Frame[at[i]:], uint64(n))
 			}
 			m.Sent[i]++
-			if !yield(shot{Frame: s.Frame}) {
+			if !yield(outFrame{Frame: s.Frame}) {
 				return
 			}
 		}
@@ -272,7 +272,6 @@ func samples(localPort, remotePort, sinkPort int, localTag, remoteTag uint32) []
 	local := func(etherType int, rest ...[]byte) []byte { return ether(linkA, linkA, etherType, rest...) }
 	remote := func(etherType int, rest ...[]byte) []byte { return ether(linkB, linkA, etherType, rest...) }
 	u := func(src, dst int, m []byte) []byte { return udp(src, dst, m) }
-	lie := edit // marks a permitted frame that is changed
 	all := []sample{
 		{"local message", local(typeMessage, message(localTag, attackerTag, good)), 6, "tx_local", "local"},
 		{"local datagram", local(typeIPv4, ipv4(hostA, hostA, protocolUDP, u(attackerPort, localPort, good))), 6, "tx_local", "local"},
@@ -294,21 +293,21 @@ func samples(localPort, remotePort, sinkPort int, localTag, remoteTag uint32) []
 		datagram := to.frame(typeIPv4, to.path.v4(protocolUDP, u(attackerPort, to.port, bad)))
 		datagram6 := to.frame(typeIPv6, to.path6.v6(protocolUDP, u(attackerPort, to.port, bad)))
 		all = append(all,
-			sample{"MAC address", lie(message, 6, liarLink[:]...), 1, "tx_forged_link", ""},
-			sample{"MAC address of host B", lie(datagram, 6, linkB[:]...), 1, "tx_forged_link", ""},
-			sample{"address of the neighbour", lie(datagram, atNetwork+12, neighbourAddr.AsSlice()...), 2, "tx_forged_addr", ""},
-			sample{"IPv6 address", lie(datagram6, atNetwork+8, neighbourAddr6.AsSlice()...), 2, "tx_forged_addr", ""},
-			sample{"nobody's port", lie(datagram, atTransport4, be16(nobodysPort)...), 1, "tx_forged_addr", ""},
-			sample{"the neighbour's port", lie(datagram, atTransport4, be16(neighbourPort)...), 1, "tx_forged_tag", ""},
-			sample{"message tag", lie(message, atNetwork+8, be32(neighbourTag)...), 2, "tx_forged_tag", ""},
-			sample{"long total length", lie(datagram, atTotalLength, be16(1400)...), 1, "tx_bad_length", ""},
-			sample{"long datagram", lie(datagram, atTransport4+4, be16(1400)...), 1, "tx_bad_length", ""},
-			sample{"long message", lie(message, atNetwork+2, be16(1400)...), 1, "tx_bad_length", ""},
-			sample{"message of version 2", lie(message, atNetwork, 2), 1, "tx_bad_header", ""},
-			sample{"IPv5", lie(datagram, atNetwork, 0x55), 1, "tx_bad_header", ""},
-			sample{"extension header", lie(datagram6, atNextHeader, 60), 1, "tx_bad_header", ""},
+			sample{"MAC address", edit(message, 6, forgedLink[:]...), 1, "tx_forged_link", ""},
+			sample{"MAC address of host B", edit(datagram, 6, linkB[:]...), 1, "tx_forged_link", ""},
+			sample{"address of the neighbour", edit(datagram, atNetwork+12, neighbourAddr.AsSlice()...), 2, "tx_forged_addr", ""},
+			sample{"IPv6 address", edit(datagram6, atNetwork+8, neighbourAddr6.AsSlice()...), 2, "tx_forged_addr", ""},
+			sample{"nobody's port", edit(datagram, atTransport4, be16(nobodysPort)...), 1, "tx_forged_addr", ""},
+			sample{"the neighbour's port", edit(datagram, atTransport4, be16(neighbourPort)...), 1, "tx_forged_tag", ""},
+			sample{"message tag", edit(message, atNetwork+8, be32(neighbourTag)...), 2, "tx_forged_tag", ""},
+			sample{"long total length", edit(datagram, atTotalLength, be16(1400)...), 1, "tx_bad_length", ""},
+			sample{"long datagram", edit(datagram, atTransport4+4, be16(1400)...), 1, "tx_bad_length", ""},
+			sample{"long message", edit(message, atNetwork+2, be16(1400)...), 1, "tx_bad_length", ""},
+			sample{"message of version 2", edit(message, atNetwork, 2), 1, "tx_bad_header", ""},
+			sample{"IPv5", edit(datagram, atNetwork, 0x55), 1, "tx_bad_header", ""},
+			sample{"extension header", edit(datagram6, atNextHeader, 60), 1, "tx_bad_header", ""},
 			sample{"VLAN", join(message[:atEtherType], be16(typeVLAN), be16(1), message[atEtherType:]), 1, "tx_bad_ethertype", ""},
-			sample{"EtherType", lie(message, atEtherType, be16(0x88b6)...), 1, "tx_bad_ethertype", ""},
+			sample{"EtherType", edit(message, atEtherType, be16(0x88b6)...), 1, "tx_bad_ethertype", ""},
 			sample{"half a header", message[:atNetwork+6], 1, "tx_truncated", ""},
 			sample{"too long", join(message, make([]byte, 1500)), 1, "tx_oversize", ""},
 			sample{"ARP for the kernel", to.frame(typeARP, arp(arpReply, linkA, hostA, linkB, hostB), bad), 1, "tx_forged_arp", ""},

@@ -22,9 +22,9 @@ import (
 // victim is a host of ours with owned addresses, over IPv4 and IPv6. Host B attacks it with
 // frames on the wire; host B's kernel meanwhile talks to its services.
 type victim struct {
-	host *unet.Host
-	ping net.Conn // of host B's kernel to its UDP service
-	sunk atomic.Uint64
+	host    *unet.Host
+	ping    net.Conn // of host B's kernel to its UDP service
+	drained atomic.Uint64
 
 	mu       sync.Mutex
 	accepted []*unet.TCPConn
@@ -63,7 +63,7 @@ func startVictim(t *testing.T, w *world) *victim {
 		t.Fatal(err)
 	}
 	serving.Go(func() {
-		for buf := make([]byte, 8192); ; v.sunk.Add(1) {
+		for buf := make([]byte, 8192); ; v.drained.Add(1) {
 			if _, _, err := sink.ReadFromUDPAddrPort(buf); err != nil {
 				return
 			}
@@ -95,10 +95,10 @@ func startVictim(t *testing.T, w *world) *victim {
 	u4, u6, t4, t6 := dial("udp", victimAddr), dial("udp", victimAddr6), dial("tcp", victimAddr), dial("tcp", victimAddr6)
 	v.ping = dial("udp", victimAddr6)
 	users := []*bystander{ // the datagrams are fragmented
-		{name: "the victim's UDP", trip: func(n uint64) error { return askUDP(u4, bytes.Repeat(question("v4", n), 4)) }},
-		{name: "the victim's UDP over IPv6", trip: func(n uint64) error { return askUDP(u6, bytes.Repeat(question("v6", n), 4)) }},
-		{name: "the victim's TCP", trip: func(n uint64) error { return askTCP(t4, question("t4", n)) }},
-		{name: "the victim's TCP over IPv6", trip: func(n uint64) error { return askTCP(t6, question("t6", n)) }},
+		{name: "the victim's UDP", request: func(n uint64) error { return askUDP(u4, bytes.Repeat(payloadFor("v4", n), 4)) }},
+		{name: "the victim's UDP over IPv6", request: func(n uint64) error { return askUDP(u6, bytes.Repeat(payloadFor("v6", n), 4)) }},
+		{name: "the victim's TCP", request: func(n uint64) error { return askTCP(t4, payloadFor("t4", n)) }},
+		{name: "the victim's TCP over IPv6", request: func(n uint64) error { return askTCP(t6, payloadFor("t6", n)) }},
 	}
 	start(t, users)
 	t.Cleanup(func() {
@@ -111,29 +111,29 @@ func startVictim(t *testing.T, w *world) *victim {
 }
 
 // counters are those of the mux and of the victim's stack, and what has come into its sink.
-func (v *victim) counters(s *scene) map[string]uint64 {
+func (v *victim) counters(s *caseRun) map[string]uint64 {
 	all := maps.Clone(s.counters(s))
 	for _, c := range v.host.Stack().Counters() {
 		all[c.Name] = c.Value
 	}
-	all["sunk"] = v.sunk.Load()
+	all["sunk"] = v.drained.Load()
 	return all
 }
 
-// strikeBatch is how many frames are sent before a round trip: no queue is shorter.
-const strikeBatch = 100
+// sendBatch is how many frames are sent before a round trip: no queue is shorter.
+const sendBatch = 100
 
-// strike sends frames from host B, and expects that these counters rise by as much, not more.
-func (v *victim) strike(s *scene, want map[string]uint64, frames ...[]byte) {
+// sendAttack sends frames from host B, and expects that these counters rise by as much, not more.
+func (v *victim) sendAttack(s *caseRun, want map[string]uint64, frames ...[]byte) {
 	s.Helper()
 	before := v.counters(s)
 	for i, f := range frames {
 		var err error
-		s.ear.raw.Control(func(fd uintptr) { _, err = unix.Write(int(fd), f) })
+		s.capture.raw.Control(func(fd uintptr) { _, err = unix.Write(int(fd), f) })
 		if err != nil {
 			s.Fatalf("send of a frame of %d bytes: %v", len(f), err)
 		}
-		if i%strikeBatch == strikeBatch-1 {
+		if i%sendBatch == sendBatch-1 {
 			if err := askUDP(v.ping, []byte("still there?")); err != nil {
 				s.Fatalf("after %d frames: %v", i+1, err)
 			}
@@ -155,7 +155,7 @@ func (v *victim) strike(s *scene, want map[string]uint64, frames ...[]byte) {
 }
 
 // pathMTUs expects that the connections of the victim still use the whole MTU.
-func (v *victim) pathMTUs(s *scene) {
+func (v *victim) pathMTUs(s *caseRun) {
 	s.Helper()
 	v.mu.Lock()
 	defer v.mu.Unlock()

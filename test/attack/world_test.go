@@ -22,14 +22,14 @@ import (
 const (
 	attackerID  = 65530
 	neighbourID = 65533
-	loitererID  = 65532 // connects to unetd and then does nothing
+	idleID      = 65532 // connects to unetd and then does nothing
 	strangerID  = 65531 // gets nothing by the policy
 	limitedID   = 65529 // may send limitedRate packets a second
 
 	// Attackers whose endpoint is revoked get no other for a minute, so each case has
 	// an attacker of its own.
-	firstOutcast = 65000
-	outcasts     = 100
+	firstFreshAttacker = 65000
+	freshAttackers     = 100
 )
 
 // What the policy permits the attacker at once.
@@ -73,8 +73,8 @@ rules:
     endpoints: 4
     memory: 64MiB
     rates: {endpoint: {packets: $limitedEndpointRate/s}, user: {packets: $limitedRate/s}}
-  - name: loiterer
-    users: [$loiterer]
+  - name: idle
+    users: [$idle]
     tags: ["msg:*"]
     endpoints: 8
     memory: 64MiB
@@ -91,7 +91,7 @@ rules:
     memory: 128MiB
 `, func(name string) string {
 	return fmt.Sprint(map[string]any{
-		"attackers": attackers(), "limited": limitedID, "limitedRate": limitedRate, "limitedEndpointRate": limitedEndpointRate, "loiterer": loitererID, "neighbour": neighbourID,
+		"attackers": attackers(), "limited": limitedID, "limitedRate": limitedRate, "limitedEndpointRate": limitedEndpointRate, "idle": idleID, "neighbour": neighbourID,
 		"host": hostA, "host6": hostA6, "attackerAddr": attackerAddr, "attackerAddr6": attackerAddr6,
 		"attackerTags": fmt.Sprintf("%d-%d", attackerTag, attackerTag+0xfff), "endpoints": attackerEndpoints, "memory": attackerMemory >> 20,
 		"neighbourAddr": neighbourAddr, "neighbourAddr6": neighbourAddr6, "neighbourTag": neighbourTag,
@@ -101,29 +101,29 @@ rules:
 // attackers lists those users.
 func attackers() string {
 	list := []string{fmt.Sprint(attackerID)}
-	for i := range outcasts {
-		list = append(list, fmt.Sprint(firstOutcast+i))
+	for i := range freshAttackers {
+		list = append(list, fmt.Sprint(firstFreshAttacker+i))
 	}
 	return strings.Join(list, ", ")
 }
 
-// outcast is an attacker's uid that no case has used before.
-func (w *world) outcast() uint32 {
-	w.outcasts++
-	return firstOutcast + w.outcasts - 1
+// freshAttacker is an attacker's uid that no case has used before.
+func (w *world) freshAttacker() uint32 {
+	w.usedAttackers++
+	return firstFreshAttacker + w.usedAttackers - 1
 }
 
 // world is the two hosts, unetd on host A, and the bystanders.
 type world struct {
-	pair   *netlab.Pair
-	unetd  *unetd.Daemon
-	ear    *capture
-	kernel []*bystander
-	friend *actor   // the neighbour
-	pins   *os.File // unetd's BPF file system
+	pair      *netlab.Pair
+	unetd     *unetd.Daemon
+	capture   *capture
+	kernel    []*bystander
+	neighbour *agentProcess // the neighbour
+	pins      *os.File      // unetd's BPF file system
 
-	volleys  uint32
-	outcasts uint32
+	batches       uint32
+	usedAttackers uint32
 }
 
 func newWorld(t testing.TB) *world { t.Helper(); return newWorldOn(t, netlab.Config{IPv6: true}) }
@@ -131,7 +131,7 @@ func newWorld(t testing.TB) *world { t.Helper(); return newWorldOn(t, netlab.Con
 func newWorldOn(t testing.TB, cfg netlab.Config) *world {
 	t.Helper()
 	w := &world{pair: netlab.RequirePair(t, cfg)}
-	w.ear = startCapture(t, w.pair.B)
+	w.capture = startCapture(t, w.pair.B)
 	var err error
 	if w.pins, err = netlab.OpenBPFFS("0755"); err != nil { // more open than it should be
 		t.Fatal(err)
@@ -139,8 +139,8 @@ func newWorldOn(t testing.TB, cfg netlab.Config) *world {
 	t.Cleanup(func() { w.pins.Close() })
 	w.unetd = unetd.Serve(t, w.pair.A, unetd.Options{Policy: policy, BPFFS: netlab.PathTo(w.pins)})
 	w.kernel = startKernelTraffic(t, w.pair)
-	w.friend = cast(t, w.pair.A, neighbourID)
-	settle.do(t, w.friend, settleArg{w.unetd.Socket, netip.AddrPortFrom(hostB, kernelPort), true})
+	w.neighbour = startAgent(t, w.pair.A, neighbourID)
+	openNeighbour.do(t, w.neighbour, neighbourArg{w.unetd.Socket, netip.AddrPortFrom(hostB, kernelPort), true})
 	return w
 }
 
@@ -191,30 +191,30 @@ func since(before, after map[string]uint64) map[string]uint64 {
 	return diff
 }
 
-// look returns the counts of all bystanders.
-func (w *world) look(t testing.TB) (all []trips) {
+// snapshot returns the counts of all bystanders.
+func (w *world) snapshot(t testing.TB) (all []requestCounts) {
 	t.Helper()
 	for _, b := range w.kernel {
-		all = append(all, b.look())
+		all = append(all, b.snapshot())
 	}
-	if w.friend != nil {
-		all = append(all, howIsIt.do(t, w.friend, nothing{})...)
+	if w.neighbour != nil {
+		all = append(all, neighbourCounts.do(t, w.neighbour, nothing{})...)
 	}
 	return all
 }
 
-// harm waits until every bystander has had an answer to a request that it made
+// harmSince waits until every bystander has had an answer to a request that it made
 // after now, and returns what has gone wrong since before. Worst is the longest
 // wait of all.
-func (w *world) harm(t testing.TB, before []trips) (harm []string, worst trips) {
+func (w *world) harmSince(t testing.TB, before []requestCounts) (harm []string, worst requestCounts) {
 	t.Helper()
-	now := w.look(t)
+	now := w.snapshot(t)
 	last := now
 	unetd.Eventually(func() bool {
-		last = w.look(t)
+		last = w.snapshot(t)
 		for i := range last {
-			now[i].Worst = max(now[i].Worst, last[i].Worst)
-			if last[i].Done < now[i].Done+2 && last[i].Lost+last[i].Wrong == before[i].Lost+before[i].Wrong {
+			now[i].Longest = max(now[i].Longest, last[i].Longest)
+			if last[i].Answered < now[i].Answered+2 && last[i].Lost+last[i].Wrong == before[i].Lost+before[i].Wrong {
 				return false
 			}
 		}
@@ -222,12 +222,12 @@ func (w *world) harm(t testing.TB, before []trips) (harm []string, worst trips) 
 	})
 	for i, b := range last {
 		if b.Lost != before[i].Lost || b.Wrong != before[i].Wrong {
-			harm = append(harm, fmt.Sprintf("%s: %d lost, %d wrong (%s)", b.Name, b.Lost-before[i].Lost, b.Wrong-before[i].Wrong, b.Why))
-		} else if b.Done < now[i].Done+2 {
+			harm = append(harm, fmt.Sprintf("%s: %d lost, %d wrong (%s)", b.Name, b.Lost-before[i].Lost, b.Wrong-before[i].Wrong, b.FirstError))
+		} else if b.Answered < now[i].Answered+2 {
 			harm = append(harm, fmt.Sprintf("%s gets no answers any more", b.Name))
 		}
 		// unetd's answers take a pause of their own.
-		if !strings.HasSuffix(b.Name, "unetd") && now[i].Worst > worst.Worst {
+		if !strings.HasSuffix(b.Name, "unetd") && now[i].Longest > worst.Longest {
 			worst = now[i]
 		}
 	}
@@ -235,7 +235,7 @@ func (w *world) harm(t testing.TB, before []trips) (harm []string, worst trips) 
 }
 
 // unharmed checks that no case has harmed the bystanders, and adds the result to the row.
-func (w *world) unharmed(t testing.TB, r *row, before []trips) {
+func (w *world) unharmed(t testing.TB, r *row, before []requestCounts) {
 	t.Helper()
 	select {
 	case <-w.unetd.Done:
@@ -243,25 +243,25 @@ func (w *world) unharmed(t testing.TB, r *row, before []trips) {
 		return
 	default:
 	}
-	harm, worst := w.harm(t, before)
+	harm, worst := w.harmSince(t, before)
 	for _, h := range harm {
 		t.Errorf("harm: %s", h)
 		r.note("HARM: %s", h)
 	}
-	for _, frame := range w.ear.takeEscaped() {
+	for _, frame := range w.capture.newEscaped() {
 		t.Errorf("left the uplink: %s", frame)
 		r.note("LEFT THE UPLINK: %s", frame)
 	}
-	if missed, err := w.ear.missed(); missed != 0 || err != nil {
+	if missed, err := w.capture.missed(); missed != 0 || err != nil {
 		t.Errorf("the capture missed %d frames, %v", missed, err)
 	}
-	r.note("longest answer beside it: %s, %s", worst.Name, rounded(worst.Worst))
+	r.note("longest answer beside it: %s, %s", worst.Name, rounded(worst.Longest))
 }
 
-// volley is a new number for a mark.
-func (w *world) volley() uint32 {
-	w.volleys++
-	return w.volleys
+// newBatch is a new number for a mark.
+func (w *world) newBatch() uint32 {
+	w.batches++
+	return w.batches
 }
 
 // rounded is a duration as people read it.

@@ -38,13 +38,13 @@ var tolerances = map[string]int{
 // they are always printed, and checked only in the long run.
 var ofMachine = []string{"SUnreclaim", "Percpu", "VmallocUsed", "Shmem"}
 
-// holdings are what a cycle could leave behind, by name.
-type holdings map[string]int
+// resources are what a cycle could leave behind, by name.
+type resources map[string]int
 
-// takeStock counts what unetd, host A and the machine have.
-func takeStock(t testing.TB, h *netlab.Host, d *unetd.Daemon) holdings {
+// countResources counts what unetd, host A and the machine have.
+func countResources(t testing.TB, h *netlab.Host, d *unetd.Daemon) resources {
 	t.Helper()
-	s := holdings{"devices": len(unetd.Links(t, h))}
+	s := resources{"devices": len(unetd.Links(t, h))}
 	kinds, err := descriptorKinds(d.PID())
 	if err != nil {
 		t.Fatal(err)
@@ -69,8 +69,8 @@ func takeStock(t testing.TB, h *netlab.Host, d *unetd.Daemon) holdings {
 	return s
 }
 
-// more lists the holdings that have grown.
-func (s holdings) more(before holdings) (more []string) {
+// grown lists the counts that have grown.
+func (s resources) grown(before resources) (more []string) {
 	for _, name := range slices.Sorted(maps.Keys(s)) {
 		had, known := before[name]
 		if _, vague := tolerances[name]; vague && !known {
@@ -87,7 +87,7 @@ func (s holdings) more(before holdings) (more []string) {
 }
 
 // memory writes the measures that have tolerances.
-func (s holdings) memory(before holdings) string {
+func (s resources) memory(before resources) string {
 	var parts []string
 	for _, name := range slices.Sorted(maps.Keys(tolerances)) {
 		if had, known := before[name]; known {
@@ -97,12 +97,12 @@ func (s holdings) memory(before holdings) string {
 	return strings.Join(parts, ", ")
 }
 
-// backTo waits until nothing is left over, since the kernel frees much of it later.
-func backTo(t testing.TB, row *row, before holdings, h *netlab.Host, d *unetd.Daemon) {
+// wantReleased waits until nothing is left over, since the kernel frees much of it later.
+func wantReleased(t testing.TB, row *row, before resources, h *netlab.Host, d *unetd.Daemon) {
 	t.Helper()
-	var now holdings
+	var now resources
 	var more []string
-	if !unetd.Eventually(func() bool { now = takeStock(t, h, d); more = now.more(before); return len(more) == 0 }) {
+	if !unetd.Eventually(func() bool { now = countResources(t, h, d); more = now.grown(before); return len(more) == 0 }) {
 		for _, m := range more {
 			t.Errorf("left over: %s", m)
 			row.note("LEFT OVER: %s", m)
@@ -112,21 +112,21 @@ func backTo(t testing.TB, row *row, before holdings, h *netlab.Host, d *unetd.Da
 	row.note("descriptors, devices, namespaces and BPF objects as before; %s", now.memory(before))
 }
 
-// stock is takeStock when two results in a row are equal.
-func stock(t testing.TB, h *netlab.Host, d *unetd.Daemon) (s holdings) {
+// steadyResources is takeStock when two results in a row are equal.
+func steadyResources(t testing.TB, h *netlab.Host, d *unetd.Daemon) (s resources) {
 	t.Helper()
 	runtime.GC() // this process's memory is the machine's, too
 	unetd.Eventually(func() bool {
 		last := s
-		s = takeStock(t, h, d)
-		return len(s.more(last)) == 0 && len(last.more(s)) == 0 && s["devices"] == 5 // lo, uplink, its cutter, the pair to the host
+		s = countResources(t, h, d)
+		return len(s.grown(last)) == 0 && len(last.grown(s)) == 0 && s["devices"] == 5 // lo, uplink, its cutter, the pair to the host
 	})
 	return s
 }
 
-// ofAnother has the measures that can be compared with those of another unetd, whose
+// forNewDaemon has the measures that can be compared with those of another unetd, whose
 // descriptors and memory differ.
-func (s holdings) ofAnother() holdings {
+func (s resources) forNewDaemon() resources {
 	other := maps.Clone(s)
 	for name := range other {
 		if strings.HasPrefix(name, "descriptors") {

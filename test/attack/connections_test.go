@@ -19,8 +19,8 @@ import (
 	"github.com/unet-go/unet/test/internal/unetd"
 )
 
-// crowdArg is a number of connections.
-type crowdArg struct {
+// connectArg is a number of connections.
+type connectArg struct {
 	Socket string
 	Count  int
 }
@@ -35,8 +35,8 @@ func raiseDescriptorLimit() error {
 	return unix.Setrlimit(unix.RLIMIT_NOFILE, &limit)
 }
 
-// crowd makes a number of connections and keeps its ends open, whatever unetd answers.
-var crowd = teach("crowd", func(a *agent, arg crowdArg) (connected int, err error) {
+// connectMany makes a number of connections and keeps its ends open, whatever unetd answers.
+var connectMany = newCommand("connectMany", func(a *agent, arg connectArg) (connected int, err error) {
 	if err := raiseDescriptorLimit(); err != nil {
 		return 0, err
 	}
@@ -51,22 +51,22 @@ var crowd = teach("crowd", func(a *agent, arg crowdArg) (connected int, err erro
 	return connected, nil
 })
 
-// stormArg is how many goroutines open endpoints at once, and how often each does.
-type stormArg struct {
-	Socket      string
-	Wide, Times int
+// openManyArg is how many goroutines open endpoints at once, and how often each does.
+type openManyArg struct {
+	Socket            string
+	Goroutines, Times int
 }
 
-// storm opens and closes endpoints, many at once.
-var storm = teach("storm", func(a *agent, arg stormArg) (map[string]int, error) {
+// openConcurrently opens and closes endpoints, many at once.
+var openConcurrently = newCommand("openConcurrently", func(a *agent, arg openManyArg) (map[string]int, error) {
 	outcomes := map[string]int{}
 	var mu sync.Mutex
 	var running sync.WaitGroup
-	for range arg.Wide {
+	for range arg.Goroutines {
 		running.Go(func() {
 			for range arg.Times {
 				ctx, cancel := timeout()
-				grant, lease, err := control.Open(ctx, arg.Socket, endpoint.Request{Geometry: endpoint.Geometry{FrameCount: 64, FillSize: 32, RxSize: 32, TxSize: 32, CompletionSize: 32}})
+				grant, lease, err := control.Open(ctx, arg.Socket, endpoint.Request{Geometry: smallGeometry})
 				cancel()
 				outcome := "granted"
 				switch {
@@ -98,20 +98,20 @@ func descriptorLimit(t testing.TB) int {
 	return max(int(min(limit.Max, 1<<20))-100, 1)
 }
 
-func crowdCases() []attackCase {
+func connectionCases() []attackCase {
 	return []attackCase{
-		{"10,000 connections", "held open by one user; meanwhile the neighbour and root open endpoints", func(s *scene) {
+		{"10,000 connections", "held open by one user; meanwhile the neighbour and root open endpoints", func(s *caseRun) {
 			count := lengthOf(10_000, 5000, 2000) // 256 are served; of the refused ones 4,096 wait to be closed
 			before := descriptorsOf(s, s.unetd.PID())
 			done := make(chan error, 1)
 			begin := time.Now()
-			var crowds []*actor
+			var processes []*agentProcess
 			for range 1 + count/descriptorLimit(s) {
-				crowds = append(crowds, cast(s, s.pair.A, attackerID))
+				processes = append(processes, startAgent(s, s.pair.A, attackerID))
 			}
 			go func() {
-				for _, a := range crowds {
-					if _, err := crowd.try(a, crowdArg{s.unetd.Socket, count / len(crowds)}); err != nil {
+				for _, a := range processes {
+					if _, err := connectMany.try(a, connectArg{s.unetd.Socket, count / len(processes)}); err != nil {
 						done <- err
 						return
 					}
@@ -122,16 +122,16 @@ func crowdCases() []attackCase {
 			opened := 0
 			open := func() {
 				begin := time.Now()
-				g := openGun.do(s, s.friend, openArg{s.unetd.Socket, endpoint.Request{}})
+				g := openEndpoint.do(s, s.neighbour, openArg{s.unetd.Socket, endpoint.Request{}})
 				worst = max(worst, time.Since(begin))
-				dropGun.do(s, s.friend, gunArg{g.Gun})
+				closeEndpoint.do(s, s.neighbour, endpointArg{g.Endpoint})
 				opened++
 			}
 			for connecting := true; connecting; {
 				select {
 				case err := <-done:
 					if err != nil {
-						s.Errorf("the crowd: %v", err)
+						s.Errorf("the connections: %v", err)
 					}
 					connecting = false
 				default:
@@ -143,8 +143,8 @@ func crowdCases() []attackCase {
 				open()
 			}
 			s.row.note("%d connected in %s, by %d processes; the neighbour opened %d endpoints meanwhile, the slowest in %s; unetd has %d descriptors",
-				count, rounded(took), len(crowds), opened, rounded(worst), descriptorsOf(s, s.unetd.PID()))
-			for _, a := range crowds {
+				count, rounded(took), len(processes), opened, rounded(worst), descriptorsOf(s, s.unetd.PID()))
+			for _, a := range processes {
 				a.kill()
 			}
 			// unetd closes 400 a second.
@@ -152,9 +152,9 @@ func crowdCases() []attackCase {
 				s.Errorf("unetd had %d descriptors before the connections, and has %d after their end", before, descriptorsOf(s, s.unetd.PID()))
 			}
 		}},
-		{"open/close storm", "64 at once, each opening and closing endpoints", func(s *scene) {
-			a := cast(s, s.pair.A, attackerID)
-			outcomes := storm.do(s, a, stormArg{s.unetd.Socket, 64, lengthOf(40, 4, 2)})
+		{"concurrent opens and closes", "64 at once, each opening and closing endpoints", func(s *caseRun) {
+			a := startAgent(s, s.pair.A, attackerID)
+			outcomes := openConcurrently.do(s, a, openManyArg{s.unetd.Socket, 64, lengthOf(40, 4, 2)})
 			for outcome := range outcomes {
 				if outcome != "granted" && outcome != "busy" {
 					s.Errorf("an open ended with: %s", outcome)
@@ -162,10 +162,10 @@ func crowdCases() []attackCase {
 			}
 			s.row.note("%s", countsText(outcomes))
 		}},
-		{"kill storm", "agents killed while they open endpoints", func(s *scene) {
+		{"agents killed during opens", "agents killed while they open endpoints", func(s *caseRun) {
 			for range lengthOf(40, 8, 3) {
-				a := cast(s, s.pair.A, attackerID)
-				go storm.try(a, stormArg{s.unetd.Socket, 8, 1000})
+				a := startAgent(s, s.pair.A, attackerID)
+				go openConcurrently.try(a, openManyArg{s.unetd.Socket, 8, 1000})
 				deadline := time.Now().Add(50 * time.Millisecond)
 				for time.Now().Before(deadline) && len(list(s, s.unetd)) < 6 {
 				}
@@ -179,18 +179,18 @@ func crowdCases() []attackCase {
 // then Next, with a number for %d, until unetd ends the connection.
 type unreadArg struct {
 	Socket      string
-	Wide        int
+	Connections int
 	First, Next string
 }
 
-// unread keeps connections on which it sends requests and never reads answers. A new
+// sendUnread keeps connections on which it sends requests and never reads answers. A new
 // connection replaces one that unetd has ended.
-var unread = teach("unread", func(a *agent, arg unreadArg) (nothing, error) {
+var sendUnread = newCommand("sendUnread", func(a *agent, arg unreadArg) (nothing, error) {
 	if err := raiseDescriptorLimit(); err != nil {
 		return nothing{}, err
 	}
-	for range arg.Wide {
-		a.repeat(func(stop <-chan struct{}) error {
+	for range arg.Connections {
+		a.repeatTask(func(stop <-chan struct{}) error {
 			conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: arg.Socket, Net: "unixpacket"})
 			if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EMFILE) {
 				time.Sleep(time.Millisecond)
@@ -227,18 +227,17 @@ func (arg *unreadArg) send(conn *net.UnixConn, stop <-chan struct{}) {
 	}
 }
 
-type opensArg struct {
+type timeOpensArg struct {
 	Socket string
 	Times  int
 }
 
-// opens opens and closes an endpoint repeatedly, and returns how long each open took.
-var opens = teach("opens", func(a *agent, arg opensArg) (took []time.Duration, err error) {
-	small := endpoint.Request{Geometry: endpoint.Geometry{FrameCount: 64, FillSize: 32, RxSize: 32, TxSize: 32, CompletionSize: 32}}
+// timeOpens opens and closes an endpoint repeatedly, and returns how long each open took.
+var timeOpens = newCommand("timeOpens", func(a *agent, arg timeOpensArg) (took []time.Duration, err error) {
 	for range arg.Times {
 		ctx, cancel := timeout()
 		begin := time.Now()
-		grant, lease, err := control.Open(ctx, arg.Socket, small)
+		grant, lease, err := control.Open(ctx, arg.Socket, endpoint.Request{Geometry: smallGeometry})
 		took = append(took, time.Since(begin))
 		cancel()
 		if err != nil {
@@ -251,17 +250,17 @@ var opens = teach("opens", func(a *agent, arg opensArg) (took []time.Duration, e
 	return took, nil
 })
 
-// openWithin is how long a neighbour's open may take during any flood, as the
+// openLimit is how long a neighbour's open may take during any flood, as the
 // median of several.
-const openWithin = 50 * time.Millisecond
+const openLimit = 50 * time.Millisecond
 
 func unreadCases() []attackCase {
 	unclaim := `{"v":1,"id":%d,"op":"unclaim","tag":"udp:10.0.0.1:7"}`
 	return []attackCase{
-		{"answers unread", "300 connections of one user ask for endpoints, then for more and more, and never read", func(s *scene) {
+		{"answers unread", "300 connections of one user ask for endpoints, then for more and more, and never read", func(s *caseRun) {
 			s.openBeside(unreadArg{s.unetd.Socket, 300, openRecord, unclaim})
 		}},
-		{"refusals unread", "400 connections of one user send nonsense and never read; each that is ended is followed by another", func(s *scene) {
+		{"refusals unread", "400 connections of one user send malformed records and never read; each that is ended is followed by another", func(s *caseRun) {
 			s.openBeside(unreadArg{s.unetd.Socket, 400, "x", "x"})
 		}},
 	}
@@ -270,22 +269,22 @@ func unreadCases() []attackCase {
 // openBeside opens endpoints of the neighbour during a flood. The best of some rounds
 // counts, because other work on this machine delays an open too. The time is checked in
 // the long suite, which runs alone; otherwise it is only printed.
-func (s *scene) openBeside(flood unreadArg) {
+func (s *caseRun) openBeside(flood unreadArg) {
 	s.Helper()
 	const rounds, times = 5, 15
-	before := median(opens.do(s, s.friend, opensArg{s.unetd.Socket, times}))
-	a := cast(s, s.pair.A, attackerID)
-	unread.do(s, a, flood)
+	before := median(timeOpens.do(s, s.neighbour, timeOpensArg{s.unetd.Socket, times}))
+	a := startAgent(s, s.pair.A, attackerID)
+	sendUnread.do(s, a, flood)
 	var best time.Duration
 	for round := range rounds {
-		if took := median(opens.do(s, s.friend, opensArg{s.unetd.Socket, times})); round == 0 || took < best {
+		if took := median(timeOpens.do(s, s.neighbour, timeOpensArg{s.unetd.Socket, times})); round == 0 || took < best {
 			best = took
 		}
-		if best < openWithin {
+		if best < openLimit {
 			break
 		}
 	}
-	if best >= openWithin && *long && !unetd.RaceEnabled {
+	if best >= openLimit && *long && !unetd.RaceEnabled {
 		s.Errorf("the neighbour's opening takes %v (median), %v without the flood", best, before)
 	}
 	s.row.note("the neighbour's opening took %s (median), %s before", rounded(best), rounded(before))

@@ -18,17 +18,20 @@ import (
 	"github.com/unet-go/unet/queues"
 )
 
-// gun is an endpoint that an attacker uses directly: the descriptors that it was granted, and
+// rawEndpoint is an endpoint that an attacker uses directly: the descriptors that it was granted, and
 // its memory, without package datapath.
-type gun struct {
+type rawEndpoint struct {
 	grant *endpoint.Grant
 	lease *control.Lease
 	fd    int // of grant.XSK
 	mem   []byte
 	rings
 
-	next uint32 // frame of the segment to send from
+	nextFrame uint32 // frame of the segment to send from
 }
+
+// smallGeometry is that of an endpoint with few frames, 128 KiB.
+var smallGeometry = endpoint.Geometry{FrameCount: 64, FillSize: 32, RxSize: 32, TxSize: 32, CompletionSize: 32}
 
 // openArg describes an endpoint to request at unetd's socket.
 type openArg struct {
@@ -38,51 +41,51 @@ type openArg struct {
 
 // timeout bounds an agent's requests to unetd.
 func timeout() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.Background(), tripTimeout)
+	return context.WithTimeout(context.Background(), requestTimeout)
 }
 
-// granted describes an agent's endpoint to the test.
-type granted struct {
-	Gun      int // number of the endpoint in the agent
+// openedEndpoint describes an agent's endpoint to the test.
+type openedEndpoint struct {
+	Endpoint int // number of the endpoint in the agent
 	ID       uint64
 	Geometry endpoint.Geometry
 	Identity endpoint.Identity
 	Tags     []endpoint.Tag
 }
 
-var openGun = teach("open", func(a *agent, arg openArg) (granted, error) {
+var openEndpoint = newCommand("openEndpoint", func(a *agent, arg openArg) (openedEndpoint, error) {
 	ctx, cancel := timeout()
 	defer cancel()
 	grant, lease, err := control.Open(ctx, arg.Socket, arg.Request)
 	if err != nil {
-		return granted{}, err
+		return openedEndpoint{}, err
 	}
-	g := &gun{grant: grant, lease: lease, fd: int(grant.XSK.Fd())}
+	g := &rawEndpoint{grant: grant, lease: lease, fd: int(grant.XSK.Fd())}
 	if g.rings, err = mapRings(g.fd, grant.Geometry); err != nil {
-		return granted{}, err
+		return openedEndpoint{}, err
 	}
 	g.mem, err = unix.Mmap(int(grant.Segment.Fd()), 0, int(grant.Geometry.SegmentSize()), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_POPULATE)
 	if err != nil {
-		return granted{}, os.NewSyscallError("mmap of the segment", err)
+		return openedEndpoint{}, os.NewSyscallError("mmap of the segment", err)
 	}
-	g.next = grant.Geometry.Prefilled()
-	a.guns = append(a.guns, g)
-	return granted{len(a.guns) - 1, grant.ID, grant.Geometry, grant.Identity, grant.Tags}, nil
+	g.nextFrame = grant.Geometry.Prefilled()
+	a.endpoints = append(a.endpoints, g)
+	return openedEndpoint{len(a.endpoints) - 1, grant.ID, grant.Geometry, grant.Identity, grant.Tags}, nil
 })
 
-// shot is a frame, and where it is cut into descriptors.
-type shot struct {
+// outFrame is a frame, and where it is cut into descriptors.
+type outFrame struct {
 	Frame []byte `json:"f"`
 	Cuts  []int  `json:"c,omitempty"`
 }
 
-type fireArg struct {
-	Gun   int
-	Shots []shot
+type sendArg struct {
+	Endpoint int
+	Frames   []outFrame
 }
 
-// fired counts what happened to frames, as far as their sender can see it.
-type fired struct {
+// sendResult counts what happened to frames, as far as their sender can see it.
+type sendResult struct {
 	Frames  uint64 // that the kernel took off the ring
 	Refused uint64 // descriptors that it found invalid
 	Errno   string // of a kick that failed
@@ -90,17 +93,17 @@ type fired struct {
 
 // frame is the memory of the next frame to send from. Frames are used in turn, so that no
 // descriptor on the ring refers to it. Frames for the fill ring are not used.
-func (g *gun) frame() (addr uint64, mem []byte) {
+func (g *rawEndpoint) frame() (addr uint64, mem []byte) {
 	geo := g.grant.Geometry
-	addr = uint64(g.next) * uint64(geo.FrameSize)
-	if g.next++; g.next == geo.FrameCount {
-		g.next = geo.Prefilled()
+	addr = uint64(g.nextFrame) * uint64(geo.FrameSize)
+	if g.nextFrame++; g.nextFrame == geo.FrameCount {
+		g.nextFrame = geo.Prefilled()
 	}
 	return addr, g.mem[addr : addr+uint64(geo.FrameSize)]
 }
 
-// load puts a frame on the TX ring, in one descriptor for each of its parts. It does not submit them.
-func (g *gun) load(at uint32, s shot) (descs uint32) {
+// put puts a frame on the TX ring, in one descriptor for each of its parts. It does not submit them.
+func (g *rawEndpoint) put(at uint32, s outFrame) (descs uint32) {
 	from := 0
 	for i := range len(s.Cuts) + 1 {
 		to, options := len(s.Frame), uint32(0)
@@ -116,12 +119,12 @@ func (g *gun) load(at uint32, s shot) (descs uint32) {
 	return descs
 }
 
-// stuck is how long the kernel may leave descriptors on the TX ring.
-const stuck = 10 * time.Second
+// stuckTimeout is how long the kernel may leave descriptors on the TX ring.
+const stuckTimeout = 10 * time.Second
 
 // flush kicks until the kernel has taken all that was submitted, and takes the completions.
-func (g *gun) flush() error {
-	for deadline := time.Now().Add(stuck); ; {
+func (g *rawEndpoint) flush() error {
+	for deadline := time.Now().Add(stuckTimeout); ; {
 		errno := kick(g.fd)
 		g.reap()
 		switch {
@@ -135,14 +138,14 @@ func (g *gun) flush() error {
 	}
 }
 
-func (g *gun) reap() {
+func (g *rawEndpoint) reap() {
 	atomic.StoreUint32(g.completion.consumer, atomic.LoadUint32(g.completion.producer))
 }
 
-// fire sends frames, a ring at a time.
-var fire = teach("fire", func(a *agent, arg fireArg) (result fired, err error) {
-	return a.guns[arg.Gun].fire(func(yield func(shot) bool) {
-		for _, s := range arg.Shots {
+// sendFrames sends frames, a ring at a time.
+var sendFrames = newCommand("sendFrames", func(a *agent, arg sendArg) (result sendResult, err error) {
+	return a.endpoints[arg.Endpoint].send(func(yield func(outFrame) bool) {
+		for _, s := range arg.Frames {
 			if !yield(s) {
 				return
 			}
@@ -150,7 +153,7 @@ var fire = teach("fire", func(a *agent, arg fireArg) (result fired, err error) {
 	})
 })
 
-func (g *gun) fire(shots func(func(shot) bool)) (result fired, err error) {
+func (g *rawEndpoint) send(frames func(func(outFrame) bool)) (result sendResult, err error) {
 	before, err := statistics(g.fd)
 	if err != nil {
 		return result, err
@@ -163,13 +166,13 @@ func (g *gun) fire(shots func(func(shot) bool)) (result fired, err error) {
 		atomic.StoreUint32(g.tx.producer, at)
 		return g.flush()
 	}
-	for s := range shots {
+	for s := range frames {
 		if loaded+uint32(len(s.Cuts))+1 > g.tx.size() {
 			if err = submit(); err != nil {
 				break
 			}
 		}
-		loaded += g.load(at+loaded, s)
+		loaded += g.put(at+loaded, s)
 		result.Frames++
 	}
 	if err == nil {
@@ -186,7 +189,7 @@ func (g *gun) fire(shots func(func(shot) bool)) (result fired, err error) {
 
 // sweepArg is a frame in which a number, big-endian, takes all values of a range.
 type sweepArg struct {
-	Gun         int
+	Endpoint    int
 	Frame       []byte
 	At, Bytes   int
 	First, Last uint64
@@ -194,8 +197,8 @@ type sweepArg struct {
 }
 
 // sweep sends a frame once for each value.
-var sweep = teach("sweep", func(a *agent, arg sweepArg) (fired, error) {
-	return a.guns[arg.Gun].fire(func(yield func(shot) bool) {
+var sweep = newCommand("sweep", func(a *agent, arg sweepArg) (sendResult, error) {
+	return a.endpoints[arg.Endpoint].send(func(yield func(outFrame) bool) {
 		for v := arg.First; v <= arg.Last; v++ {
 			for i := range arg.Bytes {
 				arg.Frame[arg.At+i] = byte(v >> (8 * (arg.Bytes - 1 - i)))
@@ -207,27 +210,27 @@ var sweep = teach("sweep", func(a *agent, arg sweepArg) (fired, error) {
 				}
 			}
 			stamp(arg.Frame, verdict)
-			if !yield(shot{Frame: arg.Frame}) {
+			if !yield(outFrame{Frame: arg.Frame}) {
 				return
 			}
 		}
 	})
 })
 
-// received counts the frames that a gun has received, by their marks.
-type received struct {
+// receivedCount is what a raw endpoint has received.
+type receivedCount struct {
 	Frames int
 	Bytes  int
 }
 
-type gunArg struct{ Gun int }
+type endpointArg struct{ Endpoint int }
 
 // drain takes all frames off the RX ring and gives their memory back.
-var drain = teach("drain", func(a *agent, arg gunArg) (received, error) {
-	return a.guns[arg.Gun].drain(), nil
+var drain = newCommand("drain", func(a *agent, arg endpointArg) (receivedCount, error) {
+	return a.endpoints[arg.Endpoint].receiveAll(), nil
 })
 
-func (g *gun) drain() (got received) {
+func (g *rawEndpoint) receiveAll() (got receivedCount) {
 	size := uint64(g.grant.Geometry.FrameSize)
 	for g.rx.pending() > 0 {
 		at := atomic.LoadUint32(g.rx.consumer)
@@ -242,33 +245,33 @@ func (g *gun) drain() (got received) {
 	return got
 }
 
-// dropGun closes a lease and all that was granted with it.
-var dropGun = teach("drop", func(a *agent, arg gunArg) (nothing, error) {
-	g := a.guns[arg.Gun]
-	return nothing{}, errors.Join(g.lease.Close(), g.letGo())
+// closeEndpoint closes a lease and all that was granted with it.
+var closeEndpoint = newCommand("closeEndpoint", func(a *agent, arg endpointArg) (nothing, error) {
+	g := a.endpoints[arg.Endpoint]
+	return nothing{}, errors.Join(g.lease.Close(), g.close())
 })
 
-// letGo unmaps the rings and the segment, and closes the descriptors. A mapped ring would keep
+// close unmaps the rings and the segment, and closes the descriptors. A mapped ring would keep
 // the socket open.
-func (g *gun) letGo() error {
+func (g *rawEndpoint) close() error {
 	return errors.Join(g.unmapRings(), unix.Munmap(g.mem), g.grant.Close())
 }
 
-// hoardArg is a frame to send repeatedly.
-type hoardArg struct {
-	Gun   int
-	Frame []byte
-	Times int
+// keepCompletionsArg is a frame to send repeatedly.
+type keepCompletionsArg struct {
+	Endpoint int
+	Frame    []byte
+	Times    int
 }
 
-// hoard sends without ever taking a completion, and returns how many frames were
+// sendWithoutCompletions sends without ever taking a completion, and returns how many frames were
 // completed. It stops when the kernel takes no more frames.
-var hoard = teach("hoard", func(a *agent, arg hoardArg) (completed uint32, err error) {
-	g := a.guns[arg.Gun]
+var sendWithoutCompletions = newCommand("sendWithoutCompletions", func(a *agent, arg keepCompletionsArg) (completed uint32, err error) {
+	g := a.endpoints[arg.Endpoint]
 	for still := 0; still < 100; still++ {
 		if arg.Times > 0 && g.tx.pending() < g.tx.size() {
 			at := atomic.LoadUint32(g.tx.producer)
-			g.load(at, shot{Frame: arg.Frame})
+			g.put(at, outFrame{Frame: arg.Frame})
 			atomic.StoreUint32(g.tx.producer, at+1)
 			arg.Times--
 		}
@@ -281,14 +284,14 @@ var hoard = teach("hoard", func(a *agent, arg hoardArg) (completed uint32, err e
 	return g.completion.pending(), nil
 })
 
-// flushGun takes completions and kicks until the TX ring is empty.
-var flushGun = teach("flush", func(a *agent, arg gunArg) (nothing, error) {
-	return nothing{}, a.guns[arg.Gun].flush()
+// flushEndpoint takes completions and kicks until the TX ring is empty.
+var flushEndpoint = newCommand("flushEndpoint", func(a *agent, arg endpointArg) (nothing, error) {
+	return nothing{}, a.endpoints[arg.Endpoint].flush()
 })
 
-// lost waits until a lease has ended and returns the reason.
-var lost = teach("lost", func(a *agent, arg gunArg) (why string, err error) {
-	l := a.guns[arg.Gun].lease
+// awaitLeaseEnd waits until a lease has ended and returns the reason.
+var awaitLeaseEnd = newCommand("awaitLeaseEnd", func(a *agent, arg endpointArg) (why string, err error) {
+	l := a.endpoints[arg.Endpoint].lease
 	select {
 	case <-l.Done():
 		if l.Err() == nil {
@@ -300,17 +303,17 @@ var lost = teach("lost", func(a *agent, arg gunArg) (why string, err error) {
 	}
 })
 
-// pokeArg is a value for an index of a ring.
-type pokeArg struct {
-	Gun   int
-	Ring  string // fill, completion, rx or tx
-	Index string // producer, consumer or flags
-	Value uint32
-	Ahead bool // Value is added to what the index is
+// writeIndexArg is a value for an index of a ring.
+type writeIndexArg struct {
+	Endpoint int
+	Ring     string // fill, completion, rx or tx
+	Index    string // producer, consumer or flags
+	Value    uint32
+	Ahead    bool // Value is added to what the index is
 }
 
 // index finds a ring's.
-func (g *gun) index(ring, index string) (*uint32, error) {
+func (g *rawEndpoint) index(ring, index string) (*uint32, error) {
 	byName := map[string]map[string]*uint32{
 		"fill":       {"producer": g.fill.producer, "consumer": g.fill.consumer, "flags": g.fill.flags},
 		"completion": {"producer": g.completion.producer, "consumer": g.completion.consumer, "flags": g.completion.flags},
@@ -323,9 +326,9 @@ func (g *gun) index(ring, index string) (*uint32, error) {
 	return nil, fmt.Errorf("BUG: no index %s of ring %s", index, ring)
 }
 
-// poke writes an index and returns what it was.
-var poke = teach("poke", func(a *agent, arg pokeArg) (was uint32, err error) {
-	p, err := a.guns[arg.Gun].index(arg.Ring, arg.Index)
+// writeIndex writes an index and returns what it was.
+var writeIndex = newCommand("writeIndex", func(a *agent, arg writeIndexArg) (was uint32, err error) {
+	p, err := a.endpoints[arg.Endpoint].index(arg.Ring, arg.Index)
 	if err != nil {
 		return 0, err
 	}
@@ -337,17 +340,17 @@ var poke = teach("poke", func(a *agent, arg pokeArg) (was uint32, err error) {
 	return was, nil
 })
 
-// litterArg is an address for all entries of the fill ring or of the TX ring.
-type litterArg struct {
-	Gun  int
-	Ring string
-	Addr uint64
-	Len  uint32 // of TX descriptors
+// overwriteArg is an address for all entries of the fill ring or of the TX ring.
+type overwriteArg struct {
+	Endpoint int
+	Ring     string
+	Addr     uint64
+	Len      uint32 // of TX descriptors
 }
 
-// litter overwrites all entries of a ring.
-var litter = teach("litter", func(a *agent, arg litterArg) (nothing, error) {
-	g := a.guns[arg.Gun]
+// overwriteRing overwrites all entries of a ring.
+var overwriteRing = newCommand("overwriteRing", func(a *agent, arg overwriteArg) (nothing, error) {
+	g := a.endpoints[arg.Endpoint]
 	switch arg.Ring {
 	case "fill":
 		for i := range g.fill.entries {
@@ -365,8 +368,8 @@ var litter = teach("litter", func(a *agent, arg litterArg) (nothing, error) {
 
 // kickArg is for how long to kick.
 type kickArg struct {
-	Gun int
-	For time.Duration
+	Endpoint int
+	For      time.Duration
 }
 
 // kicked is how long the kernel took for kicks, and for how many descriptors.
@@ -377,8 +380,8 @@ type kicked struct {
 }
 
 // kickFor kicks until the ring is empty or the time is over.
-var kickFor = teach("kick", func(a *agent, arg kickArg) (k kicked, err error) {
-	g := a.guns[arg.Gun]
+var kickFor = newCommand("kickFor", func(a *agent, arg kickArg) (k kicked, err error) {
+	g := a.endpoints[arg.Endpoint]
 	before := g.tx.pending()
 	for end := time.Now().Add(arg.For); time.Now().Before(end) && g.tx.pending() > 0; k.Kicks++ {
 		begin := time.Now()
@@ -389,23 +392,23 @@ var kickFor = teach("kick", func(a *agent, arg kickArg) (k kicked, err error) {
 	return k, nil
 })
 
-// ask is XDP_STATISTICS.
-var ask = teach("statistics", func(a *agent, arg gunArg) (unix.XDPStatistics, error) {
-	return statistics(a.guns[arg.Gun].fd)
+// readStatistics is XDP_STATISTICS.
+var readStatistics = newCommand("readStatistics", func(a *agent, arg endpointArg) (unix.XDPStatistics, error) {
+	return statistics(a.endpoints[arg.Endpoint].fd)
 })
 
-// starve takes frames off the RX ring and gives none back.
-var starve = teach("starve", func(a *agent, arg gunArg) (taken uint32, err error) {
-	g := a.guns[arg.Gun]
+// takeReceived takes frames off the RX ring and gives none back.
+var takeReceived = newCommand("takeReceived", func(a *agent, arg endpointArg) (taken uint32, err error) {
+	g := a.endpoints[arg.Endpoint]
 	taken = g.rx.pending()
 	atomic.StoreUint32(g.rx.consumer, atomic.LoadUint32(g.rx.producer))
 	return taken, nil
 })
 
-// feed puts all frames of the lower half of the segment on the fill ring, as many
+// refill puts all frames of the lower half of the segment on the fill ring, as many
 // as fit.
-var feed = teach("feed", func(a *agent, arg gunArg) (nothing, error) {
-	g := a.guns[arg.Gun]
+var refill = newCommand("refill", func(a *agent, arg endpointArg) (nothing, error) {
+	g := a.endpoints[arg.Endpoint]
 	for i := g.fill.pending(); i < g.fill.size(); i++ {
 		at := atomic.LoadUint32(g.fill.producer)
 		*g.fill.at(at) = uint64(at%g.grant.Geometry.Prefilled()) * uint64(g.grant.Geometry.FrameSize)
@@ -414,12 +417,12 @@ var feed = teach("feed", func(a *agent, arg gunArg) (nothing, error) {
 	return nothing{}, nil
 })
 
-// scramble repeatedly writes random numbers over all indices, until the
+// scrambleIndices repeatedly writes random numbers over all indices, until the
 // agent rests. It kicks in between.
-var scramble = teach("scramble", func(a *agent, arg scrambleArg) (nothing, error) {
-	g := a.guns[arg.Gun]
+var scrambleIndices = newCommand("scrambleIndices", func(a *agent, arg scrambleArg) (nothing, error) {
+	g := a.endpoints[arg.Endpoint]
 	random := rand.New(rand.NewPCG(arg.Seed, 1))
-	a.repeat(func(_ <-chan struct{}) error {
+	a.repeatTask(func(_ <-chan struct{}) error {
 		for _, ring := range arg.Rings {
 			for _, index := range []string{"producer", "consumer", "flags"} {
 				p, err := g.index(ring, index)
@@ -437,7 +440,7 @@ var scramble = teach("scramble", func(a *agent, arg scrambleArg) (nothing, error
 })
 
 type scrambleArg struct {
-	Gun   int
-	Rings []string
-	Seed  uint64
+	Endpoint int
+	Rings    []string
+	Seed     uint64
 }

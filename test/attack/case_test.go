@@ -17,26 +17,26 @@ import (
 // attackCase is one attack: its name, what it does, and the function that does it.
 type attackCase struct {
 	name, did string
-	run       func(s *scene)
+	run       func(s *caseRun)
 }
 
-// scene is the world while a case runs.
-type scene struct {
+// caseRun is the world while a case runs.
+type caseRun struct {
 	*testing.T
 	*world
 	row *row
 }
 
-// play runs a case and then checks that nothing forbidden has happened.
-func (w *world) play(t *testing.T, c attackCase) {
-	s := &scene{t, w, results.add(t, c.name, c.did)}
-	begin, trips, counted := time.Now(), w.look(t), w.counters(t)
+// runCase runs a case and then checks that nothing forbidden has happened.
+func (w *world) runCase(t *testing.T, c attackCase) {
+	s := &caseRun{t, w, results.add(t, c.name, c.did)}
+	begin, countsBefore, counted := time.Now(), w.snapshot(t), w.counters(t)
 	defer func() {
 		if counts := unusual(since(counted, w.counters(t))); counts != "" {
 			s.row.note("%s", counts)
 		}
 		s.row.note("it took %s", rounded(time.Since(begin)))
-		w.unharmed(t, s.row, trips)
+		w.unharmed(t, s.row, countsBefore)
 	}()
 	c.run(s)
 }
@@ -55,29 +55,29 @@ func unusual(counts map[string]uint64) string {
 	return strings.Join(parts, ", ")
 }
 
-// shooter is an agent with an endpoint.
-type shooter struct {
-	*actor
-	granted
+// attacker is an agent with an endpoint.
+type attacker struct {
+	*agentProcess
+	openedEndpoint
 }
 
-// attacker starts an attacker's process and opens an endpoint in it.
-func (s *scene) attacker(req endpoint.Request) *shooter {
+// startAttacker starts an attacker's process and opens an endpoint in it.
+func (s *caseRun) startAttacker(req endpoint.Request) *attacker {
 	s.Helper()
-	a := cast(s, s.pair.A, attackerID)
-	return &shooter{a, openGun.do(s, a, openArg{s.unetd.Socket, req})}
+	a := startAgent(s, s.pair.A, attackerID)
+	return &attacker{a, openEndpoint.do(s, a, openArg{s.unetd.Socket, req})}
 }
 
 // tagged is a request for an endpoint with tags.
 func tagged(tags ...endpoint.Tag) endpoint.Request { return endpoint.Request{Tags: tags} }
 
-// volley is a number of frames that are expected to end in the same way.
-type volley struct {
-	s      *scene
+// batch is a number of frames that are expected to end in the same way.
+type batch struct {
+	s      *caseRun
 	number uint32
 	legal  bool
 	want   []string // counters that may count them
-	shots  []shot
+	frames []outFrame
 }
 
 // Ends of a frame that are not counters.
@@ -85,52 +85,52 @@ const (
 	inKernel = "kernel" // the kernel refuses or drops it before the mux
 )
 
-// forge is a volley of frames that must not get through. Each of them is counted
+// forged is a batch of frames that must not get through. Each of them is counted
 // by one of the named counters.
-func (s *scene) forge(want ...string) *volley {
-	return &volley{s: s, number: s.volley(), want: want}
+func (s *caseRun) forged(want ...string) *batch {
+	return &batch{s: s, number: s.newBatch(), want: want}
 }
 
-// allow is a volley of frames that leave the uplink.
-func (s *scene) allow() *volley { return &volley{s: s, number: s.volley(), legal: true} }
+// permitted is a batch of frames that leave the uplink.
+func (s *caseRun) permitted() *batch { return &batch{s: s, number: s.newBatch(), legal: true} }
 
-// mark is what the volley's frames carry.
-func (v *volley) mark() []byte {
+// mark is what the batch's frames carry.
+func (v *batch) mark() []byte {
 	if v.legal {
 		return mark(legal, v.number)
 	}
 	return mark(forged, v.number)
 }
 
-// add puts frames into the volley.
-func (v *volley) add(frames ...[]byte) {
+// add puts frames into the batch.
+func (v *batch) add(frames ...[]byte) {
 	for _, f := range frames {
-		v.shots = append(v.shots, shot{Frame: f})
+		v.frames = append(v.frames, outFrame{Frame: f})
 	}
 }
 
-// addCut puts a frame in several descriptors into the volley.
-func (v *volley) addCut(frame []byte, cuts ...int) {
-	v.shots = append(v.shots, shot{frame, cuts})
+// addCut puts a frame in several descriptors into the batch.
+func (v *batch) addCut(frame []byte, cuts ...int) {
+	v.frames = append(v.frames, outFrame{frame, cuts})
 }
 
-// fire sends the volley and checks what became of it.
-func (v *volley) fire(by *shooter) {
+// send sends the batch and checks what became of it.
+func (v *batch) send(by *attacker) {
 	v.s.Helper()
 	before := v.s.counters(v.s)
-	result := fire.do(v.s, by.actor, fireArg{by.Gun, v.shots})
+	result := sendFrames.do(v.s, by.agentProcess, sendArg{by.Endpoint, v.frames})
 	legalOnes := 0
 	if v.legal {
-		legalOnes = len(v.shots)
+		legalOnes = len(v.frames)
 	}
 	v.check(by, before, result, legalOnes)
 }
 
 // sweep sends a frame with all values of a number in it, of which some are legal.
-func (v *volley) sweep(by *shooter, frame []byte, at, size int, first, last uint64, legalRanges ...[2]uint64) {
+func (v *batch) sweep(by *attacker, frame []byte, at, size int, first, last uint64, legalRanges ...[2]uint64) {
 	v.s.Helper()
 	before := v.s.counters(v.s)
-	result := sweep.do(v.s, by.actor, sweepArg{by.Gun, frame, at, size, first, last, legalRanges})
+	result := sweep.do(v.s, by.agentProcess, sweepArg{by.Endpoint, frame, at, size, first, last, legalRanges})
 	legalOnes := 0
 	for _, r := range legalRanges {
 		legalOnes += int(r[1] - r[0] + 1)
@@ -139,10 +139,10 @@ func (v *volley) sweep(by *shooter, frame []byte, at, size int, first, last uint
 }
 
 // check waits until all frames are accounted for.
-func (v *volley) check(by *shooter, before map[string]uint64, result fired, legalOnes int) {
+func (v *batch) check(by *attacker, before map[string]uint64, result sendResult, legalOnes int) {
 	v.s.Helper()
 	if result.Errno != "" {
-		v.s.Errorf("volley %d: kick: %s", v.number, result.Errno)
+		v.s.Errorf("batch %d: kick: %s", v.number, result.Errno)
 	}
 	illegal := result.Frames - uint64(legalOnes)
 	var counts map[string]uint64
@@ -158,10 +158,10 @@ func (v *volley) check(by *shooter, before map[string]uint64, result fired, lega
 		}
 		return wanted, others
 	}
-	mayVanish := slices.Contains(v.want, inKernel)
+	mayStayInKernel := slices.Contains(v.want, inKernel)
 	done := func() bool {
 		wanted, _ := account()
-		return (wanted == illegal || mayVanish && wanted <= illegal) && v.s.ear.legalFrames(v.number) == legalOnes
+		return (wanted == illegal || mayStayInKernel && wanted <= illegal) && v.s.capture.legalFrames(v.number) == legalOnes
 	}
 	wait := unetd.Eventually
 	if v.s.Failed() {
@@ -170,13 +170,13 @@ func (v *volley) check(by *shooter, before map[string]uint64, result fired, lega
 	ok := wait(done)
 	wanted, others := account()
 	if !ok || others != 0 {
-		v.s.Errorf("volley %d of %d frames, %d of them legal: %d counted as %v, %d legal ones at host B, %d descriptors refused; all counters: %v",
-			v.number, result.Frames, legalOnes, wanted, v.want, v.s.ear.legalFrames(v.number), result.Refused, counts)
+		v.s.Errorf("batch %d of %d frames, %d of them legal: %d counted as %v, %d legal ones at host B, %d descriptors refused; all counters: %v",
+			v.number, result.Frames, legalOnes, wanted, v.want, v.s.capture.legalFrames(v.number), result.Refused, counts)
 	}
-	if mayVanish && wanted != illegal {
+	if mayStayInKernel && wanted != illegal {
 		v.s.row.note("%d of %d frames did not get past the kernel (%d refused as descriptors)", illegal-wanted, illegal, result.Refused)
 	}
-	drain.do(v.s, by.actor, gunArg{by.Gun})
+	drain.do(v.s, by.agentProcess, endpointArg{by.Endpoint})
 }
 
 // isTransmitDrop reports whether a counter is of frames of endpoints that were
