@@ -25,21 +25,21 @@ import (
 	"github.com/unet-go/unet/test/internal/wiretap"
 )
 
-// meeting is a connection with the kernel, and what can be expected of it.
-type meeting struct {
+// connection is a connection between us and the kernel, with checks of what calls on it return.
+type connection struct {
 	*scene
 	ours   *unet.TCPConn
 	kernel *net.TCPConn
 }
 
-func (m *meeting) wantRead(t *testing.T, c net.Conn, want error) {
+func (m *connection) wantRead(t *testing.T, c net.Conn, want error) {
 	t.Helper()
 	if n, err := c.Read(make([]byte, 10)); n != 0 || !errors.Is(err, want) {
 		t.Errorf("read by %s: %d bytes, %v, want %v", nameOf(c), n, err, want)
 	}
 }
 
-func (m *meeting) wantWrite(t *testing.T, c net.Conn, want error) {
+func (m *connection) wantWrite(t *testing.T, c net.Conn, want error) {
 	t.Helper()
 	if _, err := c.Write([]byte("text")); !errors.Is(err, want) {
 		t.Errorf("write by %s: %v, want %v", nameOf(c), err, want)
@@ -49,7 +49,7 @@ func (m *meeting) wantWrite(t *testing.T, c net.Conn, want error) {
 // wantReset expects that the connection was reset by the peer. The kernel returns the reset
 // to one call, then EOF to reads and EPIPE to writes. Ours return it to every read,
 // so that a reset is not taken for the end of the data, and to one write.
-func (m *meeting) wantReset(t *testing.T, c net.Conn) {
+func (m *connection) wantReset(t *testing.T, c net.Conn) {
 	t.Helper()
 	m.wantRead(t, c, syscall.ECONNRESET)
 	m.wantRead(t, c, io.EOF)
@@ -57,7 +57,7 @@ func (m *meeting) wantReset(t *testing.T, c net.Conn) {
 }
 
 // wantAll expects data of the other side, and its end.
-func (m *meeting) wantAll(t *testing.T, c net.Conn, want string) {
+func (m *connection) wantAll(t *testing.T, c net.Conn, want string) {
 	t.Helper()
 	if got, err := io.ReadAll(c); string(got) != want || err != nil {
 		t.Errorf("read by %s: %q, %v, want %q", nameOf(c), got, err, want)
@@ -65,7 +65,7 @@ func (m *meeting) wantAll(t *testing.T, c net.Conn, want string) {
 }
 
 // wantState expects that the kernel's side comes to a state.
-func (m *meeting) wantState(t *testing.T, state string) {
+func (m *connection) wantState(t *testing.T, state string) {
 	t.Helper()
 	eventually(t, "the kernel in "+state, func() bool { return m.kernelSockets(t)[state] > 0 })
 }
@@ -78,7 +78,7 @@ func nameOf(c net.Conn) string {
 }
 
 // setDropAll sets whether the kernel's socket drops all that it receives.
-func (m *meeting) setDropAll(t *testing.T, drop bool) {
+func (m *connection) setDropAll(t *testing.T, drop bool) {
 	t.Helper()
 	raw, err := m.kernel.SyscallConn()
 	must(t, err)
@@ -88,9 +88,9 @@ func (m *meeting) setDropAll(t *testing.T, drop bool) {
 // closeOrders are all orders of the calls that end a connection.
 var closeOrders = []struct {
 	name string
-	f    func(t *testing.T, m *meeting)
+	f    func(t *testing.T, m *connection)
 }{
-	{"we close", func(t *testing.T, m *meeting) {
+	{"we close", func(t *testing.T, m *connection) {
 		m.ours.Close()
 		m.wantRead(t, m.kernel, io.EOF)
 		m.wantState(t, "CLOSE-WAIT")
@@ -98,7 +98,7 @@ var closeOrders = []struct {
 		m.kernel.Close()
 		eventually(t, "we are in TIME-WAIT", func() bool { return m.host.Stack().TCPUsage().TimeWaits > waits })
 	}},
-	{"the kernel closes", func(t *testing.T, m *meeting) {
+	{"the kernel closes", func(t *testing.T, m *connection) {
 		m.kernel.Close()
 		m.wantRead(t, m.ours, io.EOF)
 		m.wantRead(t, m.ours, io.EOF)
@@ -106,7 +106,7 @@ var closeOrders = []struct {
 		m.ours.Close()
 		m.wantState(t, "TIME-WAIT")
 	}},
-	{"both, and the FINs cross", func(t *testing.T, m *meeting) {
+	{"both, and the FINs cross", func(t *testing.T, m *connection) {
 		m.setDropAll(t, true)
 		must(t, m.ours.CloseWrite())
 		must(t, m.kernel.CloseWrite()) // its FIN acknowledges nothing
@@ -118,13 +118,13 @@ var closeOrders = []struct {
 		m.wantRead(t, m.kernel, io.EOF)
 		m.wantState(t, "TIME-WAIT")
 	}},
-	{"both, at the same time", func(t *testing.T, m *meeting) {
+	{"both, at the same time", func(t *testing.T, m *connection) {
 		closed := make(chan error)
 		go func() { closed <- m.kernel.Close() }()
 		must(t, m.ours.Close())
 		must(t, <-closed)
 	}},
-	{"we half, then the kernel", func(t *testing.T, m *meeting) {
+	{"we half, then the kernel", func(t *testing.T, m *connection) {
 		m.ours.Write([]byte("question"))
 		m.ours.CloseWrite()
 		m.wantAll(t, m.kernel, "question")
@@ -133,7 +133,7 @@ var closeOrders = []struct {
 		m.kernel.Close()
 		m.wantAll(t, m.ours, "answer")
 	}},
-	{"the kernel half, then we", func(t *testing.T, m *meeting) {
+	{"the kernel half, then we", func(t *testing.T, m *connection) {
 		m.kernel.Write([]byte("question"))
 		m.kernel.CloseWrite()
 		m.wantAll(t, m.ours, "question")
@@ -141,97 +141,97 @@ var closeOrders = []struct {
 		m.ours.Close()
 		m.wantAll(t, m.kernel, "answer")
 	}},
-	{"we read no more", func(t *testing.T, m *meeting) {
+	{"we read no more", func(t *testing.T, m *connection) {
 		must(t, m.ours.CloseRead())
 		m.wantRead(t, m.ours, io.EOF)
-		must(t, send(m.kernel, newStream(1, 1<<20), 1<<20)) // goes nowhere
+		must(t, send(m.kernel, newStream(1, 1<<20), 1<<20)) // is discarded
 		m.ours.Write([]byte("enough"))
 		m.ours.Close()
 		m.wantAll(t, m.kernel, "enough")
 	}},
-	{"the kernel reads no more", func(t *testing.T, m *meeting) {
+	{"the kernel reads no more", func(t *testing.T, m *connection) {
 		must(t, m.kernel.CloseRead())
 		m.ours.Write([]byte("text"))
 		m.kernel.Write([]byte("enough"))
 		m.kernel.CloseWrite()
 		m.wantAll(t, m.ours, "enough")
 	}},
-	{"we close with text to send", func(t *testing.T, m *meeting) {
+	{"we close with text to send", func(t *testing.T, m *connection) {
 		must(t, m.kernel.SetReadBuffer(4096))
 		must(t, send(m.ours, newStream(2, 200_000), 200_000))
 		must(t, m.ours.Close())
 		must(t, expect(m.kernel, newStream(2, 200_000), 1000))
 	}},
-	{"the kernel closes with text to send", func(t *testing.T, m *meeting) {
+	{"the kernel closes with text to send", func(t *testing.T, m *connection) {
 		must(t, m.ours.SetReadBuffer(4096))
 		must(t, m.kernel.SetWriteBuffer(200_000)) // which holds all
 		must(t, send(m.kernel, newStream(2, 100_000), 100_000))
 		must(t, m.kernel.Close())
 		must(t, expect(m.ours, newStream(2, 100_000), 1000))
 	}},
-	{"we linger", func(t *testing.T, m *meeting) {
+	{"we linger", func(t *testing.T, m *connection) {
 		m.ours.SetLinger(20)
 		m.ours.Write([]byte("text"))
 		must(t, m.ours.Close())
-		if s := m.kernelSockets(t); s["CLOSE-WAIT"] != 1 { // at once: that is what we waited for
+		if s := m.kernelSockets(t); s["CLOSE-WAIT"] != 1 { // at once: that is what Close waited for
 			t.Errorf("the kernel's sockets: %v", s)
 		}
 		m.wantAll(t, m.kernel, "text")
 	}},
-	{"we close with unread text", func(t *testing.T, m *meeting) {
+	{"we close with unread text", func(t *testing.T, m *connection) {
 		m.kernel.Write([]byte("unread"))
 		eventually(t, "text arrives", func() bool { return m.ours.Info().Buffered > 0 })
 		m.ours.Close()
 		m.wantReset(t, m.kernel)
 	}},
-	{"the kernel closes with unread text", func(t *testing.T, m *meeting) {
+	{"the kernel closes with unread text", func(t *testing.T, m *connection) {
 		m.ours.Write([]byte("unread"))
 		eventually(t, "text arrives", func() bool { return m.ours.Info().InFlight == 0 })
 		m.kernel.Close()
 		m.wantReset(t, m.ours)
 	}},
-	{"we close and the kernel writes", func(t *testing.T, m *meeting) {
+	{"we close and the kernel writes", func(t *testing.T, m *connection) {
 		m.ours.Close()
 		m.wantRead(t, m.kernel, io.EOF)
 		m.kernel.Write([]byte("too late"))
-		eventually(t, "the kernel hears", func() bool { return m.kernelSockets(t)["CLOSE-WAIT"] == 0 })
+		eventually(t, "the kernel has our RST", func() bool { return m.kernelSockets(t)["CLOSE-WAIT"] == 0 })
 		m.wantWrite(t, m.kernel, syscall.EPIPE)
 		m.wantRead(t, m.kernel, io.EOF)
 	}},
-	{"the kernel closes and we write", func(t *testing.T, m *meeting) {
+	{"the kernel closes and we write", func(t *testing.T, m *connection) {
 		m.kernel.Close()
 		m.wantRead(t, m.ours, io.EOF)
 		m.ours.Write([]byte("too late"))
-		eventually(t, "we hear", func() bool { return m.host.Stack().TCPUsage().Connections == 0 })
+		eventually(t, "we have the RST of the kernel", func() bool { return m.host.Stack().TCPUsage().Connections == 0 })
 		m.wantWrite(t, m.ours, syscall.ECONNRESET) // where the kernel has EPIPE
 		m.wantWrite(t, m.ours, syscall.EPIPE)
 		m.wantRead(t, m.ours, io.EOF)
 	}},
-	{"we reset", func(t *testing.T, m *meeting) {
+	{"we reset", func(t *testing.T, m *connection) {
 		m.ours.SetLinger(0)
 		m.ours.Close()
 		m.wantReset(t, m.kernel)
 	}},
-	{"the kernel resets", func(t *testing.T, m *meeting) {
+	{"the kernel resets", func(t *testing.T, m *connection) {
 		m.kernel.SetLinger(0)
 		m.kernel.Close()
 		m.wantReset(t, m.ours)
 	}},
-	{"we reset after the kernel's FIN", func(t *testing.T, m *meeting) {
+	{"we reset after the kernel's FIN", func(t *testing.T, m *connection) {
 		m.kernel.CloseWrite()
 		m.wantRead(t, m.ours, io.EOF)
 		m.ours.SetLinger(0)
 		m.ours.Close()
 		m.wantRead(t, m.kernel, syscall.ECONNRESET)
 	}},
-	{"the kernel resets after our FIN", func(t *testing.T, m *meeting) {
+	{"the kernel resets after our FIN", func(t *testing.T, m *connection) {
 		m.ours.CloseWrite()
 		m.wantRead(t, m.kernel, io.EOF)
 		m.kernel.SetLinger(0)
 		m.kernel.Close()
 		m.wantRead(t, m.ours, syscall.ECONNRESET)
 	}},
-	{"both reset", func(t *testing.T, m *meeting) {
+	{"both reset", func(t *testing.T, m *connection) {
 		m.ours.SetLinger(0)
 		m.kernel.SetLinger(0)
 		closed := make(chan error)
@@ -249,7 +249,7 @@ func testCloseOrders(t *testing.T, s *scene) {
 	for _, order := range closeOrders {
 		t.Run(order.name, func(t *testing.T) {
 			s.roles(t, func(t *testing.T, ours *unet.TCPConn, kernel *net.TCPConn) {
-				order.f(t, &meeting{s, ours, kernel})
+				order.f(t, &connection{s, ours, kernel})
 				ours.Close()
 				kernel.Close()
 				eventually(t, "nothing is left", func() bool { return s.idle(t) })
@@ -259,7 +259,7 @@ func testCloseOrders(t *testing.T, s *scene) {
 }
 
 // The process on the other side is killed, and its kernel ends the connection.
-func TestKernelProcessDies(t *testing.T) {
+func TestKernelProcessIsKilled(t *testing.T) {
 	s := openScene(t, config{})
 	exe, err := os.Executable()
 	must(t, err)
@@ -278,7 +278,7 @@ func TestKernelProcessDies(t *testing.T) {
 			conn, err := s.host.Dial("tcp", at)
 			must(t, err)
 			defer conn.Close()
-			m := &meeting{scene: s}
+			m := &connection{scene: s}
 			_, err = conn.Write(make([]byte, c.write))
 			must(t, err)
 			p.Await(t, "holding")
@@ -310,9 +310,9 @@ func TestKernelProcessDies(t *testing.T) {
 }
 
 // A dial to a port without a listener is refused.
-func TestRefused(t *testing.T) { overBoth(t, testRefused) }
+func TestDialToClosedPortIsRefused(t *testing.T) { overBoth(t, testDialToClosedPortIsRefused) }
 
-func testRefused(t *testing.T, ipv6 bool) {
+func testDialToClosedPortIsRefused(t *testing.T, ipv6 bool) {
 	s := openScene(t, config{ipv6: ipv6, check: func(t *testing.T, j *wiretap.Judge) {
 		if j.Resets != 2 || j.KernelResets != 1 {
 			t.Errorf("%v", j)
@@ -340,7 +340,7 @@ func testRefused(t *testing.T, ipv6 bool) {
 	eventually(t, "nothing is left", func() bool { return s.idle(t) })
 }
 
-// A RST in the middle of a transfer: what the blocked writer gets, and what the reader.
+// A RST in the middle of a transfer: the errors of the blocked writer and of the reader.
 func TestResetInTransfer(t *testing.T) {
 	s := openScene(t, config{})
 	s.roles(t, func(t *testing.T, ours *unet.TCPConn, kernel *net.TCPConn) {
@@ -366,17 +366,17 @@ func resetInTransfer(t *testing.T, lasting, resetting net.Conn) {
 	must(t, resetting.Close())
 	wg.Wait()
 	// One of them gets ECONNRESET, as in the kernel; the other the end.
-	var told int
+	var resets int
 	for what, err := range map[string]error{"write": writeErr, "read": readErr} {
 		switch {
 		case errors.Is(err, syscall.ECONNRESET):
-			told++
+			resets++
 		case what == "write" && errors.Is(err, syscall.EPIPE), what == "read" && err == io.EOF:
 		default:
 			t.Errorf("%s by %s: %v", what, nameOf(lasting), err)
 		}
 	}
-	if told == 0 {
+	if resets == 0 {
 		t.Errorf("neither call returned ECONNRESET: %v, %v", writeErr, readErr)
 	}
 	if _, err := lasting.Write([]byte("x")); !errors.Is(err, syscall.EPIPE) {

@@ -17,8 +17,8 @@ import (
 	"github.com/unet-go/unet/test/internal/wiretap"
 )
 
-// crowd is how many connections there are at once.
-func crowd() int {
+// connectionCount is how many connections there are at once.
+func connectionCount() int {
 	if unetd.RaceEnabled {
 		return 200
 	}
@@ -33,11 +33,11 @@ func TestManyConnections(t *testing.T) {
 			s := openScene(t, config{})
 			ours, kernel := s.connect(t, role == "dial") // now all that is made once exists
 			must(t, exchange(ours, kernel, 1, pieces{1, 1}))
-			settled := func() bool { return s.idle(t) }
-			eventually(t, "idle", settled)
+			idle := func() bool { return s.idle(t) }
+			eventually(t, "idle", idle)
 			goroutines, files := runtime.NumGoroutine(), descriptors(t)
-			must(t, s.crowd(t, role == "dial"))
-			eventually(t, "all connections are gone", settled)
+			must(t, s.exchangeOnMany(t, role == "dial"))
+			eventually(t, "all connections are gone", idle)
 			eventually(t, fmt.Sprintf("%d goroutines, as before", goroutines), func() bool { return runtime.NumGoroutine() <= goroutines })
 			eventually(t, fmt.Sprintf("%d descriptors, as before", files), func() bool { return descriptors(t) <= files })
 			if t.Failed() {
@@ -70,11 +70,11 @@ func descriptors(t *testing.T) int {
 	return len(list)
 }
 
-// crowd opens many connections, and when all are open has each exchange bytes
+// exchangeOnMany opens many connections, and when all are open has each exchange bytes
 // and close.
-func (s *scene) crowd(t *testing.T, dial bool) error {
+func (s *scene) exchangeOnMany(t *testing.T, dial bool) error {
 	t.Helper()
-	n := crowd()
+	n := connectionCount()
 	listener := s.listen(t, !dial)
 	defer listener.Close()
 	errs := make(chan error, 2*n+2)
@@ -92,14 +92,14 @@ func (s *scene) crowd(t *testing.T, dial bool) error {
 		}
 	})
 	var dialling sync.WaitGroup
-	tickets := make(chan struct{}, n)
+	dials := make(chan struct{}, n)
 	for range n {
-		tickets <- struct{}{}
+		dials <- struct{}{}
 	}
-	close(tickets)
+	close(dials)
 	for range 32 { // a dial in the kernel needs a thread
 		dialling.Go(func() {
-			for range tickets {
+			for range dials {
 				c, err := s.dial(dial, listener.Addr().String())
 				if err != nil {
 					errs <- err
@@ -178,18 +178,18 @@ const stallProbes = 3
 
 const stallData = 3 << 20 // bytes, more than all buffers hold
 
-// stalled is a connection on which one side writes and the other has stopped
+// stalledConn is a connection on which one side writes and the other has stopped
 // reading.
-type stalled struct {
+type stalledConn struct {
 	from, to net.Conn
 	sent     chan error
 }
 
-func (s *scene) stall(t *testing.T, dial, ours bool) *stalled {
+func (s *scene) stall(t *testing.T, dial, ours bool) *stalledConn {
 	t.Helper()
 	o, k := s.connect(t, dial)
 	t.Cleanup(func() { o.Close(); k.Close() })
-	x := &stalled{from: k, to: o, sent: make(chan error, 1)}
+	x := &stalledConn{from: k, to: o, sent: make(chan error, 1)}
 	if ours {
 		x.from, x.to = o, k
 	}
@@ -204,7 +204,7 @@ func (s *scene) stall(t *testing.T, dial, ours bool) *stalled {
 }
 
 // resume reads slowly at first, less than a segment at once, and then all.
-func (x *stalled) resume(t *testing.T) {
+func (x *stalledConn) resume(t *testing.T) {
 	t.Helper()
 	text := newStream(9, stallData)
 	text.left -= stallData - 20_000
@@ -222,7 +222,7 @@ func (x *stalled) resume(t *testing.T) {
 }
 
 // The kernel stops reading: we probe its window, and lose nothing.
-func TestKernelStalls(t *testing.T) {
+func TestWeProbeClosedWindowOfKernel(t *testing.T) {
 	s := openScene(t, config{check: func(t *testing.T, j *wiretap.Judge) {
 		if j.Probes < 2*stallProbes {
 			t.Errorf("%d probes in the capture", j.Probes)
@@ -244,13 +244,13 @@ func TestKernelStalls(t *testing.T) {
 
 // We stop reading: the kernel probes our window. Its intervals are long, so both
 // roles wait together.
-func TestWeStall(t *testing.T) {
+func TestKernelProbesOurClosedWindow(t *testing.T) {
 	s := openScene(t, config{check: func(t *testing.T, j *wiretap.Judge) {
 		if j.KernelProbes < 2*stallProbes {
 			t.Errorf("%d probes of the kernel's in the capture", j.KernelProbes)
 		}
 	}})
-	both := []*stalled{s.stall(t, true, false), s.stall(t, false, false)}
+	both := []*stalledConn{s.stall(t, true, false), s.stall(t, false, false)}
 	eventually(t, "probes", func() bool { return s.kernelCount(t, "TcpExt", "TCPWinProbe") >= 2*stallProbes })
 	for _, x := range both {
 		if i := x.to.(*unet.TCPConn).Info(); i.ReceiveWindow != 0 {
@@ -266,7 +266,7 @@ func TestWeStall(t *testing.T) {
 }
 
 // Neither side reads until the buffers of both directions are full.
-func TestBothStall(t *testing.T) {
+func TestBothWindowsClosed(t *testing.T) {
 	s := openScene(t, config{})
 	s.roles(t, func(t *testing.T, ours *unet.TCPConn, kernel *net.TCPConn) {
 		before := s.counters()["tcp_window_probes"]

@@ -30,19 +30,19 @@ const patience = unetd.Patience
 
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == holderArg {
-		holder()
+		runHolder()
 	}
 	os.Exit(m.Run())
 }
 
 // config shapes a scene. The zero value is the usual one.
 type config struct {
-	mtu       int
-	ipv6      bool // over IPv6
-	attach    endpoint.Attachment
-	untrusted bool
-	offloads  *bool // of the kernel's interface: all on or all off; nil: as they are
-	merged    bool  // one segment with a partial checksum is dropped, after complete ones
+	mtu             int
+	ipv6            bool // over IPv6
+	attach          endpoint.Attachment
+	untrusted       bool
+	offloads        *bool // of the kernel's interface: all on or all off; nil: as they are
+	partialChecksum bool  // one segment with a partial checksum is dropped, after complete ones
 
 	check func(t *testing.T, j *wiretap.Judge) // what else is expected of the capture
 }
@@ -82,12 +82,12 @@ func openScene(t *testing.T, c config) *scene {
 	if err != nil {
 		must(t, errors.Join(err, grant.Close(), lease.Close()))
 	}
-	t.Cleanup(func() { s.end(t, c) })
+	t.Cleanup(func() { s.check(t, c) })
 	return s
 }
 
-// end judges what has happened and closes the host.
-func (s *scene) end(t *testing.T, c config) {
+// check closes the host, and checks the counters and the capture.
+func (s *scene) check(t *testing.T, c config) {
 	t.Helper()
 	if err := s.host.Close(); err != nil {
 		t.Errorf("close of the host: %v", err)
@@ -98,7 +98,7 @@ func (s *scene) end(t *testing.T, c config) {
 			t.Errorf("we have counted %s: %d", name, counted[name])
 		}
 	}
-	if n := counted["tcp_bad_checksum"]; n > 1 || (n == 1) != c.merged {
+	if n := counted["tcp_bad_checksum"]; n > 1 || (n == 1) != c.partialChecksum {
 		t.Errorf("we have counted tcp_bad_checksum: %d", n)
 	}
 	for _, c := range [][2]string{{"Tcp", "InErrs"}, {"Tcp", "InCsumErrors"}, {"TcpExt", "PAWSEstab"}, {"TcpExt", "TCPSACKDiscard"}, {"TcpExt", "TCPSACKReneging"}} {
@@ -108,7 +108,7 @@ func (s *scene) end(t *testing.T, c config) {
 	}
 	dropped := s.dropped(t)
 	if dropped > 0 {
-		t.Logf("the cable has lost %d frames: gaps are no fault", dropped)
+		t.Logf("the cable has lost %d frames: gaps are expected", dropped)
 	}
 	s.capture.Verdict(t, counted, dropped == 0)
 	if c.check != nil {
@@ -158,7 +158,7 @@ func (s *scene) sysctl(t *testing.T, name, value string) {
 	}))
 }
 
-// roles are the two ways to meet the kernel: as its client and as its server.
+// roles runs a test as the client of the kernel and as its server.
 func (s *scene) roles(t *testing.T, f func(t *testing.T, ours *unet.TCPConn, kernel *net.TCPConn)) {
 	for _, role := range []string{"dial", "accept"} {
 		t.Run(role, func(t *testing.T) {
@@ -273,7 +273,7 @@ func info(t *testing.T, kernel *net.TCPConn) *unix.TCPInfo {
 // command line says, and waits for its end.
 const holderArg = "hold-a-connection"
 
-func holder() {
+func runHolder() {
 	err := func() error {
 		l, err := net.Listen("tcp", os.Args[2])
 		if err != nil {

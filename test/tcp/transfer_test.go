@@ -171,68 +171,68 @@ func TestLargeTransfer(t *testing.T) {
 	must(t, exchange(ours, kernel, 100_000_000, pieces{64 << 10, 64 << 10}))
 }
 
-// choices are the kernel's options for TCP.
-type choices struct{ timestamps, sack, scaling bool }
+// tcpOptions are the kernel's options for TCP.
+type tcpOptions struct{ timestamps, sack, scaling bool }
 
-func (c choices) String() string {
+func (c tcpOptions) String() string {
 	return fmt.Sprintf("timestamps=%t,sack=%t,window_scaling=%t", c.timestamps, c.sack, c.scaling)
 }
 
-// choose sets them for later connections.
-func (s *scene) choose(t *testing.T, c choices) {
+// setOptions sets them for later connections.
+func (s *scene) setOptions(t *testing.T, c tcpOptions) {
 	t.Helper()
 	for name, on := range map[string]bool{"tcp_timestamps": c.timestamps, "tcp_sack": c.sack, "tcp_window_scaling": c.scaling} {
 		s.sysctl(t, name, map[bool]string{false: "0", true: "1"}[on])
 	}
 }
 
-// allChoices are all combinations.
-func allChoices() (all []choices) {
+// allOptions are all combinations.
+func allOptions() (all []tcpOptions) {
 	for i := range 8 {
-		all = append(all, choices{i&1 != 0, i&2 != 0, i&4 != 0})
+		all = append(all, tcpOptions{i&1 != 0, i&2 != 0, i&4 != 0})
 	}
 	return all
 }
 
-// agreed compares the negotiated options by our stack and by the kernel with each other
+// checkOptions compares the negotiated options by our stack and by the kernel with each other
 // and with the configuration.
-func (s *scene) agreed(t *testing.T, ours *unet.TCPConn, kernel *net.TCPConn, c choices, mtu int) {
+func (s *scene) checkOptions(t *testing.T, ours *unet.TCPConn, kernel *net.TCPConn, c tcpOptions, mtu int) {
 	t.Helper()
-	theirs := info(t, kernel)
-	bit := func(b uint8) bool { return theirs.Options&b != 0 }
+	kernelInfo := info(t, kernel)
+	bit := func(b uint8) bool { return kernelInfo.Options&b != 0 }
 	const timestamps, sack, scaling = 1, 2, 4 // TCPI_OPT_TIMESTAMPS and so on, linux/tcp.h
 	i := ours.Info()
-	if got := (choices{bit(timestamps), bit(sack), bit(scaling)}); got != c {
-		t.Errorf("options of the kernel: %v", got)
+	if got := (tcpOptions{bit(timestamps), bit(sack), bit(scaling)}); got != c {
+		t.Errorf("negotiated options of the kernel: %v", got)
 	}
-	if got := (choices{i.Timestamps, i.SACK, i.WindowScale}); got != c {
-		t.Errorf("we say that we agreed on %v", got)
+	if got := (tcpOptions{i.Timestamps, i.SACK, i.WindowScale}); got != c {
+		t.Errorf("our negotiated options are %v", got)
 	}
 	if c.scaling {
-		if send, receive := scales(theirs); send != i.ReceiveScale || receive != i.SendScale {
+		if send, receive := scales(kernelInfo); send != i.ReceiveScale || receive != i.SendScale {
 			t.Errorf("scales: the kernel sends by %d and receives by %d, we receive by %d and send by %d", send, receive, i.ReceiveScale, i.SendScale)
 		}
 	} else if i.SendScale != 0 || i.ReceiveScale != 0 {
-		t.Errorf("scales %d and %d without an agreement", i.SendScale, i.ReceiveScale)
+		t.Errorf("scales %d and %d without window scaling", i.SendScale, i.ReceiveScale)
 	}
 	want := mtu - s.headers()
 	if c.timestamps {
 		want -= 12
 	}
-	if i.SendMSS != want || int(theirs.Snd_mss) != want {
-		t.Errorf("we send %d bytes in a segment, the kernel %d, want %d", i.SendMSS, theirs.Snd_mss, want)
+	if i.SendMSS != want || int(kernelInfo.Snd_mss) != want {
+		t.Errorf("we send %d bytes in a segment, the kernel %d, want %d", i.SendMSS, kernelInfo.Snd_mss, want)
 	}
-	if theirs.State != unix.BPF_TCP_ESTABLISHED {
-		t.Errorf("the kernel's state is %d", theirs.State)
+	if kernelInfo.State != unix.BPF_TCP_ESTABLISHED {
+		t.Errorf("the kernel's state is %d", kernelInfo.State)
 	}
 }
 
 // exchangeSizes exchanges data of sizes around the longest segment, and a megabyte.
-func exchangeSizes(t *testing.T, s *scene, c choices, mtu int) {
-	s.choose(t, c)
+func exchangeSizes(t *testing.T, s *scene, c tcpOptions, mtu int) {
+	s.setOptions(t, c)
 	for _, size := range []int{1, mtu - s.headers() - 12, mtu - s.headers() + 1, 1 << 20} {
 		s.roles(t, func(t *testing.T, ours *unet.TCPConn, kernel *net.TCPConn) {
-			s.agreed(t, ours, kernel, c, mtu)
+			s.checkOptions(t, ours, kernel, c, mtu)
 			must(t, exchange(ours, kernel, size, pieces{64 << 10, 64 << 10}))
 		})
 	}
@@ -243,7 +243,7 @@ func TestOptions(t *testing.T) { overBoth(t, testOptions) }
 
 func testOptions(t *testing.T, ipv6 bool) {
 	s := openScene(t, config{ipv6: ipv6})
-	for _, c := range allChoices() {
+	for _, c := range allOptions() {
 		t.Run(c.String(), func(t *testing.T) { exchangeSizes(t, s, c, 1500) })
 	}
 }
@@ -253,7 +253,7 @@ func testOptions(t *testing.T, ipv6 bool) {
 // kernels do, and without the Ethernet header.
 const frameMTU = (2048-256-2)/128*128 - 14
 
-func TestCables(t *testing.T) {
+func TestOffloadsAndMTUs(t *testing.T) {
 	on, off := true, false
 	attachments := []struct {
 		name string
@@ -281,7 +281,7 @@ func TestCables(t *testing.T) {
 						}
 					}
 					s = openScene(t, c)
-					for _, c := range []choices{{}, {true, true, true}} {
+					for _, c := range []tcpOptions{{}, {true, true, true}} {
 						t.Run(c.String(), func(t *testing.T) { exchangeSizes(t, s, c, path) })
 					}
 				})
@@ -290,10 +290,10 @@ func TestCables(t *testing.T) {
 	}
 }
 
-// openWire makes a third host. Host B forwards between it and us. Its segments reach
+// openForwardedHost makes a third host. Host B forwards between it and us. Its segments reach
 // B as from a wire, with complete checksums, and B merges them (GRO). Merged segments have
 // partial checksums.
-func (s *scene) openWire(t *testing.T) *netlab.Host {
+func (s *scene) openForwardedHost(t *testing.T) *netlab.Host {
 	t.Helper()
 	far := netlab.RequirePair(t, netlab.Config{}).A
 	configure := func(name, addr string, to *net.IPNet, via string) error {
@@ -341,13 +341,13 @@ func (s *scene) openWire(t *testing.T) *netlab.Host {
 	return far
 }
 
-// TestForwarded: complete and partial checksums on one connection. The first partial one is
+// TestCompleteAndPartialChecksums: complete and partial checksums on one connection. The first partial one is
 // taken for damage; all data arrives.
-func TestForwarded(t *testing.T) {
+func TestCompleteAndPartialChecksums(t *testing.T) {
 	for _, untrusted := range []bool{false, true} {
 		t.Run(fmt.Sprintf("untrusted=%t", untrusted), func(t *testing.T) {
-			s := openScene(t, config{untrusted: untrusted, merged: true})
-			far := s.openWire(t)
+			s := openScene(t, config{untrusted: untrusted, partialChecksum: true})
+			far := s.openForwardedHost(t)
 			l := s.listen(t, true)
 			defer l.Close()
 			dialled, err := far.Dial("tcp", l.Addr().String())
