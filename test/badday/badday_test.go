@@ -21,9 +21,9 @@ const (
 	mb = 1 << 20
 )
 
-// days are rules for both directions, how much is sent each way on each connection, and whether
+// impairments are rules for both directions, how much is sent each way on each connection, and whether
 // it is also sent over IPv6.
-var days = []struct {
+var impairments = []struct {
 	name string
 	rule impair.Rule
 	size int
@@ -51,29 +51,29 @@ var days = []struct {
 // TestExchange sends data each way over each impairment, on two connections of which
 // either side has dialled one.
 func TestExchange(t *testing.T) {
-	for _, side := range []struct {
-		who  peer
-		ipv6 bool
-	}{{kernel, false}, {unets, false}, {kernel, true}} {
-		for _, day := range days {
-			if side.ipv6 && !day.ipv6 {
+	for _, variant := range []struct {
+		stack peer
+		ipv6  bool
+	}{{kernelPeer, false}, {unetPeer, false}, {kernelPeer, true}} {
+		for _, impairment := range impairments {
+			if variant.ipv6 && !impairment.ipv6 {
 				continue
 			}
-			name := string(side.who)
-			if side.ipv6 {
+			name := string(variant.stack)
+			if variant.ipv6 {
 				name += " over IPv6"
 			}
-			t.Run(name+"/"+day.name, func(t *testing.T) {
-				s := openScene(t, side.who, netlab.Config{IPv6: side.ipv6})
-				if day.rule.Loss < 0.3 { // a lost SYN costs a second, and the connection then begins with a longer timeout
-					s.impair(day.rule, day.rule)
+			t.Run(name+"/"+impairment.name, func(t *testing.T) {
+				s := openScene(t, variant.stack, netlab.Config{IPv6: variant.ipv6})
+				if impairment.rule.Loss < 0.3 { // a lost SYN costs a second, and the connection then begins with a longer timeout
+					s.impair(impairment.rule, impairment.rule)
 				}
-				connections := []ends{s.connect(t, true), s.connect(t, false)}
-				s.impair(day.rule, day.rule)
+				connections := []connection{s.connect(t, true), s.connect(t, false)}
+				s.impair(impairment.rule, impairment.rule)
 				// If a retransmission timeout is a multiple of the time between two blackouts, so is each
 				// doubled one: every retransmission can fall into a blackout.
 				defer time.AfterFunc(20*time.Second, func() { s.impair(impair.Rule{}, impair.Rule{}) }).Stop()
-				size := day.size
+				size := impairment.size
 				if unetd.RaceEnabled {
 					size /= 2
 				}
@@ -81,9 +81,9 @@ func TestExchange(t *testing.T) {
 					t.Error(err)
 				}
 				for d := range impair.Direction(2) {
-					s.happened(t, d, day.rule)
+					s.checkLink(t, d, impairment.rule)
 				}
-				if ours, peers := s.found(t); day.rule.Corrupt >= 0.03 && (ours == 0 || peers == 0) {
+				if ours, peers := s.damagedSegments(t); impairment.rule.Corrupt >= 0.03 && (ours == 0 || peers == 0) {
 					t.Errorf("damage was found in %d segments by us, in %d by the peer", ours, peers)
 				}
 			})
@@ -91,8 +91,8 @@ func TestExchange(t *testing.T) {
 	}
 }
 
-// happened checks that a direction of the link did what its rule says.
-func (s *scene) happened(t *testing.T, d impair.Direction, r impair.Rule) {
+// checkLink checks that a direction of the link did what its rule says.
+func (s *scene) checkLink(t *testing.T, d impair.Direction, r impair.Rule) {
 	t.Helper()
 	c := s.link.Counters(d)
 	if c.Missed+c.Refused > 0 {
@@ -117,22 +117,22 @@ func (s *scene) happened(t *testing.T, d impair.Direction, r impair.Rule) {
 	}
 }
 
-// TestOneWay: only one direction is impaired, so that either only data or only
+// TestImpairmentInOneDirection: only one direction is impaired, so that either only data or only
 // acknowledgments are lost, of either side.
-func TestOneWay(t *testing.T) {
-	bad := impair.Rule{Loss: 0.1, Reorder: 0.1, HoldBack: ms}
-	for _, who := range peers {
+func TestImpairmentInOneDirection(t *testing.T) {
+	rule := impair.Rule{Loss: 0.1, Reorder: 0.1, HoldBack: ms}
+	for _, stack := range peers {
 		for _, c := range []struct {
 			name       string
 			aToB, bToA impair.Rule
-		}{{"to the peer", bad, impair.Rule{}}, {"to us", impair.Rule{}, bad}} {
+		}{{"to the peer", rule, impair.Rule{}}, {"to us", impair.Rule{}, rule}} {
 			for _, weSend := range []bool{true, false} {
 				sender := "we send"
 				if !weSend {
 					sender = "the peer sends"
 				}
-				t.Run(string(who)+"/"+c.name+"/"+sender, func(t *testing.T) {
-					s := openScene(t, who, netlab.Config{})
+				t.Run(string(stack)+"/"+c.name+"/"+sender, func(t *testing.T) {
+					s := openScene(t, stack, netlab.Config{})
 					x := s.connect(t, true)
 					s.impair(c.aToB, c.bToA)
 					from, to := x.ours, x.peers
@@ -142,42 +142,42 @@ func TestOneWay(t *testing.T) {
 					if err := errors.Join(transfer(from, to, 1, mb), from.Close(), to.Close()); err != nil {
 						t.Error(err)
 					}
-					s.happened(t, impair.AtoB, c.aToB)
-					s.happened(t, impair.BtoA, c.bToA)
+					s.checkLink(t, impair.AtoB, c.aToB)
+					s.checkLink(t, impair.BtoA, c.bToA)
 				})
 			}
 		}
 	}
 }
 
-// TestJumbo is about frames of 9,000 bytes, some of them lost.
-func TestJumbo(t *testing.T) {
-	bad := impair.Rule{Loss: 0.02, Reorder: 0.02, HoldBack: ms, Delay: ms}
-	for _, who := range peers {
-		t.Run(string(who), func(t *testing.T) {
-			s := openScene(t, who, netlab.Config{MTU: 9000})
-			connections := []ends{s.connect(t, true), s.connect(t, false)}
-			s.impair(bad, bad)
+// TestJumboFramesWithLosses sends frames of 9,000 bytes, some of which are lost.
+func TestJumboFramesWithLosses(t *testing.T) {
+	rule := impair.Rule{Loss: 0.02, Reorder: 0.02, HoldBack: ms, Delay: ms}
+	for _, stack := range peers {
+		t.Run(string(stack), func(t *testing.T) {
+			s := openScene(t, stack, netlab.Config{MTU: 9000})
+			connections := []connection{s.connect(t, true), s.connect(t, false)}
+			s.impair(rule, rule)
 			if err := exchange(2*mb, connections...); err != nil {
 				t.Error(err)
 			}
 			for d := range impair.Direction(2) {
-				s.happened(t, d, bad)
+				s.checkLink(t, d, rule)
 			}
 		})
 	}
 }
 
-// TestWeather changes the rules while data is in flight, every fifty frames.
-func TestWeather(t *testing.T) {
-	for _, who := range peers {
-		t.Run(string(who), func(t *testing.T) { weather(t, who) })
+// TestImpairmentsThatChange changes the rules of the link every fifty frames, while data is in flight.
+func TestImpairmentsThatChange(t *testing.T) {
+	for _, stack := range peers {
+		t.Run(string(stack), func(t *testing.T) { testImpairmentsThatChange(t, stack) })
 	}
 }
 
-func weather(t *testing.T, who peer) {
+func testImpairmentsThatChange(t *testing.T, stack peer) {
 	const rate = 100e6 // so that it takes a while
-	s := openScene(t, who, netlab.Config{})
+	s := openScene(t, stack, netlab.Config{})
 	c := s.connect(t, true)
 	done := make(chan error, 1)
 	s.impair(impair.Rule{Rate: rate}, impair.Rule{Rate: rate})
@@ -194,7 +194,7 @@ func weather(t *testing.T, who peer) {
 			}
 			held := uint64(0)
 			for d := range impair.Direction(2) {
-				s.happened(t, d, impair.Rule{Loss: 1, Duplicate: 1}) // the others are rare
+				s.checkLink(t, d, impair.Rule{Loss: 1, Duplicate: 1}) // of the other impairments there may be none
 				held += s.link.Counters(d).HeldBack
 			}
 			if held == 0 {
@@ -206,13 +206,13 @@ func weather(t *testing.T, who peer) {
 		if n := s.link.Counters(impair.AtoB).Frames; n >= frames+50 {
 			frames = n
 			changes++
-			for d, k := range []int{changes % 10, (changes * 3) % 10} { // the days without a long delay
-				r := days[k].rule
+			for d, k := range []int{changes % 10, (changes * 3) % 10} { // those without a long delay
+				r := impairments[k].rule
 				r.Rate = rate
 				s.link.Set(impair.Direction(d), r)
 			}
 		} else if s.link.Rule(impair.AtoB).Loss >= 0.3 || s.link.Rule(impair.BtoA).Loss >= 0.3 {
-			s.impair(impair.Rule{Rate: rate}, impair.Rule{Rate: rate}) // a storm is short
+			s.impair(impair.Rule{Rate: rate}, impair.Rule{Rate: rate}) // a high loss lasts a short time only
 		}
 	}
 }
@@ -235,7 +235,7 @@ func TestECN(t *testing.T) {
 		{"we ask over IPv6", true, tcp.ECNOn, "2", true, "Ip6InCEPkts"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s := openScene(t, kernel, netlab.Config{IPv6: c.ipv6}, unet.Config{TCP: unet.TCPConfig{ECN: c.ours}})
+			s := openScene(t, kernelPeer, netlab.Config{IPv6: c.ipv6}, unet.Config{TCP: unet.TCPConfig{ECN: c.ours}})
 			must(t, s.B.Do(func() error { return os.WriteFile("/proc/sys/net/ipv4/tcp_ecn", []byte(c.kernel), 0) }))
 			s.impair(rule, rule)
 			marked := func() bool { return s.link.Counters(0).Marked > 0 && s.link.Counters(1).Marked > 0 }

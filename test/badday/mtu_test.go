@@ -21,22 +21,22 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// patient is a host that takes losses for a path with a smaller MTU after three seconds without an
+// longRTO is a host that takes losses for a path with a smaller MTU after three seconds without an
 // acknowledgment, if full segments have passed (pathmtu.go in proto/tcp). With the usual timeouts it
 // does so after 75 ms, which a busy machine can need for an acknowledgment.
-var patient = unet.Config{TCP: unet.TCPConfig{MinRTO: 200 * ms}}
+var longRTO = unet.Config{TCP: unet.TCPConfig{MinRTO: 200 * ms}}
 
-// TestBlackHole: the path to the kernel drops packets above its MTU without an ICMP error.
+// TestPathMTUBlackHole: the path to the kernel drops packets above its MTU without an ICMP error.
 // The first connection finds the MTU, with one packet in flight that is too large at a time. The
 // next connections use it.
-func TestBlackHole(t *testing.T) {
+func TestPathMTUBlackHole(t *testing.T) {
 	for _, c := range []struct {
 		mtu  int
 		ipv6 bool
 	}{{1400, false}, {1492, false}, {1400, true}} {
 		mtu := c.mtu
 		t.Run(fmt.Sprintf("%d, IPv6 %t", mtu, c.ipv6), func(t *testing.T) {
-			s := openScene(t, kernel, netlab.Config{IPv6: c.ipv6}, patient)
+			s := openScene(t, kernelPeer, netlab.Config{IPv6: c.ipv6}, longRTO)
 			s.impair(impair.Rule{MaxSize: wire.EthernetHeaderLen + mtu}, impair.Rule{})
 			for i, dial := range []bool{true, false, true} {
 				before, x := s.link.Counters(impair.AtoB).LostForSize, s.connect(t, dial)
@@ -61,7 +61,7 @@ func TestBlackHole(t *testing.T) {
 }
 
 // sendUntil sends data to the peer, which reads it, until something has happened.
-func (c ends) sendUntil(happened func() bool) error {
+func (c connection) sendUntil(happened func() bool) error {
 	b := make([]byte, 64<<10)
 	for !happened() {
 		if _, err := c.ours.Write(b); err != nil {
@@ -74,9 +74,9 @@ func (c ends) sendUntil(happened func() bool) error {
 	return nil
 }
 
-// TestRouter: between us and the kernel is a router whose next hop has a smaller MTU than our
+// TestPathMTUBehindRouter: between us and the kernel is a router whose next hop has a smaller MTU than our
 // links. Its ICMP error reaches us, or it does not.
-func TestRouter(t *testing.T) {
+func TestPathMTUBehindRouter(t *testing.T) {
 	for _, c := range []struct {
 		link, path   int
 		silent, ipv6 bool
@@ -86,7 +86,7 @@ func TestRouter(t *testing.T) {
 			s := newScene(netlab.RequirePair(t, netlab.Config{Cut: true, MTU: c.link, IPv6: c.ipv6, LinkLocal: c.ipv6}))
 			must(t, s.Middle.Do(func() error { return s.forward(c.path, c.silent) }))
 			var stop func()
-			s.host, stop = openHost(t, s.A, patient)
+			s.host, stop = openHost(t, s.A, longRTO)
 			t.Cleanup(stop)
 			for _, dial := range []bool{true, false} {
 				if err := exchange(4*mb, s.connect(t, dial)); err != nil {
@@ -102,15 +102,15 @@ func TestRouter(t *testing.T) {
 	}
 }
 
-// TestNarrowerRoute: the MTU of the kernel's route to the peer becomes smaller while data is
+// TestRouteMTUDecreases: the MTU of the kernel's route to the peer becomes smaller while data is
 // in flight. It applies to connections at once, and no larger packet is sent any more.
-func TestNarrowerRoute(t *testing.T) {
-	t.Run("IPv4", func(t *testing.T) { narrowerRoute(t, false, 1200) })
-	t.Run("IPv6", func(t *testing.T) { narrowerRoute(t, true, 1300) })
+func TestRouteMTUDecreases(t *testing.T) {
+	t.Run("IPv4", func(t *testing.T) { testRouteMTUDecreases(t, false, 1200) })
+	t.Run("IPv6", func(t *testing.T) { testRouteMTUDecreases(t, true, 1300) })
 }
 
-func narrowerRoute(t *testing.T, ipv6 bool, narrow int) {
-	s := openScene(t, kernel, netlab.Config{IPv6: ipv6})
+func testRouteMTUDecreases(t *testing.T, ipv6 bool, narrow int) {
+	s := openScene(t, kernelPeer, netlab.Config{IPv6: ipv6})
 	s.impair(impair.Rule{Rate: 100e6}, impair.Rule{})
 	x := s.connect(t, true)
 	done := make(chan error, 1)
@@ -129,7 +129,7 @@ func narrowerRoute(t *testing.T, ipv6 bool, narrow int) {
 			return err
 		}
 		return netlink.RouteReplace(&netlink.Route{LinkIndex: link.Attrs().Index, Scope: netlink.SCOPE_LINK, MTU: narrow,
-			Dst: single(s.peers)})
+			Dst: hostPrefix(s.peers)})
 	}))
 	conn := x.ours.(*unet.TCPConn)
 	for end := time.Now().Add(patience); conn.Info().PathMTU != narrow; time.Sleep(ms) {
@@ -153,8 +153,8 @@ func narrowerRoute(t *testing.T, ipv6 bool, narrow int) {
 	}
 }
 
-// single is a prefix of one address.
-func single(a netip.Addr) *net.IPNet {
+// hostPrefix is a prefix of one address.
+func hostPrefix(a netip.Addr) *net.IPNet {
 	return &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}
 }
 
@@ -187,16 +187,16 @@ func (s *scene) forward(mtu int, silent bool) error {
 		}
 		err = errors.Join(err, netlink.LinkSetARPOn(link),
 			set(version+"conf/"+side.name+proxy, "1"), set(version+"neigh/"+side.name+"/proxy_delay", "0"),
-			netlink.RouteReplace(&netlink.Route{LinkIndex: link.Attrs().Index, Scope: netlink.SCOPE_LINK, MTU: side.mtu, Dst: single(side.addr)}))
+			netlink.RouteReplace(&netlink.Route{LinkIndex: link.Attrs().Index, Scope: netlink.SCOPE_LINK, MTU: side.mtu, Dst: hostPrefix(side.addr)}))
 		if side.addr.Is6() { // a proxy answers for listed addresses only
 			err = errors.Join(err, netlink.NeighAdd(&netlink.Neigh{LinkIndex: link.Attrs().Index, Family: unix.AF_INET6, Flags: netlink.NTF_PROXY, IP: side.far.AsSlice()}))
 		} else {
 			err = errors.Join(err, set("ipv4/conf/"+side.name+"/rp_filter", "0"))
 		}
 		if side.mtu == 0 {
-			addr := &netlink.Addr{IPNet: single(netip.MustParseAddr("10.0.1.1"))}
+			addr := &netlink.Addr{IPNet: hostPrefix(netip.MustParseAddr("10.0.1.1"))}
 			if side.addr.Is6() {
-				addr = &netlink.Addr{IPNet: single(netip.MustParseAddr("fd01::1")), Flags: unix.IFA_F_NODAD}
+				addr = &netlink.Addr{IPNet: hostPrefix(netip.MustParseAddr("fd01::1")), Flags: unix.IFA_F_NODAD}
 			}
 			err = errors.Join(err, netlink.AddrAdd(link, addr))
 		}

@@ -49,11 +49,11 @@ func must(t testing.TB, err error) {
 type peer string
 
 const (
-	kernel peer = "kernel"
-	unets  peer = "unet"
+	kernelPeer peer = "kernel"
+	unetPeer   peer = "unet"
 )
 
-var peers = []peer{kernel, unets}
+var peers = []peer{kernelPeer, unetPeer}
 
 // scene is a host of ours on a mux of this process on host A, on host B the kernel or
 // another of ours, and the link between them. What we send is captured before anything
@@ -69,27 +69,27 @@ type scene struct {
 
 // openScene makes a scene over IPv4, or over IPv6 if cfg has it, which may run beside others. The
 // link has no impairment until a test sets its rules. Our host has the given configuration, if any.
-func openScene(t *testing.T, who peer, cfg netlab.Config, of ...unet.Config) *scene {
+func openScene(t *testing.T, stack peer, cfg netlab.Config, of ...unet.Config) *scene {
 	t.Helper()
 	t.Parallel()
 	cfg.Cut, cfg.LinkLocal = true, cfg.IPv6
 	s := newScene(netlab.RequirePair(t, cfg))
 	s.link = impair.RequireLink(t, s.Pair, impair.Config{Seed: 1, Spare: impair.Resolution, Doze: true})
-	tap := wiretap.Config{Host: s.Middle, Interface: netlab.MiddleA, Ours: s.A, Impaired: true}
+	captureConfig := wiretap.Config{Host: s.Middle, Interface: netlab.MiddleA, Ours: s.A, Impaired: true}
 	if len(of) > 0 && (of[0].Addr.IsValid() || of[0].Addr6.IsValid()) {
-		tap.Addrs = []netip.Addr{of[0].Addr, of[0].Addr6}
+		captureConfig.Addrs = []netip.Addr{of[0].Addr, of[0].Addr6}
 		if s.ours = of[0].Addr; of[0].Addr6.IsValid() {
 			s.ours = of[0].Addr6
 		}
 	}
-	capture := wiretap.Start(t, tap)
+	capture := wiretap.Start(t, captureConfig)
 	var stop func()
 	s.host, stop = openHost(t, s.A, of...)
 	t.Cleanup(func() {
 		stop()
 		capture.Verdict(t, counters(s.host), true)
 	})
-	if who == unets {
+	if stack == unetPeer {
 		s.peer, stop = openHost(t, s.B)
 		t.Cleanup(stop)
 		return s
@@ -159,7 +159,7 @@ func stackOf(ctx context.Context, h *unet.Host, on *netlab.Host, addr netip.Addr
 }
 
 // connect makes a connection between our host and its peer, dialled by us or by it.
-func (s *scene) connect(t *testing.T, dial bool) (c ends) {
+func (s *scene) connect(t *testing.T, dial bool) (c connection) {
 	t.Helper()
 	ours, peers := stackOf(t.Context(), s.host, s.A, s.ours), stackOf(t.Context(), s.peer, s.B, s.peers)
 	from, to := ours, peers
@@ -174,8 +174,8 @@ func (s *scene) connect(t *testing.T, dial bool) (c ends) {
 	must(t, err)
 	accepted, err := listener.Accept()
 	must(t, err)
-	if c = (ends{dialled, accepted}); !dial {
-		c = ends{accepted, dialled}
+	if c = (connection{dialled, accepted}); !dial {
+		c = connection{accepted, dialled}
 	}
 	for _, c := range []net.Conn{c.ours, c.peers} {
 		t.Cleanup(func() { c.Close() })
@@ -193,8 +193,8 @@ func counters(h *unet.Host) map[string]uint64 {
 	return out
 }
 
-// found is in how many segments each side has found damage.
-func (s *scene) found(t *testing.T) (ours, peers uint64) {
+// damagedSegments is in how many segments each side has found damage.
+func (s *scene) damagedSegments(t *testing.T) (ours, peers uint64) {
 	t.Helper()
 	ours = counters(s.host)["tcp_bad_checksum"]
 	if s.peer != nil {
@@ -205,8 +205,8 @@ func (s *scene) found(t *testing.T) (ours, peers uint64) {
 	return ours, peers
 }
 
-// ends are the two ends of a connection: on host A, where we are, and on host B.
-type ends struct{ ours, peers net.Conn }
+// connection are the two ends of a connection: on host A, where we are, and on host B.
+type connection struct{ ours, peers net.Conn }
 
 // compare reports how many bits of the data are wrong, and where: one is undetected damage, many
 // are data in the wrong place.
@@ -250,7 +250,7 @@ func transfer(from, to net.Conn, seed byte, size int) error {
 }
 
 // exchange sends different data each way at once on each connection, and closes them.
-func exchange(size int, connections ...ends) error {
+func exchange(size int, connections ...connection) error {
 	var wg sync.WaitGroup
 	errs := make([]error, 2*len(connections))
 	for i, c := range connections {

@@ -28,10 +28,10 @@ var (
 	own6 = netip.MustParseAddr("fd00::50")
 )
 
-// TestUDP sends datagrams of many sizes each way to the kernel and from it, over both versions of
+// TestUDPOverImpairedLink sends datagrams of many sizes each way to the kernel and from it, over both versions of
 // IP, at an owned address with fragments. A datagram arrives as it was sent or not at all, as
 // often as the frames that the link has lost, damaged and doubled allow.
-func TestUDP(t *testing.T) {
+func TestUDPOverImpairedLink(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		rule impair.Rule
@@ -51,7 +51,7 @@ func TestUDP(t *testing.T) {
 					} else if ipv6 {
 						longest = 1500 - 48
 					}
-					datagrams(t, openScene(t, kernel, netlab.Config{IPv6: ipv6}, cfg), c.rule, longest)
+					testDatagrams(t, openScene(t, kernelPeer, netlab.Config{IPv6: ipv6}, cfg), c.rule, longest)
 				})
 			}
 		}
@@ -61,7 +61,7 @@ func TestUDP(t *testing.T) {
 // datagramsEachWay is so small that the queues of either side hold all of them.
 const datagramsEachWay = 300
 
-func datagrams(t *testing.T, s *scene, rule impair.Rule, longest int) {
+func testDatagrams(t *testing.T, s *scene, rule impair.Rule, longest int) {
 	ours, err := s.host.ListenPacket(t.Context(), "udp", netip.AddrPortFrom(s.ours, 0).String())
 	must(t, err)
 	must(t, ours.(*unet.UDPConn).SetReadBuffer(64*mb))
@@ -83,17 +83,17 @@ func datagrams(t *testing.T, s *scene, rule impair.Rule, longest int) {
 	}
 
 	s.impair(rule, rule)
-	boxes := [2]*box{{from: s.ours, longest: longest}, {from: s.peers, longest: longest}}
+	receivers := [2]*receiver{{from: s.ours, longest: longest}, {from: s.peers, longest: longest}}
 	var reading sync.WaitGroup
-	reading.Go(func() { boxes[0].read(peers) })
-	reading.Go(func() { boxes[1].read(ours) })
+	reading.Go(func() { receivers[0].read(peers) })
+	reading.Go(func() { receivers[1].read(ours) })
 	for i := range uint32(datagramsEachWay) {
 		for _, d := range []struct{ from, to net.PacketConn }{{ours, peers}, {peers, ours}} {
-			_, err := d.from.WriteTo(datagram(i, longest), d.to.LocalAddr())
+			_, err := d.from.WriteTo(datagramContent(i, longest), d.to.LocalAddr())
 			must(t, err)
 		}
 	}
-	for d, b := range boxes {
+	for d, b := range receivers {
 		var c impair.Counters
 		if !unetd.Eventually(func() bool {
 			c = s.link.Counters(impair.Direction(d))
@@ -101,11 +101,11 @@ func datagrams(t *testing.T, s *scene, rule impair.Rule, longest int) {
 		}) {
 			t.Errorf("direction %d: %d datagrams of %d arrived: %+v", d, b.count(), datagramsEachWay, c)
 		}
-		s.happened(t, impair.Direction(d), rule)
+		s.checkLink(t, impair.Direction(d), rule)
 	}
 	must(t, errors.Join(ours.Close(), peers.Close()))
 	reading.Wait()
-	for d, b := range boxes {
+	for d, b := range receivers {
 		if b.wrong != nil {
 			t.Errorf("direction %d: %v", d, b.wrong)
 		}
@@ -121,8 +121,8 @@ func datagrams(t *testing.T, s *scene, rule impair.Rule, longest int) {
 	}
 }
 
-// datagram is the content of one, of which some are empty but for the number.
-func datagram(i uint32, longest int) []byte {
+// datagramContent is the payload of datagram i: its number, and up to longest-4 bytes more.
+func datagramContent(i uint32, longest int) []byte {
 	b := make([]byte, 4+int(i)*7919%(longest-3))
 	for k := range b {
 		b[k] = byte(uint32(k)*7 + i)
@@ -131,8 +131,8 @@ func datagram(i uint32, longest int) []byte {
 	return b
 }
 
-// box is what one side receives.
-type box struct {
+// receiver is what one side has received.
+type receiver struct {
 	from    netip.Addr
 	longest int
 
@@ -141,14 +141,14 @@ type box struct {
 	wrong error
 }
 
-func (b *box) count() int {
+func (b *receiver) count() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.got
 }
 
 // read receives datagrams until the socket is closed.
-func (b *box) read(c net.PacketConn) {
+func (b *receiver) read(c net.PacketConn) {
 	buf := make([]byte, 64<<10)
 	for {
 		n, from, err := c.ReadFrom(buf)
@@ -159,7 +159,7 @@ func (b *box) read(c net.PacketConn) {
 		switch {
 		case err != nil:
 			b.wrong = err
-		case n < 4 || !bytes.Equal(buf[:n], datagram(binary.BigEndian.Uint32(buf), b.longest)) || from.(*net.UDPAddr).AddrPort().Addr() != b.from:
+		case n < 4 || !bytes.Equal(buf[:n], datagramContent(binary.BigEndian.Uint32(buf), b.longest)) || from.(*net.UDPAddr).AddrPort().Addr() != b.from:
 			b.wrong = fmt.Errorf("%d bytes from %v were never sent", n, from)
 		default:
 			b.got++
