@@ -109,9 +109,9 @@ func answers(t *testing.T, pair *netlab.Pair, at string) error {
 	return err
 }
 
-// TestKilledApplication: what a process held is released when it is killed, while unetd runs
+// TestKilledApplicationReleasesAll: what a process held is released when it is killed, while unetd runs
 // and after unetd was killed. Its port is the kernel's again.
-func TestKilledApplication(t *testing.T) {
+func TestKilledApplicationReleasesAll(t *testing.T) {
 	for _, daemonFirst := range []bool{false, true} {
 		t.Run(fmt.Sprintf("daemon killed first=%v", daemonFirst), func(t *testing.T) {
 			pair := netlab.RequirePair(t, netlab.Config{})
@@ -149,9 +149,9 @@ func TestKilledApplication(t *testing.T) {
 	}
 }
 
-// TestDaemonKilled: an application continues while unetd is dead and reconnects to the
+// TestApplicationOutlivesDaemon: an application continues while unetd is dead and reconnects to the
 // next one by itself, which takes it over, and ends its endpoint when it is stopped.
-func TestDaemonKilled(t *testing.T) {
+func TestApplicationOutlivesDaemon(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	d, socket := daemon(t, pair.A)
 	at := fmt.Sprintf("%v:7000", pair.A.Addr.Addr())
@@ -199,9 +199,9 @@ func leased(t *testing.T, socket string) (n int) {
 	return n
 }
 
-// TestRestartedServer: a port that a killed process held can be claimed at once
+// TestPortOfKilledProcessIsFree: a port that a killed process held can be claimed at once
 // by the next one.
-func TestRestartedServer(t *testing.T) {
+func TestPortOfKilledProcessIsFree(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	_, socket := daemon(t, pair.A)
 	at := fmt.Sprintf("%v:7000", pair.A.Addr.Addr())

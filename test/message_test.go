@@ -49,8 +49,8 @@ func tagged(n uint32, a endpoint.Attachment) endpoint.Request {
 	return endpoint.Request{Attach: a, Tags: []endpoint.Tag{endpoint.MessageTag(n)}}
 }
 
-// recvOne waits for one message.
-func recvOne(t *testing.T, ep *datapath.Endpoint) datapath.Message {
+// recvMessage waits for one message.
+func recvMessage(t *testing.T, ep *datapath.Endpoint) datapath.Message {
 	t.Helper()
 	var m [1]datapath.Message
 	for deadline := time.Now().Add(patience); ep.Recv(m[:]) == 0; {
@@ -61,8 +61,8 @@ func recvOne(t *testing.T, ep *datapath.Endpoint) datapath.Message {
 	return m[0]
 }
 
-// quiet checks that neither the stack nor the application owns a frame when nothing is in flight.
-func quiet(t *testing.T, ep *datapath.Endpoint) {
+// wantNoFramesHeld checks that neither the stack nor the application owns a frame when nothing is in flight.
+func wantNoFramesHeld(t *testing.T, ep *datapath.Endpoint) {
 	t.Helper()
 	if a := ep.Audit(); a[segment.Stack] != 0 || a[segment.Application] != 0 {
 		t.Errorf("frames left: %v", a)
@@ -98,7 +98,7 @@ func TestMessages(t *testing.T) {
 					if err = errors.Join(err, epA.Flush()); err != nil {
 						t.Fatal(err)
 					}
-					m := recvOne(t, epB)
+					m := recvMessage(t, epB)
 					if !bytes.Equal(m.Payload(), payload) || m.Tag() != 2 ||
 						m.From() != (datapath.Source{LinkAddr: pair.A.LinkAddr, Tag: 1}) {
 						t.Fatalf("%d bytes arrived as %d for tag %d from %v", size, len(m.Payload()), m.Tag(), m.From())
@@ -109,7 +109,7 @@ func TestMessages(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					m = recvOne(t, epA)
+					m = recvMessage(t, epA)
 					if !bytes.Equal(m.Payload(), payload) {
 						t.Fatalf("%d bytes came back as %d", size, len(m.Payload()))
 					}
@@ -125,8 +125,8 @@ func TestMessages(t *testing.T) {
 				if err := epA.Wait(time.Time{}); !errors.Is(err, datapath.ErrWoken) {
 					t.Errorf("wait after Wake: %v", err)
 				}
-				quiet(t, epA)
-				quiet(t, epB)
+				wantNoFramesHeld(t, epA)
+				wantNoFramesHeld(t, epB)
 			})
 		}
 	}
@@ -169,7 +169,7 @@ func TestMessageBackPressure(t *testing.T) {
 			t.Fatal(err)
 		}
 		for want := next - uint64(accepted); want < next; want++ {
-			m := recvOne(t, epB)
+			m := recvMessage(t, epB)
 			if got := binary.BigEndian.Uint64(m.Payload()); got != want {
 				t.Fatalf("message %d arrived where %d should", got, want)
 			}
@@ -180,7 +180,7 @@ func TestMessageBackPressure(t *testing.T) {
 	if err != nil || st.Sent != next || st.QueueFull != 20 || st.Kicks > 40 {
 		t.Errorf("statistics %+v, %v", st, err)
 	}
-	quiet(t, epA)
+	wantNoFramesHeld(t, epA)
 }
 
 // TestMessageQuota: an application that frees nothing gets an error, and the
@@ -190,7 +190,7 @@ func TestMessageQuota(t *testing.T) {
 	_, socketA := daemon(t, pair.A)
 	req := tagged(1, endpoint.AttachPort)
 	req.Geometry = endpoint.Geometry{FrameCount: 128, FillSize: 64, RxSize: 64, TxSize: 64, CompletionSize: 64}
-	hoarder, _ := attach(t, socketA, req, datapath.Config{})
+	receiver, _ := attach(t, socketA, req, datapath.Config{})
 	sender, lease := attach(t, socketA, tagged(2, endpoint.AttachPort), datapath.Config{})
 	ch, err := sender.Channel(t.Context(), lease, pair.A.Addr.Addr(), 1, 2)
 	if err != nil {
@@ -201,7 +201,7 @@ func TestMessageQuota(t *testing.T) {
 		if err := errors.Join(sender.Write(&ch, []byte("take this")), sender.Flush()); err != nil {
 			t.Fatal(err)
 		}
-		err := hoarder.Wait(time.Now().Add(patience))
+		err := receiver.Wait(time.Now().Add(patience))
 		if errors.Is(err, datapath.ErrNoBuffers) {
 			break
 		}
@@ -209,21 +209,21 @@ func TestMessageQuota(t *testing.T) {
 			t.Fatal(err)
 		}
 		var m [8]datapath.Message
-		held = append(held, m[:hoarder.Recv(m[:])]...)
+		held = append(held, m[:receiver.Recv(m[:])]...)
 	}
 	if got, want := len(held), 128-64-16; got != want {
 		t.Errorf("the application could hold %d messages, want %d", got, want)
 	}
-	if n := hoarder.Recv(make([]datapath.Message, 8)); n != 0 {
+	if n := receiver.Recv(make([]datapath.Message, 8)); n != 0 {
 		t.Errorf("%d more messages beyond the quota", n)
 	}
-	if got := hoarder.Audit()[segment.KernelReceive]; got < 48 {
+	if got := receiver.Audit()[segment.KernelReceive]; got < 48 {
 		t.Errorf("the kernel has %d frames to receive into", got)
 	}
-	hoarder.FreeBatch(held)
-	m := recvOne(t, hoarder) // what waited meanwhile
-	hoarder.Free(&m)
-	quiet(t, hoarder)
+	receiver.FreeBatch(held)
+	m := recvMessage(t, receiver) // what waited meanwhile
+	receiver.Free(&m)
+	wantNoFramesHeld(t, receiver)
 }
 
 // TestUpcalls: Serve calls for a non-empty and for an almost full receive queue.
@@ -331,7 +331,7 @@ func TestIndependentPeer(t *testing.T) {
 		frame = append(frame, make([]byte, max(0, 60-len(frame)))...) // Ethernet's padding
 		peer.send(t, frame)
 
-		m := recvOne(t, ep)
+		m := recvMessage(t, ep)
 		if !bytes.Equal(m.Payload(), payload) || m.Tag() != 0xfeedbeef ||
 			m.From() != (datapath.Source{LinkAddr: pair.B.LinkAddr, Tag: 0x01020304}) {
 			t.Fatalf("message %d arrived as %q from %v", seq, m.Payload(), m.From())
@@ -350,7 +350,7 @@ func TestIndependentPeer(t *testing.T) {
 			t.Fatalf("reply %d is\n% x\nwant the payload\n% x", seq, got.Data(), want)
 		}
 	}
-	quiet(t, ep)
+	wantNoFramesHeld(t, ep)
 }
 
 // peer is asavie/xdp's socket on a whole uplink.

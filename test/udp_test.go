@@ -315,9 +315,9 @@ func TestUDPErrors(t *testing.T) {
 	again.Close()
 }
 
-// TestLentAtClose: what the application has borrowed stays readable when the host is closed,
+// TestBorrowedDatagramOutlivesClose: what the application has borrowed stays readable when the host is closed,
 // and can be given back afterwards.
-func TestLentAtClose(t *testing.T) {
+func TestBorrowedDatagramOutlivesClose(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	_, socket := daemon(t, pair.A)
 	h := open(t, socket, unet.Config{})
@@ -353,9 +353,9 @@ func TestLentAtClose(t *testing.T) {
 	}
 }
 
-// TestManySockets: the readers of many sockets of one host are all served, by
+// TestReadersOfManySockets: the readers of many sockets of one host are all served, by
 // whichever of them polls, while kernel clients talk to all at once.
-func TestManySockets(t *testing.T) {
+func TestReadersOfManySockets(t *testing.T) {
 	const sockets, messages = 16, 200
 	pair := netlab.RequirePair(t, netlab.Config{})
 	_, socket := daemon(t, pair.A)
@@ -400,9 +400,9 @@ func TestManySockets(t *testing.T) {
 	servers.Wait()
 }
 
-// TestBetweenHosts: two of our hosts, on two machines and on one, with batches
+// TestUDPBetweenOwnHosts: two of our hosts, on two machines and on one, with batches
 // and without copies, and nothing allocated.
-func TestBetweenHosts(t *testing.T) {
+func TestUDPBetweenOwnHosts(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	_, socketA := daemon(t, pair.A)
 	_, socketB := daemon(t, pair.B)

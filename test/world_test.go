@@ -109,7 +109,7 @@ func kernelPing(t *testing.T, h *netlab.Host, to netip.Addr, count int) (answere
 // A user of unetd has a connection to a destination from each port that the policy
 // permits, from blocks and then one by one, and as many to the next destination from the
 // same ports. The error then names the limit.
-func TestPolicyBoundsPorts(t *testing.T) {
+func TestPolicyLimitsPorts(t *testing.T) {
 	const (
 		ports = 20*endpoint.BlockPorts + 3 // more than the 1,024 that were once a lease's end
 		user  = 65520                      // of no other package: the kernel counts a user's registered memory for the whole machine

@@ -77,7 +77,7 @@ func application(socket, owned string) error {
 			}
 		case "stream": // stream NAME: writes without end
 			c := conns[name]
-			go io.Copy(c, endless{})
+			go io.Copy(c, zeros{})
 		case "write": // write BYTES NAME
 			n, err := strconv.Atoi(words[1])
 			if err != nil {
@@ -110,9 +110,9 @@ func application(socket, owned string) error {
 	return nil
 }
 
-type endless struct{}
+type zeros struct{}
 
-func (endless) Read(b []byte) (int, error) { return len(b), nil }
+func (zeros) Read(b []byte) (int, error) { return len(b), nil }
 
 // app is a running application.
 type app struct {
@@ -148,8 +148,8 @@ func start(t *testing.T, pair *netlab.Pair, socket string, where address) *app {
 	return a
 }
 
-// tell sends the application a line, and does not wait until it is executed.
-func (a *app) tell(t *testing.T, format string, args ...any) string {
+// send sends the application a line, and does not wait until it is executed.
+func (a *app) send(t *testing.T, format string, args ...any) string {
 	t.Helper()
 	line := fmt.Sprintf(format, args...)
 	_, err := fmt.Fprintln(a.stdin, line)
@@ -160,7 +160,7 @@ func (a *app) tell(t *testing.T, format string, args ...any) string {
 // do returns when the application has done a line, which must be unlike all before.
 func (a *app) do(t *testing.T, format string, args ...any) {
 	t.Helper()
-	a.Await(t, "done "+a.tell(t, format, args...))
+	a.Await(t, "done "+a.send(t, format, args...))
 }
 
 func must(t testing.TB, err error) {

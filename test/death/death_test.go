@@ -22,11 +22,11 @@ var (
 	otherOwned = address{addr: "10.0.0.88"}
 )
 
-// ends are the ways in which an application ends without closing anything.
-var ends = map[string]func(t *testing.T, a *app){
+// crashes are the ways in which an application ends without closing anything.
+var crashes = map[string]func(t *testing.T, a *app){
 	"SIGKILL": func(t *testing.T, a *app) { a.Kill(t) },
-	"os.Exit": func(t *testing.T, a *app) { a.tell(t, "exit"); a.End(t) },
-	"panic":   func(t *testing.T, a *app) { a.tell(t, "panic"); a.End(t) },
+	"os.Exit": func(t *testing.T, a *app) { a.send(t, "exit"); a.End(t) },
+	"panic":   func(t *testing.T, a *app) { a.send(t, "panic"); a.End(t) },
 }
 
 // addresses are what an application listens on.
@@ -42,7 +42,7 @@ func kernelDials(t *testing.T, on *netlab.Host, a *app, name string) *net.TCPCon
 	c, err := on.Dial("tcp", a.at)
 	must(t, err)
 	a.do(t, "accept %s", name)
-	return quiet(t, c)
+	return withoutKeepAlive(t, c)
 }
 
 // kernelAccepts makes one to a host's kernel.
@@ -58,10 +58,10 @@ func kernelAccepts(t *testing.T, on *netlab.Host, a *app, name string) *net.TCPC
 	a.do(t, "dial %v %s", l.Addr(), name)
 	c, err := l.Accept()
 	must(t, err)
-	return quiet(t, c)
+	return withoutKeepAlive(t, c)
 }
 
-func quiet(t *testing.T, c net.Conn) *net.TCPConn {
+func withoutKeepAlive(t *testing.T, c net.Conn) *net.TCPConn {
 	t.Helper()
 	t.Cleanup(func() { c.Close() })
 	tcp := c.(*net.TCPConn)
@@ -78,16 +78,16 @@ func wantReset(t *testing.T, what string, c net.Conn) {
 	}
 }
 
-// busy are connections in all states that matter: idle, in the middle of what they
+// openConns are connections in all states that matter: idle, in the middle of what they
 // receive, and sending to an application that does not read.
-type busy struct {
-	idle        []*net.TCPConn
-	read, wrote chan error // the end of each that receives, and that sends
+type openConns struct {
+	idle                []*net.TCPConn
+	readErrs, writeErrs chan error // the end of each that receives, and that sends
 }
 
-func connectAll(t *testing.T, on *netlab.Host, a *app) *busy {
+func connectAll(t *testing.T, on *netlab.Host, a *app) *openConns {
 	t.Helper()
-	b := &busy{read: make(chan error, 2), wrote: make(chan error, 2)}
+	b := &openConns{readErrs: make(chan error, 2), writeErrs: make(chan error, 2)}
 	for role, connect := range map[string]func(*testing.T, *netlab.Host, *app, string) *net.TCPConn{"client": kernelDials, "server": kernelAccepts} {
 		for i := range 3 {
 			b.idle = append(b.idle, connect(t, on, a, fmt.Sprint(role, "-idle-", i)))
@@ -100,36 +100,36 @@ func connectAll(t *testing.T, on *netlab.Host, a *app) *busy {
 		}
 		go func() {
 			_, err := io.Copy(io.Discard, c)
-			b.read <- err
+			b.readErrs <- err
 		}()
 		sink := connect(t, on, a, role+"-sink")
 		go func() {
-			_, err := io.Copy(sink, endless{})
-			b.wrote <- err
+			_, err := io.Copy(sink, zeros{})
+			b.writeErrs <- err
 		}()
 	}
 	return b
 }
 
 // wantResets reads to the end of all.
-func (b *busy) wantResets(t *testing.T) {
+func (b *openConns) wantResets(t *testing.T) {
 	t.Helper()
 	for _, c := range b.idle {
 		wantReset(t, "an idle connection", c)
 	}
-	for range cap(b.read) {
-		if err := <-b.read; !errors.Is(err, syscall.ECONNRESET) {
+	for range cap(b.readErrs) {
+		if err := <-b.readErrs; !errors.Is(err, syscall.ECONNRESET) {
 			t.Errorf("a connection that receives: %v, want ECONNRESET", err)
 		}
-		if err := <-b.wrote; !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, syscall.EPIPE) {
+		if err := <-b.writeErrs; !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, syscall.EPIPE) {
 			t.Errorf("a connection that sends: %v, want ECONNRESET", err)
 		}
 	}
 }
 
 // The peers of an application get a RST, however it ends.
-func TestPeersLearn(t *testing.T) {
-	for how, end := range ends {
+func TestPeersGetResetHoweverApplicationEnds(t *testing.T) {
+	for how, end := range crashes {
 		for where, at := range addresses {
 			t.Run(how+"/"+where, func(t *testing.T) {
 				pair := netlab.RequirePair(t, netlab.Config{IPv6: at.ipv6, LinkLocal: at.ipv6})
@@ -144,7 +144,7 @@ func TestPeersLearn(t *testing.T) {
 }
 
 // A new unetd resets the connections too: it gets their table with the endpoint.
-func TestAfterRestart(t *testing.T) {
+func TestResetAfterUnetdRestart(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	d := unetd.Serve(t, pair.A, unetd.Options{})
 	a := start(t, pair, d.Socket, ownedAddr)
@@ -159,7 +159,7 @@ func TestAfterRestart(t *testing.T) {
 }
 
 // unetd takes its endpoints down when it is stopped, and with them their connections.
-func TestUnetdStopped(t *testing.T) {
+func TestResetWhenUnetdStops(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	d := unetd.Serve(t, pair.A, unetd.Options{})
 	a := start(t, pair, d.Socket, ownedAddr)
@@ -177,7 +177,7 @@ func setDropAll(t *testing.T, c *net.TCPConn, drop bool) {
 
 // The application's last data was lost, so the sequence number of the RST is not the expected one.
 // The peer sends a challenge ACK, and gets the exact RST.
-func TestPeerWithGap(t *testing.T) {
+func TestResetAfterChallengeACK(t *testing.T) {
 	for where, at := range addresses {
 		t.Run(where, func(t *testing.T) {
 			pair := netlab.RequirePair(t, netlab.Config{IPv6: at.ipv6, LinkLocal: at.ipv6})
@@ -218,7 +218,7 @@ func stopped(t *testing.T, pid int) bool {
 }
 
 // The peer is another endpoint on the same host, which no frame from the wire reaches.
-func TestPeerOnTheHost(t *testing.T) {
+func TestResetToEndpointOfSameHost(t *testing.T) {
 	for where, at := range addresses {
 		t.Run(where, func(t *testing.T) {
 			pair := netlab.RequirePair(t, netlab.Config{IPv6: at.ipv6, LinkLocal: at.ipv6})
@@ -246,7 +246,7 @@ func TestPeerOnTheHost(t *testing.T) {
 }
 
 // The peer is the kernel of the same host.
-func TestKernelOfTheHost(t *testing.T) {
+func TestResetToKernelOfSameHost(t *testing.T) {
 	for where, at := range addresses {
 		t.Run(where, func(t *testing.T) {
 			pair := netlab.RequirePair(t, netlab.Config{IPv6: at.ipv6, LinkLocal: at.ipv6})
@@ -263,7 +263,7 @@ func TestKernelOfTheHost(t *testing.T) {
 }
 
 // Host.Close sends what was written, and a FIN.
-func TestCloseFlushes(t *testing.T) {
+func TestHostCloseSendsDataAndFIN(t *testing.T) {
 	for where, at := range addresses {
 		t.Run(where, func(t *testing.T) {
 			pair := netlab.RequirePair(t, netlab.Config{IPv6: at.ipv6, LinkLocal: at.ipv6})
@@ -271,9 +271,9 @@ func TestCloseFlushes(t *testing.T) {
 			a := start(t, pair, d.Socket, at)
 			idle, c := kernelDials(t, pair.B, a, "idle"), kernelDials(t, pair.B, a, "c")
 			const size = 1 << 20
-			a.tell(t, "write %d c", size)
-			a.tell(t, "close")
-			a.tell(t, "exit")
+			a.send(t, "write %d c", size)
+			a.send(t, "close")
+			a.send(t, "exit")
 			if n, err := io.Copy(io.Discard, c); n != size || err != nil {
 				t.Errorf("%d bytes, then %v: want %d, then the end", n, err, size)
 			}

@@ -142,8 +142,8 @@ func (n *nginx) log(t *testing.T) (lines [][]string) {
 	return lines
 }
 
-// TestNginxParallel: many requests at once over few connections, which are kept.
-func TestNginxParallel(t *testing.T) {
+// TestParallelRequestsToNginx: many requests at once over few connections, which are kept.
+func TestParallelRequestsToNginx(t *testing.T) {
 	const workers, requests, conns = 32, 50, 4
 	n := startNginx(t)
 	sizes := []int{0, 1, 1448, 1449, 20_000, 300_000}
@@ -181,8 +181,8 @@ func TestNginxParallel(t *testing.T) {
 	}
 }
 
-// TestNginxExample: user nobody runs the example as a client.
-func TestNginxExample(t *testing.T) {
+// TestExampleAsClientOfNginx: user nobody runs the example as a client.
+func TestExampleAsClientOfNginx(t *testing.T) {
 	n := startNginx(t)
 	body := n.file(t, "file", 20_000_000)
 	get := func(args ...string) string {
@@ -203,8 +203,8 @@ func TestNginxExample(t *testing.T) {
 	}
 }
 
-// TestNginxRejects: a request that nginx rejects is an answer, not an error.
-func TestNginxRejects(t *testing.T) {
+// TestRequestsThatNginxRejects: a request that nginx rejects is an answer, not an error.
+func TestRequestsThatNginxRejects(t *testing.T) {
 	n := startNginx(t)
 	n.file(t, "file", 100)
 	client, _ := n.client(t, 1)
@@ -240,9 +240,9 @@ func TestNginxRejects(t *testing.T) {
 	}
 }
 
-// TestNginxDies: requests to a killed server return errors that callers can test for. A
+// TestRequestsToKilledNginx: requests to a killed server return errors that callers can test for. A
 // restarted server is used again.
-func TestNginxDies(t *testing.T) {
+func TestRequestsToKilledNginx(t *testing.T) {
 	const size = 100_000_000 // more than the buffers of both sides hold
 	n := startNginx(t)
 	small := n.file(t, "small", 20_000)
@@ -282,9 +282,9 @@ func TestNginxDies(t *testing.T) {
 	}
 }
 
-// TestNginxDownload: a large file, byte for byte, on a connection that other
+// TestDownloadsOnOneConnection: a large file, byte for byte, on a connection that other
 // requests have used and will use.
-func TestNginxDownload(t *testing.T) {
+func TestDownloadsOnOneConnection(t *testing.T) {
 	n := startNginx(t)
 	small, large := n.file(t, "small", 100), n.file(t, "large", 20_000_000)
 	client, dials := n.client(t, 1)

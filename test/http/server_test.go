@@ -179,9 +179,9 @@ func TestWrk(t *testing.T) {
 	}
 }
 
-// TestShutdown: after SIGTERM new connections are refused, and a download that
+// TestShutdownFinishesDownload: after SIGTERM new connections are refused, and a download that
 // has begun gets all its bytes.
-func TestShutdown(t *testing.T) {
+func TestShutdownFinishesDownload(t *testing.T) {
 	const size = 20_000_000 // more than the buffers of both sides hold
 	s := startServer(t, netlab.RequirePair(t, netlab.Config{}), unetd.Everything)
 	dial := func(_ context.Context, network, address string) (net.Conn, error) { return s.B.Dial(network, address) }

@@ -139,8 +139,8 @@ func TestBenchmarkLoss(t *testing.T) {
 	s.stop(t)
 }
 
-// random is n bytes, the same ones each time.
-func random(seed byte, n int) []byte {
+// randomBytes is n bytes, the same ones each time.
+func randomBytes(seed byte, n int) []byte {
 	b := make([]byte, n)
 	rand.NewChaCha8([32]byte{seed}).Read(b)
 	return b
@@ -155,7 +155,7 @@ func TestLargeValue(t *testing.T) {
 	}{{"good", impair.Rule{}}, {"loss 1 %", impair.Rule{Loss: 0.01}}} {
 		t.Run(c.name, func(t *testing.T) {
 			both(link, c.rule)
-			value := random(1, 10_000_000)
+			value := randomBytes(1, 10_000_000)
 			if out := s.cli(t, bytes.NewReader(value), "-x", "set", "large"); out != "OK" {
 				t.Errorf("SET: %.200q", out)
 			}
@@ -170,8 +170,8 @@ func TestLargeValue(t *testing.T) {
 	s.stop(t)
 }
 
-// TestPipe: redis-cli sends a hundred thousand commands without waiting for an answer.
-func TestPipe(t *testing.T) {
+// TestPipeMode: redis-cli sends a hundred thousand commands without waiting for an answer.
+func TestPipeMode(t *testing.T) {
 	const n = 100_000
 	s := startServer(t, netlab.RequirePair(t, netlab.Config{}))
 	var commands strings.Builder
@@ -262,7 +262,7 @@ func TestPipelines(t *testing.T) {
 func TestSlowReader(t *testing.T) {
 	const size, times = 1_000_000, 20
 	s := startServer(t, netlab.RequirePair(t, netlab.Config{}))
-	value := string(random(2, size))
+	value := string(randomBytes(2, size))
 	slow, other := s.dial(t), s.dial(t)
 	must(t, slow.ask(request("SET", "k", value), "+OK\r\n"))
 	one := fmt.Sprintf("$%d\r\n%s\r\n", size, value)
@@ -279,7 +279,7 @@ func TestSlowReader(t *testing.T) {
 // answers at most two probes a second (tcp_invalid_ratelimit).
 var keepAlive = []string{"--keepalive", "600ms"}
 
-var down = impair.Rule{Blackout: linksim.Down}
+var linkDown = impair.Rule{Blackout: linksim.Down}
 
 // TestClientKilled: clients that are killed in the middle of a pipeline do not disturb the server.
 func TestClientKilled(t *testing.T) {
@@ -298,10 +298,10 @@ func TestClientKilled(t *testing.T) {
 	s.stop(t)
 }
 
-// TestClientCutOff: the cable is down, without a FIN or RST. The keepalive ends idle
+// TestKeepaliveEndsUnreachableClients: the cable is down, without a FIN or RST. The keepalive ends idle
 // connections; connections that wait for an acknowledgment continue when the cable is up
 // again.
-func TestClientCutOff(t *testing.T) {
+func TestKeepaliveEndsUnreachableClients(t *testing.T) {
 	s, link := startOnLink(t, keepAlive...)
 	idle, waiting := s.dial(t), s.dial(t)
 	for _, c := range []*client{idle, waiting} {
@@ -309,10 +309,10 @@ func TestClientCutOff(t *testing.T) {
 	}
 	// The replies to waiting exceed every window, and then no frame gets through any more.
 	const size, times = 1_000_000, 20
-	value := string(random(3, size))
+	value := string(randomBytes(3, size))
 	must(t, waiting.ask(request("SET", "k", value), "+OK\r\n"))
 	must(t, waiting.ask(strings.Repeat(request("GET", "k"), times), "$"))
-	both(link, down)
+	both(link, linkDown)
 	s.Await(t, fmt.Sprintf("%v: read tcp %s->%v: read: connection timed out", idle.LocalAddr(), s.at, idle.LocalAddr()))
 	both(link, impair.Rule{})
 	one := fmt.Sprintf("$%d\r\n%s\r\n", size, value)
@@ -325,9 +325,9 @@ func TestClientCutOff(t *testing.T) {
 	s.stop(t)
 }
 
-// TestIdle: redis-cli is idle on its connection for many keepalives, and then continues
+// TestIdleClientStaysConnected: redis-cli is idle on its connection for many keepalives, and then continues
 // there. A cable that is down for less than the keepalive's limit has no effect.
-func TestIdle(t *testing.T) {
+func TestIdleClientStaysConnected(t *testing.T) {
 	s, link := startOnLink(t, keepAlive...)
 	watcher := s.dial(t)
 	cmd := exec.Command(unetd.Tool(t, "redis-cli"), "-h", s.A.Addr.Addr().String(), "-p", port)
