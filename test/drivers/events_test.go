@@ -17,21 +17,21 @@ import (
 	"github.com/unet-go/unet/test/internal/unetd"
 )
 
-// stage is unetd on a card with an endpoint on a port and, where all frames arrive on queue 0, one
+// cardTest is unetd on a card with an endpoint on a port and, where all frames arrive on queue 0, one
 // on that queue, all under traffic.
-type stage struct {
+type cardTest struct {
 	t     *testing.T // until its end unetd and the endpoints run
 	g     *machine
 	card  card
 	mode  string
 	d     *daemon
 	echos []*echo
-	flows []*flow
+	flows []*traffic
 }
 
-// flow is the traffic with one endpoint: a datagram and a piece of a stream in turns, as fast as
+// traffic is the traffic with one endpoint: a datagram and a piece of a stream in turns, as fast as
 // they come back.
-type flow struct {
+type traffic struct {
 	returned atomic.Uint64 // datagrams
 	streamed atomic.Uint64 // pieces
 	reset    atomic.Bool   // connections may fail: a new one is opened
@@ -40,18 +40,18 @@ type flow struct {
 	failed   error // of the stream
 }
 
-// pace bounds how long a lost datagram is waited for.
-const pace = 200 * time.Millisecond
+// lostTimeout bounds how long a lost datagram is waited for.
+const lostTimeout = 200 * time.Millisecond
 
-func (g *machine) traffic(t *testing.T, e *echo) *flow {
-	f := &flow{stop: make(chan struct{})}
+func (g *machine) startTraffic(t *testing.T, e *echo) *traffic {
+	f := &traffic{stop: make(chan struct{})}
 	t.Cleanup(f.end)
 	f.running.Go(func() {
 		for !f.stopped() {
-			if g.datagram(e.addr, 1000, 1, pace) == nil {
+			if g.datagram(e.addr, 1000, 1, lostTimeout) == nil {
 				f.returned.Add(1)
 			} else { // the interface may be down
-				f.rest()
+				f.pause()
 			}
 		}
 	})
@@ -60,7 +60,7 @@ func (g *machine) traffic(t *testing.T, e *echo) *flow {
 			var c net.Conn
 			err := g.Host.Do(func() (err error) { c, err = net.DialTimeout("tcp", e.addr.String(), 2*time.Second); return err })
 			if err != nil {
-				f.rest()
+				f.pause()
 				continue
 			}
 			stopWatch := make(chan struct{})
@@ -86,14 +86,14 @@ func (g *machine) traffic(t *testing.T, e *echo) *flow {
 	return f
 }
 
-func (f *flow) rest() {
+func (f *traffic) pause() {
 	select {
 	case <-f.stop:
-	case <-time.After(pace):
+	case <-time.After(lostTimeout):
 	}
 }
 
-func (f *flow) stopped() bool {
+func (f *traffic) stopped() bool {
 	select {
 	case <-f.stop:
 		return true
@@ -102,16 +102,16 @@ func (f *flow) stopped() bool {
 	}
 }
 
-func (f *flow) end() {
+func (f *traffic) end() {
 	if !f.stopped() {
 		close(f.stop)
 	}
 	f.running.Wait()
 }
 
-// progress fails the test unless each flow continues: several datagrams and pieces are returned
+// wantProgress fails the test unless each flow continues: several datagrams and pieces are returned
 // from now on.
-func (s *stage) progress(t *testing.T, after string) {
+func (s *cardTest) wantProgress(t *testing.T, after string) {
 	t.Helper()
 	for i, f := range s.flows {
 		returned, streamed := f.returned.Load(), f.streamed.Load()
@@ -126,17 +126,17 @@ func (s *stage) progress(t *testing.T, after string) {
 	}
 }
 
-func (s *stage) nic() string { return s.card.name }
+func (s *cardTest) nic() string { return s.card.name }
 
 // start starts unetd, the endpoints and the traffic.
-func (s *stage) start() {
+func (s *cardTest) start() {
 	s.t.Helper()
 	s.d = s.g.Unetd(s.t, s.nic(), s.mode)
 	s.endpoints()
 }
 
 // endpoints starts the endpoints and the traffic.
-func (s *stage) endpoints() {
+func (s *cardTest) endpoints() {
 	t := s.t
 	t.Helper()
 	s.echos = []*echo{s.d.startEcho(t, 7000)}
@@ -146,22 +146,22 @@ func (s *stage) endpoints() {
 	s.flows = nil
 	for _, e := range s.echos {
 		e.await(t)
-		s.flows = append(s.flows, s.g.traffic(t, e))
+		s.flows = append(s.flows, s.g.startTraffic(t, e))
 	}
-	s.progress(t, "the start")
+	s.wantProgress(t, "the start")
 }
 
 // event is something that happens to a card or to unetd under traffic.
 type event struct {
 	name string
-	on   func(s *stage) bool // nil: all
-	run  func(t *testing.T, s *stage)
+	on   func(s *cardTest) bool // nil: all
+	run  func(t *testing.T, s *cardTest)
 }
 
 var events = []event{
-	{name: "kill -9 of unetd", run: func(t *testing.T, s *stage) {
+	{name: "kill -9 of unetd", run: func(t *testing.T, s *cardTest) {
 		s.d.Kill()
-		s.progress(t, "the kill")
+		s.wantProgress(t, "the kill")
 		s.d = s.g.startUnetd(s.t, s.nic(), s.mode)
 		if _, err := s.d.Await("msg=ready", 0, unetd.Patience); err != nil {
 			t.Fatal(err)
@@ -173,26 +173,26 @@ var events = []event{
 			t.Fatal("the endpoints are not presented to the next unetd")
 		}
 	}},
-	{name: "link", on: opensAgain, run: func(t *testing.T, s *stage) {
+	{name: "link", on: opensAgain, run: func(t *testing.T, s *cardTest) {
 		s.g.Run(t, "ip", "link", "set", s.nic(), "down")
 		s.g.Run(t, "ip", "link", "set", s.nic(), "up")
 	}},
-	{name: "MTU", on: opensAgain, run: func(t *testing.T, s *stage) {
+	{name: "MTU", on: opensAgain, run: func(t *testing.T, s *cardTest) {
 		s.g.setMTU(t, s.nic(), 1400)
-		s.progress(t, "the decrease")
+		s.wantProgress(t, "the decrease")
 		s.g.setMTU(t, s.nic(), 1500)
 	}},
 	// virtio_net replaces a ring while XDP frames are put into it: the queue stays unusable ("id 9 is not a
 	// head!", Linux 7.3), or the kernel stops (BUG in virtqueue_detach_unused_buf, Linux 6.12).
-	{name: "rings", on: func(s *stage) bool {
+	{name: "rings", on: func(s *cardTest) bool {
 		return opensAgain(s) && (!strings.HasPrefix(s.nic(), "virtio") || s.mode != "native")
-	}, run: func(t *testing.T, s *stage) {
+	}, run: func(t *testing.T, s *cardTest) {
 		s.g.Run(t, "ethtool", "-G", s.nic(), "rx", "128", "tx", "128")
-		s.progress(t, "the decrease")
+		s.wantProgress(t, "the decrease")
 		s.g.Run(t, "ethtool", "-G", s.nic(), "rx", "256", "tx", "256")
 	}},
 	// With an XDP program virtio_net refuses it.
-	{name: "channels", on: func(s *stage) bool { return s.card.channels > 1 && s.card.oneQueue(s.mode) }, run: func(t *testing.T, s *stage) {
+	{name: "channels", on: func(s *cardTest) bool { return s.card.channels > 1 && s.card.oneQueue(s.mode) }, run: func(t *testing.T, s *cardTest) {
 		for _, f := range s.flows[1:] { // of queues: the kernel answers what comes in on another queue meanwhile, by a RST
 			f.reset.Store(true)
 		}
@@ -203,7 +203,7 @@ var events = []event{
 
 // opensAgain reports whether a card works after its driver has closed and opened it. vmxnet3 in
 // native mode then runs no XDP program until one is attached again (seen with Linux 7.3 and QEMU 10).
-func opensAgain(s *stage) bool { return s.nic() != "vmxnet3" || s.mode != "native" }
+func opensAgain(s *cardTest) bool { return s.nic() != "vmxnet3" || s.mode != "native" }
 
 // setMTU sets the MTU of both ends of a card's link.
 func (g *machine) setMTU(t *testing.T, nic string, mtu int) {
@@ -221,12 +221,12 @@ func (g *machine) setMTU(t *testing.T, nic string, mtu int) {
 	g.Run(t, "ip", "link", "set", nic, "mtu", fmt.Sprint(mtu))
 }
 
-// TestEvents checks that endpoints go on after what happens to a card and to unetd under traffic,
+// TestTrafficContinuesAfterEvents checks that endpoints go on after what happens to a card and to unetd under traffic,
 // and that all frames return to the pool of their segment.
-func TestEvents(t *testing.T) {
+func TestTrafficContinuesAfterEvents(t *testing.T) {
 	eachMode(t, 2, func(t *testing.T, g *machine, nic, mode string) {
 		g.oneQueue(t, nic)
-		s := &stage{t: t, g: g, card: cards[number(nic)], mode: mode}
+		s := &cardTest{t: t, g: g, card: cards[cardIndex(nic)], mode: mode}
 		s.start()
 		for _, e := range events {
 			if e.on != nil && !e.on(s) {
@@ -234,7 +234,7 @@ func TestEvents(t *testing.T) {
 			}
 			if !t.Run(strings.ReplaceAll(e.name, " ", "_"), func(t *testing.T) {
 				e.run(t, s)
-				s.progress(t, e.name)
+				s.wantProgress(t, e.name)
 			}) {
 				t.FailNow()
 			}
@@ -246,7 +246,7 @@ func TestEvents(t *testing.T) {
 			}
 		}
 		for _, e := range s.echos {
-			e.whole(t)
+			e.wantAllFramesFree(t)
 		}
 	})
 }
@@ -255,7 +255,7 @@ func TestEvents(t *testing.T) {
 func eachMode(t *testing.T, first int, f func(t *testing.T, g *machine, nic, mode string)) {
 	t.Helper()
 	eachCard(t, cardNames(), func(t *testing.T, g *machine, nic string) {
-		modes := cards[number(nic)].modes()
+		modes := cards[cardIndex(nic)].modes()
 		if testing.Short() {
 			first = 1
 		}
@@ -278,10 +278,10 @@ func cardNames() (names []string) {
 	return names
 }
 
-// whole fails the test unless all frames of an idle endpoint are in its pool or on its fill ring.
+// wantAllFramesFree fails the test unless all frames of an idle endpoint are in its pool or on its fill ring.
 // A frame that was sent is back when the kernel has completed it, which the endpoint finds out when
 // it sends again.
-func (e *echo) whole(t *testing.T) {
+func (e *echo) wantAllFramesFree(t *testing.T) {
 	t.Helper()
 	var said string
 	if !unetd.Eventually(func() bool {
@@ -296,13 +296,13 @@ func (e *echo) whole(t *testing.T) {
 	}
 }
 
-// TestCleanup kills unetd, and then the processes with endpoints. `unetd cleanup` leaves the card
+// TestCleanupAfterKill kills unetd, and then the processes with endpoints. `unetd cleanup` leaves the card
 // as it was, and another unetd serves it.
-func TestCleanup(t *testing.T) {
+func TestCleanupAfterKill(t *testing.T) {
 	eachMode(t, 1, func(t *testing.T, g *machine, nic, mode string) {
 		g.oneQueue(t, nic)
 		before := g.settings(t, nic)
-		s := &stage{t: t, g: g, card: cards[number(nic)], mode: mode}
+		s := &cardTest{t: t, g: g, card: cards[cardIndex(nic)], mode: mode}
 		s.start()
 		for _, f := range s.flows {
 			f.reset.Store(true)
@@ -339,9 +339,9 @@ func (g *machine) settings(t *testing.T, nic string) string {
 	return b.String() + g.Run(t, "ethtool", "-k", nic)
 }
 
-// TestRemoval removes a card under traffic, by its driver. The owners of endpoints get the reason, and
+// TestCardRemoval removes a card under traffic, by its driver. The owners of endpoints get the reason, and
 // unetd goes on. When the card returns, the same unetd serves it again.
-func TestRemoval(t *testing.T) {
+func TestCardRemoval(t *testing.T) {
 	eachMode(t, 1, func(t *testing.T, g *machine, nic, mode string) {
 		if nic == "virtio" && mode == "native" {
 			// The kernel never finishes the removal of a virtio_net device that has added queues for an XDP
@@ -350,7 +350,7 @@ func TestRemoval(t *testing.T) {
 			mode = "tcx"
 		}
 		g.oneQueue(t, nic)
-		s := &stage{t: t, g: g, card: cards[number(nic)], mode: mode}
+		s := &cardTest{t: t, g: g, card: cards[cardIndex(nic)], mode: mode}
 		s.start()
 		for _, f := range s.flows {
 			f.reset.Store(true)

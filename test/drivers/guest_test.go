@@ -86,8 +86,8 @@ var cards = []card{
 	{name: "fixed", queues: 1, device: "virtio-net-pci,ctrl_guest_offloads=off", onPort: true}, // hardware GRO is always on
 }
 
-// number is that of a card by its name.
-func number(nic string) int {
+// cardIndex is that of a card by its name.
+func cardIndex(nic string) int {
 	for i, c := range cards {
 		if c.name == nic {
 			return i
@@ -97,8 +97,8 @@ func number(nic string) int {
 }
 
 // addrOf is the guest's address at an interface, peerOf that of the test's kernel.
-func addrOf(nic string) netip.Addr { return netip.AddrFrom4([4]byte{10, 9, byte(number(nic)), 1}) }
-func peerOf(nic string) netip.Addr { return netip.AddrFrom4([4]byte{10, 9, byte(number(nic)), 2}) }
+func addrOf(nic string) netip.Addr { return netip.AddrFrom4([4]byte{10, 9, byte(cardIndex(nic)), 1}) }
+func peerOf(nic string) netip.Addr { return netip.AddrFrom4([4]byte{10, 9, byte(cardIndex(nic)), 2}) }
 
 // tapOf is the interface of the test's kernel.
 func tapOf(nic string) string { return "to-" + nic }

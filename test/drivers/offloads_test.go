@@ -48,7 +48,7 @@ func (d *daemon) stop(t *testing.T) {
 // sendVLAN sends a datagram in a VLAN from the test's kernel to a port of the guest.
 func (g *machine) sendVLAN(t *testing.T, nic string, port uint16, vlan uint16) {
 	t.Helper()
-	eth := &layers.Ethernet{SrcMAC: []byte{2, 0, 0, 0, 0, 9}, DstMAC: []byte{2, 0, 0, 0, 9, byte(number(nic))}, EthernetType: layers.EthernetTypeDot1Q}
+	eth := &layers.Ethernet{SrcMAC: []byte{2, 0, 0, 0, 0, 9}, DstMAC: []byte{2, 0, 0, 0, 9, byte(cardIndex(nic))}, EthernetType: layers.EthernetTypeDot1Q}
 	tag := &layers.Dot1Q{VLANIdentifier: vlan, Type: layers.EthernetTypeIPv4}
 	ip := &layers.IPv4{Version: 4, TTL: 64, Protocol: layers.IPProtocolUDP, SrcIP: peerOf(nic).AsSlice(), DstIP: addrOf(nic).AsSlice()}
 	udp := &layers.UDP{SrcPort: 9000, DstPort: layers.UDPPort(port)}
@@ -77,7 +77,7 @@ func (g *machine) sendVLAN(t *testing.T, nic string, port uint16, vlan uint16) {
 // VLAN are the kernel's.
 func TestVLANOffload(t *testing.T) {
 	eachCard(t, []string{"igb", "e1000e"}, func(t *testing.T, g *machine, nic string) {
-		mode := cards[number(nic)].modes()[0]
+		mode := cards[cardIndex(nic)].modes()[0]
 		if mode == "tcx" {
 			mode = "generic"
 		}
@@ -187,7 +187,7 @@ func TestHardwareGROIsAlwaysOn(t *testing.T) {
 		if err := g.stream(e.addr, 1<<19); err != nil {
 			t.Error(err)
 		}
-		d.lossless(t)
+		d.wantNoLoss(t)
 	})
 }
 
@@ -199,9 +199,9 @@ func flagOf(offload string) string {
 	return offload
 }
 
-// TestSuperFrames sends super-frames to a port of a user who is not trusted: the kernel cuts them,
+// TestSuperFramesAreCut sends super-frames to a port of a user who is not trusted: the kernel cuts them,
 // without a warning.
-func TestSuperFrames(t *testing.T) {
+func TestSuperFramesAreCut(t *testing.T) {
 	eachCard(t, []string{"virtio"}, func(t *testing.T, g *machine, nic string) {
 		for _, mode := range []string{"generic", "tcx"} {
 			t.Run(mode, func(t *testing.T) {
@@ -217,7 +217,7 @@ func TestSuperFrames(t *testing.T) {
 				if c := d.Counters(t); c["rx_cut"] == 0 {
 					t.Errorf("no super-frame came: %v", c)
 				}
-				d.lossless(t)
+				d.wantNoLoss(t)
 			})
 		}
 	})

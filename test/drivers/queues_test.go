@@ -19,9 +19,9 @@ import (
 	"github.com/unet-go/unet/test/internal/unetd"
 )
 
-// flow is a UDP socket of the test's kernel with an address of its own: some devices hash the
+// dialFlow is a UDP socket of the test's kernel with an address of its own: some devices hash the
 // addresses of a datagram only.
-func (g *machine) flow(t *testing.T, nic string, n int, to netip.AddrPort) (c net.Conn) {
+func (g *machine) dialFlow(t *testing.T, nic string, n int, to netip.AddrPort) (c net.Conn) {
 	t.Helper()
 	a := peerOf(nic).As4()
 	a[3] = byte(10 + n)
@@ -82,17 +82,17 @@ func numbered(c net.Conn, datagrams, atOnce int, kept bool) error {
 	return nil
 }
 
-// flows are 8 flows to an interface of the guest. Their addresses have numbers from first on.
-func (g *machine) flows(t *testing.T, nic string, first int, to netip.AddrPort) (list []net.Conn) {
+// dialFlows are 8 flows to an interface of the guest. Their addresses have numbers from first on.
+func (g *machine) dialFlows(t *testing.T, nic string, first int, to netip.AddrPort) (list []net.Conn) {
 	t.Helper()
 	for n := range 8 {
-		list = append(list, g.flow(t, nic, first+n, to))
+		list = append(list, g.dialFlow(t, nic, first+n, to))
 	}
 	return list
 }
 
-// all calls f with each, at the same time.
-func all[T any](list []T, f func(T) error) error {
+// atOnce calls f with each, at the same time.
+func atOnce[T any](list []T, f func(T) error) error {
 	done := make(chan error)
 	for _, one := range list {
 		go func() { done <- f(one) }()
@@ -107,8 +107,8 @@ func all[T any](list []T, f func(T) error) error {
 // queueCount is a line of `ethtool -S` of igb or, for XDP, virtio_net.
 var queueCount = regexp.MustCompile(`(?m)^\s*([rt]x)_?(?:queue_)?(\d+)_(?:packets|xdp_packets|xdp_tx): (\d+)`)
 
-// packets reads how many packets each queue has received or sent ("rx", "tx"), as the driver counts.
-func (g *machine) packets(t *testing.T, nic string) map[string]map[string]uint64 {
+// packetsByQueue reads how many packets each queue has received or sent ("rx", "tx"), as the driver counts.
+func (g *machine) packetsByQueue(t *testing.T, nic string) map[string]map[string]uint64 {
 	t.Helper()
 	n := map[string]map[string]uint64{"rx": {}, "tx": {}}
 	for _, m := range queueCount.FindAllStringSubmatch(g.Run(t, "ethtool", "-S", nic), -1) {
@@ -130,16 +130,16 @@ func TestAllQueues(t *testing.T) {
 		var flows []net.Conn
 		for i, e := range ends {
 			e.await(t)
-			flows = append(flows, g.flows(t, nic, 8*i, e.addr)...)
+			flows = append(flows, g.dialFlows(t, nic, 8*i, e.addr)...)
 		}
-		before := g.packets(t, nic)
-		if err := all(flows, func(c net.Conn) error { return numbered(c, 200, 4, nic == "igb") }); err != nil {
+		before := g.packetsByQueue(t, nic)
+		if err := atOnce(flows, func(c net.Conn) error { return numbered(c, 200, 4, nic == "igb") }); err != nil {
 			t.Error(err)
 		}
-		if err := all(slices.Repeat(ends, 2), func(e *echo) error { return g.stream(e.addr, 1<<17) }); err != nil {
+		if err := atOnce(slices.Repeat(ends, 2), func(e *echo) error { return g.stream(e.addr, 1<<17) }); err != nil {
 			t.Error(err)
 		}
-		for direction, counts := range g.packets(t, nic) {
+		for direction, counts := range g.packetsByQueue(t, nic) {
 			used := 0
 			for queue := range counts {
 				if counts[queue] -= before[direction][queue]; counts[queue] > 0 {
@@ -147,18 +147,18 @@ func TestAllQueues(t *testing.T) {
 				}
 			}
 			t.Logf("%s packets by queue: %v", direction, counts)
-			if used < cards[number(nic)].channels {
+			if used < cards[cardIndex(nic)].channels {
 				t.Errorf("%s on %d queues only", direction, used)
 			}
 		}
-		d.lossless(t)
+		d.wantNoLoss(t)
 	})
 }
 
-// TestTagsOfAQueue opens an endpoint on a queue of a card that spreads frames over two. None of
+// TestQueueEndpointNeedsAllFlows opens an endpoint on a queue of a card that spreads frames over two. None of
 // these drivers has classification rules for it, so the tags are refused with what to do. If the
 // RSS table has one queue, an endpoint there gets all frames.
-func TestTagsOfAQueue(t *testing.T) {
+func TestQueueEndpointNeedsAllFlows(t *testing.T) {
 	eachCard(t, []string{"virtio", "igb", "vmxnet3"}, func(t *testing.T, g *machine, nic string) {
 		d := g.Unetd(t, nic, "tcx")
 		refused := d.startEcho(t, 7001, "-queue", "0")
@@ -187,12 +187,12 @@ func TestTagsOfAQueue(t *testing.T) {
 			g.Restore(t, "ethtool", "-X", nic, "default")
 		}
 		e := d.Echo(t, 7001, "-queue", queue)
-		if err := all(g.flows(t, nic, 0, e.addr), func(c net.Conn) error { return numbered(c, 40, 4, true) }); err != nil {
+		if err := atOnce(g.dialFlows(t, nic, 0, e.addr), func(c net.Conn) error { return numbered(c, 40, 4, true) }); err != nil {
 			t.Error(err)
 		}
-		if err := all(make([]int, 4), func(int) error { return g.stream(e.addr, 1<<15) }); err != nil {
+		if err := atOnce(make([]int, 4), func(int) error { return g.stream(e.addr, 1<<15) }); err != nil {
 			t.Error(err)
 		}
-		d.lossless(t)
+		d.wantNoLoss(t)
 	})
 }

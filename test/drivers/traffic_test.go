@@ -31,14 +31,14 @@ func (c card) modes() []string {
 // TestTraffic exchanges datagrams of all sizes and two megabytes in both directions of a
 // connection, over a port and over a queue at once, on each card in each mode. The kernel's own
 // address answers pings meanwhile, and no frame is lost.
-func TestTraffic(t *testing.T) { eachMode(t, 3, traffic) }
+func TestTraffic(t *testing.T) { eachMode(t, 3, testTraffic) }
 
-func traffic(t *testing.T, g *machine, nic, mode string) {
+func testTraffic(t *testing.T, g *machine, nic, mode string) {
 	g.oneQueue(t, nic)
 	d := g.Unetd(t, nic, mode)
 	g.oneTable(t, nic)
 	ends := []*echo{d.startEcho(t, 7000)}
-	if cards[number(nic)].oneQueue(mode) {
+	if cards[cardIndex(nic)].oneQueue(mode) {
 		ends = append(ends, d.startEcho(t, 7001, "-queue", "0"))
 	}
 	g.ping(t, nic)
@@ -60,14 +60,14 @@ func traffic(t *testing.T, g *machine, nic, mode string) {
 	g.ping(t, nic)
 	for _, e := range ends {
 		t.Logf("stats: %s", e.Ask(t, "stats"))
-		e.sound(t)
+		e.wantGoodChecksums(t)
 	}
-	d.lossless(t)
+	d.wantNoLoss(t)
 }
 
-// sound fails the test if the endpoint has dropped packets for their checksums. GRO leaves partial
+// wantGoodChecksums fails the test if the endpoint has dropped packets for their checksums. GRO leaves partial
 // ones, of which a host drops one in 16,384 segments (docs/tcp-engine.md).
-func (e *echo) sound(t *testing.T) {
+func (e *echo) wantGoodChecksums(t *testing.T) {
 	t.Helper()
 	var counters map[string]uint64
 	said := e.Ask(t, "protocols")
@@ -94,7 +94,7 @@ func TestJumbo(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		d.lossless(t)
+		d.wantNoLoss(t)
 	})
 }
 
@@ -106,7 +106,7 @@ func (c card) oneQueue(mode string) bool { return c.name != "virtio" || mode != 
 // are on queue 0.
 func (g *machine) oneQueue(t *testing.T, nic string) {
 	t.Helper()
-	if n := cards[number(nic)].channels; n > 1 {
+	if n := cards[cardIndex(nic)].channels; n > 1 {
 		g.Run(t, "ethtool", "-L", nic, "combined", "1")
 		g.Restore(t, "ethtool", "-L", nic, "combined", fmt.Sprint(n))
 	}
@@ -221,15 +221,15 @@ func stream(c net.Conn, n int) error {
 	return <-written
 }
 
-// harmless are the counters that count no loss.
-var harmless = []string{"rx_pass", "rx_port", "rx_queue", "rx_cut", "tx_uplink", "deliver_socket"}
+// countersWithoutLoss are the counters that count no loss.
+var countersWithoutLoss = []string{"rx_pass", "rx_port", "rx_queue", "rx_cut", "tx_uplink", "deliver_socket"}
 
-// lossless fails the test if unetd has counted a loss.
-func (d *daemon) lossless(t *testing.T) {
+// wantNoLoss fails the test if unetd has counted a loss.
+func (d *daemon) wantNoLoss(t *testing.T) {
 	t.Helper()
 	all := d.Counters(t)
 	for _, name := range slices.Sorted(maps.Keys(all)) {
-		if !slices.Contains(harmless, name) && !strings.HasPrefix(name, "lease_") {
+		if !slices.Contains(countersWithoutLoss, name) && !strings.HasPrefix(name, "lease_") {
 			t.Errorf("counter %s is %d", name, all[name])
 		}
 	}

@@ -201,9 +201,9 @@ func TestFramesTooSmallForZeroCopy(t *testing.T) {
 	})
 }
 
-// TestInactiveQueue asks for queues that the driver has and does not use, and for those that
+// TestInactiveQueueIsRefused asks for queues that the driver has and does not use, and for those that
 // virtio_net adds for XDP, by which a socket cannot send.
-func TestInactiveQueue(t *testing.T) {
+func TestInactiveQueueIsRefused(t *testing.T) {
 	eachCard(t, []string{"virtio", "igb"}, func(t *testing.T, g *machine, nic string) {
 		g.oneQueue(t, nic)
 		d := g.Unetd(t, nic, "native")
