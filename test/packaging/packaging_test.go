@@ -85,8 +85,8 @@ func makeTarget(t *testing.T, args ...string) {
 	}
 }
 
-// tree is the files and links below a folder.
-func tree(t *testing.T, dir string) (files []string) {
+// filesBelow is the files and links below a folder.
+func filesBelow(t *testing.T, dir string) (files []string) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
 		if err == nil && !d.IsDir() {
@@ -114,7 +114,7 @@ func TestMakeInstall(t *testing.T) {
 	bin, dest := t.TempDir(), t.TempDir()
 	args := []string{"BIN=" + bin, "DESTDIR=" + dest, "PREFIX=/opt/unet"}
 	makeTarget(t, append(args, "install")...)
-	installed := tree(t, dest)
+	installed := filesBelow(t, dest)
 	for _, file := range []string{
 		"/opt/unet/sbin/unetd", "/opt/unet/share/man/man8/unetd.8", "/opt/unet/share/man/man8/unetd-serve.8",
 		"/opt/unet/lib/systemd/system/unetd.service", "/opt/unet/lib/sysusers.d/unetd.conf", "/opt/unet/lib/tmpfiles.d/unetd.conf",
@@ -170,7 +170,7 @@ func TestMakeInstall(t *testing.T) {
 	}
 	makeTarget(t, append(args, "install")...)
 	makeTarget(t, append(args, "uninstall")...)
-	if left := tree(t, dest); !slices.Equal(left, []string{"/etc/unet/policy.yaml"}) || read(t, dest+left[0]) != changed {
+	if left := filesBelow(t, dest); !slices.Equal(left, []string{"/etc/unet/policy.yaml"}) || read(t, dest+left[0]) != changed {
 		t.Errorf("left by make uninstall: %v", left)
 	}
 }
@@ -261,11 +261,11 @@ func TestDebianPackage(t *testing.T) {
 	as := func(groups ...string) []string {
 		return append(append([]string{"setpriv", "--reuid", userID, "--regid", userID}, groups...), "/usr/local/bin/application", applicationArg)
 	}
-	s.refused("permission denied", as("--clear-groups")...)
+	s.wantRefused("permission denied", as("--clear-groups")...)
 	member := as("--groups", strings.Split(s.run("getent", "group", "unet"), ":")[2])
-	s.refused("no rule of /etc/unet/policy.yaml is for uid", member...)
+	s.wantRefused("no rule of /etc/unet/policy.yaml is for uid", member...)
 	s.write("/etc/unet/policy.yaml", "rules: nobody\n")
-	s.refused("", "systemctl", "reload", "unetd")
+	s.wantRefused("", "systemctl", "reload", "unetd")
 	if log := s.run("journalctl", "-u", "unetd", "--no-pager", "-o", "cat"); !strings.Contains(log, "the old policy stays") {
 		t.Errorf("the log does not say that the old policy stays:\n%s", log)
 	}
@@ -286,17 +286,17 @@ func TestDebianPackage(t *testing.T) {
 	go func() {
 		done <- exchange(pair.B, net.JoinHostPort(pair.A.IP().String(), "7000"), &answered, stop)
 	}()
-	goesOn := func(what string) {
+	wantAnswers := func(what string) {
 		t.Helper()
 		before := answered.Load()
 		if !unetd.Eventually(func() bool { return answered.Load() > before+10 || len(done) > 0 }) || len(done) > 0 {
 			t.Fatalf("%s: the exchange ended after %d answers", what, answered.Load())
 		}
-		if !unetd.Eventually(func() bool { return strings.Contains(s.try("unetd", "list"), "leased") }) {
-			t.Fatalf("%s: the application did not present its endpoint: %s", what, s.try("unetd", "list"))
+		if !unetd.Eventually(func() bool { return strings.Contains(s.output("unetd", "list"), "leased") }) {
+			t.Fatalf("%s: the application did not present its endpoint: %s", what, s.output("unetd", "list"))
 		}
 	}
-	goesOn("before the upgrade")
+	wantAnswers("before the upgrade")
 
 	first, duringUpgrade := s.mainPID(), answered.Load()
 	s.run("dpkg", "--install", "--force-confold", "/root/2.deb")
@@ -304,7 +304,7 @@ func TestDebianPackage(t *testing.T) {
 	if version := s.run("dpkg-query", "--show", "--showformat=${Version}", "unetd"); version != "1.0~test2" || second == first {
 		t.Errorf("after the upgrade: version %s, unetd %d, before %d", version, second, first)
 	}
-	goesOn("after the upgrade")
+	wantAnswers("after the upgrade")
 	t.Logf("%d datagrams answered during the upgrade", answered.Load()-duringUpgrade)
 	if got := s.run("cat", "/etc/unet/policy.yaml"); got+"\n" != policyForUser {
 		t.Errorf("the upgrade has changed the policy:\n%s", got)
@@ -317,9 +317,9 @@ func TestDebianPackage(t *testing.T) {
 		pid := s.property("MainPID")
 		return s.property("ActiveState") == "active" && pid != strconv.Itoa(second) && pid != "0"
 	}) {
-		t.Errorf("killed, unetd was not started again:\n%s", s.try("systemctl", "status", "--no-pager", "unetd"))
+		t.Errorf("killed, unetd was not started again:\n%s", s.output("systemctl", "status", "--no-pager", "unetd"))
 	}
-	goesOn("after unetd was killed")
+	wantAnswers("after unetd was killed")
 	close(stop)
 	if err := <-done; err != nil {
 		t.Error(err)

@@ -81,23 +81,23 @@ func startSystem(t *testing.T, h *netlab.Host) *system {
 		text, _ := os.ReadFile(children)
 		s.pid = strings.TrimSpace(string(text))
 		name, _ := os.ReadFile("/proc/" + s.pid + "/comm")
-		if ended(outer) {
+		if hasEnded(outer) {
 			t.Fatalf("the system did not start: %v", outer.Err)
 		}
 		return string(name) == "systemd\n" && s.command("systemctl", "is-system-running", "--wait").Run() == nil
 	})
 	if !up {
-		t.Fatalf("systemd is not running: %s", s.try("systemctl", "--failed", "--no-pager"))
+		t.Fatalf("systemd is not running: %s", s.output("systemctl", "--failed", "--no-pager"))
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("the log of unetd:\n%s", s.try("journalctl", "-u", "unetd", "--no-pager", "-o", "cat"))
+			t.Logf("the log of unetd:\n%s", s.output("journalctl", "-u", "unetd", "--no-pager", "-o", "cat"))
 		}
 	})
 	return s
 }
 
-func ended(p *unetd.Process) bool {
+func hasEnded(p *unetd.Process) bool {
 	select {
 	case <-p.Done:
 		return true
@@ -158,8 +158,8 @@ func (s *system) run(args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// refused runs a command that must fail, with text in its output.
-func (s *system) refused(text string, args ...string) {
+// wantRefused runs a command that must fail, with text in its output.
+func (s *system) wantRefused(text string, args ...string) {
 	s.t.Helper()
 	out, err := s.command(args...).CombinedOutput()
 	if err == nil || !bytes.Contains(out, []byte(text)) {
@@ -167,8 +167,8 @@ func (s *system) refused(text string, args ...string) {
 	}
 }
 
-// try is the output of a command that may fail.
-func (s *system) try(args ...string) string {
+// output is the output of a command that may fail.
+func (s *system) output(args ...string) string {
 	out, _ := s.command(args...).CombinedOutput()
 	return strings.TrimSpace(string(out))
 }
@@ -211,7 +211,7 @@ func (s *system) mainPID() int {
 	s.t.Helper()
 	pid, err := strconv.Atoi(s.property("MainPID"))
 	if err != nil || pid == 0 {
-		s.t.Fatalf("no unetd runs: %v\n%s", err, s.try("systemctl", "status", "--no-pager", "unetd"))
+		s.t.Fatalf("no unetd runs: %v\n%s", err, s.output("systemctl", "status", "--no-pager", "unetd"))
 	}
 	return pid
 }

@@ -5,7 +5,7 @@
 // and over ones that lose packets. It has tests only:
 //
 //	make test-rdma-peers
-//	go test -v ./test/rdmapeers -guest bin/guest -run 'TestPeers/good/rping'
+//	go test -v ./test/rdmapeers -guest bin/guest -run 'TestProgramsOfRDMACore/good/rping'
 //
 // The kernel that runs the tests needs no RDMA. The peer is a virtual machine: Debian's kernel
 // under QEMU, without KVM, so it can be had wherever unet's other tests run.

@@ -28,8 +28,8 @@ func TestMain(m *testing.M) { unetd.Main(m) }
 
 var must = unetd.Must
 
-// scene is a guest and a host with unet, on an impaired link.
-type scene struct {
+// setup is a guest and a host with unet, on an impaired link.
+type setup struct {
 	pair   *netlab.Pair
 	link   *impair.Link
 	guest  *guest.Guest
@@ -39,15 +39,15 @@ type scene struct {
 	socket   string            // of unetd
 }
 
-// TestPeers runs each program of the guest. At the end it prints a line for each.
-func TestPeers(t *testing.T) {
+// TestProgramsOfRDMACore runs each program of the guest. At the end it prints a line for each.
+func TestProgramsOfRDMACore(t *testing.T) {
 	if *folder == "" {
 		t.Skip("skipped: the guest is made of packages from the network: make test-rdma-peers")
 	}
 	spec.Dir = filepath.Join(*folder, "rdmapeers")
 	im, err := guest.Open(spec)
 	must(t, err)
-	s := &scene{pair: netlab.RequirePair(t, netlab.Config{Cut: true})}
+	s := &setup{pair: netlab.RequirePair(t, netlab.Config{Cut: true})}
 	var only atomic.Pointer[func(frame []byte) bool] // frames that the rule of the link applies to
 	spare := func(frame []byte) bool {
 		f := only.Load()
@@ -57,7 +57,7 @@ func TestPeers(t *testing.T) {
 	s.guest = boot(t, im, s.pair.B)
 	fmt.Fprintf(&s.report, "%-18s %-7s %-8s %8s %6s  %s\n", "in the guest", "role", "link", "seconds", "repeats", "what it printed last")
 	defer func() { t.Log("\n" + s.report.String()) }()
-	t.Run("guest alone", s.alone)
+	t.Run("guest alone", s.runInGuestOnly)
 	daemon := unetd.Serve(t, s.pair.A, unetd.Options{})
 	s.commands = map[string]string{
 		"pingpong": unetd.Command(t, "pingpong"), "rping": unetd.Command(t, "rping"), "perftest": buildPerftest(t)}
@@ -93,20 +93,20 @@ var links = []struct {
 	only  func(frame []byte) bool // frames that the rule applies to
 	takes func(peer) bool
 }{
-	{"good", impair.Rule{}, everything, func(peer) bool { return true }},
+	{"good", impair.Rule{}, allFrames, func(peer) bool { return true }},
 	// Lost messages of UC and UD are not sent again: rdma-core's programs would wait without end.
-	{"late", impair.Rule{Delay: 2 * time.Millisecond, Jitter: 5 * time.Millisecond}, everything, func(p peer) bool { return p.unreliable }},
-	{"loss 1 %", impair.Rule{Loss: 0.01}, everything, func(p peer) bool { return !p.unreliable }},
+	{"late", impair.Rule{Delay: 2 * time.Millisecond, Jitter: 5 * time.Millisecond}, allFrames, func(p peer) bool { return p.unreliable }},
+	{"loss 1 %", impair.Rule{Loss: 0.01}, allFrames, func(p peer) bool { return !p.unreliable }},
 	// With the connection manager the guest's timeout is not 67 ms but two seconds. With several
 	// queue pairs one of the last acknowledgments is lost too often.
-	{"bad", impair.Rule{Loss: 0.05, Duplicate: 0.05, Corrupt: 0.02, Reorder: 0.05, HoldBack: 2 * time.Millisecond}, reliable,
+	{"bad", impair.Rule{Loss: 0.05, Duplicate: 0.05, Corrupt: 0.02, Reorder: 0.05, HoldBack: 2 * time.Millisecond}, rcFrames,
 		func(p peer) bool { return !p.unreliable && !p.cm && p.pairs == 0 }},
 }
 
-func everything([]byte) bool { return true }
+func allFrames([]byte) bool { return true }
 
-// reliable reports whether a frame is a packet of RC.
-func reliable(frame []byte) bool {
+// rcFrames reports whether a frame is a packet of RC.
+func rcFrames(frame []byte) bool {
 	const udp = wire.EthernetHeaderLen + wire.IPv4HeaderLen
 	const bth = udp + wire.UDPHeaderLen
 	return len(frame) > bth && frame[wire.EthernetHeaderLen+9] == wire.ProtocolUDP &&
@@ -142,7 +142,7 @@ func (p peer) name() string {
 	return name
 }
 
-// peers are run by TestPeers. The sizes are chosen so that messages have several packets.
+// peers are run by TestProgramsOfRDMACore. The sizes are chosen so that messages have several packets.
 var peers = func() []peer {
 	all := []peer{
 		{guest: "ibv_rc_pingpong -g 1 -n 100 -s 4096", unet: "pingpong --type rc -n 100 -s 4096"},
@@ -163,10 +163,10 @@ var peers = func() []peer {
 // run runs the two programs of a peer. unetServes: ours is the server. On a link that loses packets
 // it runs them again, twice at most, if one of them succeeds and the other one does not: the last
 // acknowledgment may be lost after its sender has ended, so that it is not repeated.
-func (s *scene) run(t *testing.T, p peer, unetServes bool, link string, lossy bool) {
+func (s *setup) run(t *testing.T, p peer, unetServes bool, link string, lossy bool) {
 	start := time.Now()
 	for again := 0; ; again++ {
-		guest, clientErr, serverErr := s.once(t, p, unetServes)
+		guest, clientErr, serverErr := s.runOnce(t, p, unetServes)
 		if clientErr == nil && serverErr == nil {
 			s.note(p.name(), role(!unetServes), link, start, again, guest)
 			return
@@ -186,25 +186,25 @@ func role(server bool) string {
 	return "client"
 }
 
-// once runs the two programs of a peer, and returns that of the guest and how they have ended.
-func (s *scene) once(t *testing.T, p peer, unetServes bool) (guest program, clientErr, serverErr error) {
+// runOnce runs the two programs of a peer, and returns that of the guest and how they have ended.
+func (s *setup) runOnce(t *testing.T, p peer, unetServes bool) (guest program, clientErr, serverErr error) {
 	inGuest := func(server bool) program {
 		return inGuest(t, s.guest, withRole(strings.Fields(p.guest), server, guestAddr.Addr(), s.pair.A.Addr.Addr())...)
 	}
 	onUnet := func(server bool) program {
 		args := withRole(strings.Fields(p.unet), server, s.pair.A.Addr.Addr(), guestAddr.Addr())
-		return ours{unetd.Start(t, s.pair.A, netlab.Nobody(), s.commands[args[0]], append([]string{"--socket", s.socket}, args[1:]...)...)}
+		return ownProgram{unetd.Start(t, s.pair.A, netlab.Nobody(), s.commands[args[0]], append([]string{"--socket", s.socket}, args[1:]...)...)}
 	}
 	serve, connect := inGuest, onUnet
 	if unetServes {
 		serve, connect = onUnet, inGuest
 	}
 	server := serve(true)
-	if ours, ok := server.(ours); ok {
+	if ours, ok := server.(ownProgram); ok {
 		ours.Await(t, "listening on")
 	}
 	client, clientErr := dial(t, server, func() program { return connect(false) })
-	serverErr = end(t, server, lag)
+	serverErr = end(t, server, endTimeout)
 	if unetServes {
 		return client, clientErr, serverErr
 	}
@@ -224,8 +224,8 @@ func withRole(args []string, server bool, own, peer netip.Addr) []string {
 	return args
 }
 
-// alone runs two programs of the guest with one another, to show that the guest works without unet.
-func (s *scene) alone(t *testing.T) {
+// runInGuestOnly runs two programs of the guest with one another, to show that the guest works without unet.
+func (s *setup) runInGuestOnly(t *testing.T) {
 	args := []string{"ibv_rc_pingpong", "-g", "1", "-n", "100"}
 	start := time.Now()
 	server := inGuest(t, s.guest, args...)
@@ -233,14 +233,14 @@ func (s *scene) alone(t *testing.T) {
 	if err != nil {
 		t.Errorf("client: %v", err)
 	}
-	if err := end(t, server, lag); err != nil {
+	if err := end(t, server, endTimeout); err != nil {
 		t.Errorf("server: %v", err)
 	}
 	s.note(args[0], "both", "none", start, 0, client)
 }
 
 // note adds a line to the report.
-func (s *scene) note(name, role, link string, start time.Time, again int, p program) {
+func (s *setup) note(name, role, link string, start time.Time, again int, p program) {
 	last := ""
 	for line := range strings.Lines(p.Output()) {
 		if strings.ContainsAny(line, "0123456789") {

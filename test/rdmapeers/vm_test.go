@@ -107,15 +107,15 @@ func bridge(h *netlab.Host) (tap *os.File, err error) {
 	return tap, err
 }
 
-// theirs is a program in the guest.
-type theirs struct{ *guest.Process }
+// guestProgram is a program in the guest.
+type guestProgram struct{ *guest.Process }
 
-func (p theirs) ended() <-chan struct{} { return p.Done }
-func (p theirs) failure() error         { return p.Err }
-func (p theirs) kill(testing.TB)        { p.Kill() }
+func (p guestProgram) ended() <-chan struct{} { return p.Done }
+func (p guestProgram) failure() error         { return p.Err }
+func (p guestProgram) kill(testing.TB)        { p.Kill() }
 
 // inGuest starts a program in the guest. It is killed at the end of the test.
-func inGuest(t *testing.T, g *guest.Guest, args ...string) theirs {
+func inGuest(t *testing.T, g *guest.Guest, args ...string) guestProgram {
 	t.Helper()
 	p, err := g.Start(agent.Command{Args: args})
 	must(t, err)
@@ -125,15 +125,15 @@ func inGuest(t *testing.T, g *guest.Guest, args ...string) theirs {
 			t.Logf("in the guest, %s printed:\n%s", strings.Join(args, " "), p.Output())
 		}
 	})
-	return theirs{p}
+	return guestProgram{p}
 }
 
-// ours is a program on unet's host.
-type ours struct{ *unetd.Process }
+// ownProgram is a program on unet's host.
+type ownProgram struct{ *unetd.Process }
 
-func (p ours) ended() <-chan struct{} { return p.Done }
-func (p ours) failure() error         { return p.Err }
-func (p ours) kill(t testing.TB)      { p.Kill(t) }
+func (p ownProgram) ended() <-chan struct{} { return p.Done }
+func (p ownProgram) failure() error         { return p.Err }
+func (p ownProgram) kill(t testing.TB)      { p.Kill(t) }
 
 // program runs in the guest or on unet's host.
 type program interface {
@@ -143,8 +143,8 @@ type program interface {
 	Output() string
 }
 
-// lag is how long a program may take to end after its peer has.
-const lag = 10 * time.Second
+// endTimeout is how long a program may take to end after its peer has.
+const endTimeout = 10 * time.Second
 
 // end waits until a program has ended by itself, and returns how. It kills one that does not.
 func end(t *testing.T, p program, within time.Duration) error {
@@ -176,7 +176,7 @@ func dial(t *testing.T, server program, start func() program) (client program, e
 		case <-server.ended():
 		case <-time.After(unetd.Patience):
 		}
-		err = end(t, client, lag)
+		err = end(t, client, endTimeout)
 		return err == nil || !refused(client.Output())
 	}) {
 		t.Fatalf("the server does not listen; it printed\n%s", server.Output())
