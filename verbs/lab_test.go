@@ -89,7 +89,7 @@ func (lan) Resolve(_ context.Context, dst netip.Addr) (stack.Route, error) {
 func macOf(a netip.Addr) wire.LinkAddr { return wire.LinkAddr{2, 0, 0, 0, 0, a.As4()[3]} }
 
 // newMemStack is a stack on a link in memory, with an address that ends with n.
-func newMemStack(l *memlink.Link, n int, cfg stack.Config) (*stack.Stack, netip.Addr) {
+func newMemStack(l stack.Link, n int, cfg stack.Config) (*stack.Stack, netip.Addr) {
 	addr := netip.MustParseAddr(fmt.Sprintf("10.0.0.%d", n))
 	cfg.Link, cfg.LinkAddr, cfg.Addr, cfg.OwnedAddress, cfg.Resolver = l, macOf(addr), netip.PrefixFrom(addr, 24), true, lan{}
 	s, err := stack.New(cfg)
@@ -101,13 +101,15 @@ func newMemStack(l *memlink.Link, n int, cfg stack.Config) (*stack.Stack, netip.
 
 func memHosts(t testing.TB, cfg unet.Config) (a, b verbs.Host) {
 	la, lb := memlink.Pair(memlink.Config{})
-	open := func(l *memlink.Link, n int) verbs.Host {
-		s, addr := newMemStack(l, n, stack.Config{Wait: cfg.Wait, SpinBudget: cfg.SpinBudget})
-		t.Cleanup(func() {
-			must(t, s.Close())
-			must(t, l.Audit())
-		})
-		return memHost{s, addr}
-	}
-	return open(la, 1), open(lb, 2)
+	return newMemHost(t, la, la, 1, cfg), newMemHost(t, lb, lb, 2, cfg)
+}
+
+// newMemHost is a host on a link in memory, or on what wraps it.
+func newMemHost(t testing.TB, l *memlink.Link, wrapped stack.Link, n int, cfg unet.Config) memHost {
+	s, addr := newMemStack(wrapped, n, stack.Config{Wait: cfg.Wait, SpinBudget: cfg.SpinBudget})
+	t.Cleanup(func() {
+		must(t, s.Close())
+		must(t, l.Audit())
+	})
+	return memHost{s, addr}
 }

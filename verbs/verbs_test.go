@@ -20,6 +20,7 @@ import (
 
 	"github.com/unet-go/unet"
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/stack/memlink"
 	"github.com/unet-go/unet/verbs"
 )
 
@@ -34,7 +35,7 @@ type peer struct {
 	wcs [16]verbs.WC
 }
 
-const everything = verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead | verbs.AccessRemoteAtomic | verbs.AccessMWBind
+const allAccess = verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead | verbs.AccessRemoteAtomic | verbs.AccessMWBind
 
 var capacity = verbs.QPCap{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInlineData: 64}
 
@@ -50,7 +51,7 @@ func newPeer(t testing.TB, c *verbs.Context, typ verbs.QPType) *peer {
 	t.Helper()
 	p := &peer{t: t, ctx: c, pd: c.AllocPD()}
 	var err error
-	p.mr, err = p.pd.RegMR(make([]byte, 64<<10), everything)
+	p.mr, err = p.pd.RegMR(make([]byte, 64<<10), allAccess)
 	must(t, err)
 	p.cq, err = c.CreateCQ(256, nil)
 	must(t, err)
@@ -64,12 +65,18 @@ func newPeers(t testing.TB, l link, cfg unet.Config, typ verbs.QPType) (a, b *pe
 	t.Helper()
 	ha, hb := l.open(t, cfg)
 	a, b = newPeer(t, open(t, ha), typ), newPeer(t, open(t, hb), typ)
+	connectPeers(t, a, b)
+	return a, b
+}
+
+// connectPeers connects two ends without the connection manager.
+func connectPeers(t testing.TB, a, b *peer) {
+	t.Helper()
 	for _, p := range []*peer{a, b} {
-		must(t, p.qp.Init(everything&^verbs.AccessMWBind))
+		must(t, p.qp.Init(allAccess&^verbs.AccessMWBind))
 	}
 	must(t, a.qp.Connect(b.qp.Local()))
 	must(t, b.qp.Connect(a.qp.Local()))
-	return a, b
 }
 
 func (p *peer) send(wrs ...verbs.SendWR) {
@@ -194,7 +201,7 @@ func TestWriteIsSeenByPolling(t *testing.T) {
 
 // One-sided operations need no goroutine of the target's application. The only one that it has
 // here is blocked.
-func TestTargetTakesNoPart(t *testing.T) {
+func TestOneSidedOperationsNeedNoCallOfTarget(t *testing.T) {
 	onLinks(t, func(t *testing.T, l link) {
 		for _, serve := range []bool{false, true} {
 			t.Run(fmt.Sprint("serve ", serve), func(t *testing.T) {
@@ -273,7 +280,7 @@ func TestAtomicsWithSyncAtomic(t *testing.T) {
 }
 
 // What has arrived is acknowledged, also if the application's next call ends the queue pair.
-func TestEndAcknowledges(t *testing.T) {
+func TestReceivedMessageIsAcknowledgedAtEnd(t *testing.T) {
 	for name, end := range map[string]func(*peer){
 		"close":   func(p *peer) { must(t, p.ctx.Close()) },
 		"destroy": func(p *peer) { p.qp.Destroy() },
@@ -376,15 +383,36 @@ func TestDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// A list is one doorbell: it leaves with one kick.
+// kickCounter is a link in memory that counts its kicks.
+type kickCounter struct {
+	*memlink.Link
+	kicks atomic.Int64
+}
+
+func (l *kickCounter) Flush() error {
+	l.kicks.Add(1)
+	return l.Link.Flush()
+}
+
+// A list of work requests is sent with one kick of the link.
 func TestListIsOneKick(t *testing.T) {
-	a, b := newPeers(t, links[0], unet.Config{}, verbs.RC)
+	la, lb := memlink.Pair(memlink.Config{})
+	counted := &kickCounter{Link: la}
+	a := newPeer(t, open(t, newMemHost(t, la, counted, 1, unet.Config{})), verbs.RC)
+	b := newPeer(t, open(t, newMemHost(t, lb, lb, 2, unet.Config{})), verbs.RC)
+	connectPeers(t, a, b)
 	wrs := make([]verbs.SendWR, 8)
 	for i := range wrs {
 		wrs[i] = verbs.SendWR{Opcode: verbs.WRRDMAWrite, Flags: verbs.SendInline, Inline: []byte{byte(i)}, RemoteAddr: b.mr.Addr() + uint64(i), RKey: b.mr.RKey()}
 	}
 	wrs[7].Flags |= verbs.SendSignaled
+	a.send(wrs...) // the route to b is known after these
+	a.wait()
+	before := counted.kicks.Load()
 	a.send(wrs...)
+	if n := counted.kicks.Load() - before; n != 1 {
+		t.Errorf("%d kicks for a list of %d", n, len(wrs))
+	}
 	a.wait()
 	for i := range wrs {
 		if b.mr.Bytes()[i] != byte(i) {
@@ -449,9 +477,10 @@ func TestCompChannel(t *testing.T) {
 		must(t, a.qp.Connect(b.qp.Local()))
 		b.recv(verbs.RecvWR{}, verbs.RecvWR{}, verbs.RecvWR{})
 		b.cq.ReqNotify(true)
-		late, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		late, cancel := context.WithDeadline(t.Context(), time.Unix(1, 0))
 		defer cancel()
-		a.send(verbs.SendWR{Opcode: verbs.WRSend})
+		a.send(verbs.SendWR{Opcode: verbs.WRSend, Flags: verbs.SendSignaled})
+		a.wait() // it has arrived
 		if _, err := ch.Get(late); !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("not solicited: %v", err)
 		}
@@ -531,7 +560,7 @@ func TestErrors(t *testing.T) {
 }
 
 // The end of the host's lease is the error of all calls, also those that block.
-func TestHostEnds(t *testing.T) {
+func TestLeaseEndIsErrorOfAllCalls(t *testing.T) {
 	ha, hb := links[0].open(t, unet.Config{})
 	c := open(t, ha)
 	p := newPeer(t, c, verbs.RC)
