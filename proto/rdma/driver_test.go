@@ -17,11 +17,11 @@ type pair struct {
 	host  [2]*Device
 	drop  func(from int, h *wire.RoCE) bool // nil: no packet is lost
 	trace func(from int, h *wire.RoCE)
-	queue []flying
+	queue []delayedPacket
 	mark  bool // CE on every ECN-capable packet
 }
 
-type flying struct {
+type delayedPacket struct {
 	at Time
 	to int
 	b  []byte
@@ -62,7 +62,7 @@ func (p *pair) step() bool {
 				p.trace(i, &h)
 			}
 			if p.drop == nil || !p.drop(i, &h) {
-				p.queue = append(p.queue, flying{p.now + p.delay, 1 - i, b[:n]})
+				p.queue = append(p.queue, delayedPacket{p.now + p.delay, 1 - i, b[:n]})
 			}
 		}
 	}
@@ -122,14 +122,12 @@ func (p *pair) end(i int, typ QPType) *end {
 	e := &end{t: p.t, p: p, d: p.host[i]}
 	e.pd = e.d.AllocPD()
 	e.cq = must(e.d.CreateCQ(1024))(p.t)
-	e.buf = binaryAligned(1 << 20)
+	e.buf = make([]byte, 1<<20)
 	e.mr = must(e.pd.RegMR(e.buf, fullAccess))(p.t)
 	e.qp = must(e.pd.CreateQP(QPInit{Type: typ, SendCQ: e.cq, RecvCQ: e.cq,
 		Cap: QPCap{MaxSendWR: 256, MaxRecvWR: 256, MaxSendSGE: 4, MaxRecvSGE: 4, MaxInlineData: 128}}))(p.t)
 	return e
 }
-
-func binaryAligned(n int) []byte { return make([]byte, n) }
 
 // attrs are what connect uses.
 var attrs = QPAttr{AccessFlags: accessRemote, QKey: 0x1234, PathMTU: MTU1024, Timeout: 8, RetryCnt: 7, RNRRetry: 7,

@@ -242,12 +242,12 @@ func FuzzDevice(f *testing.F) {
 		if len(program) > 8192 {
 			return
 		}
-		w := newFuzzWorld(t)
+		w := newFuzzedDevice(t)
 		for len(program) > 0 {
 			op := program[0]
 			program = program[1:]
 			if op >= 0xf0 {
-				w.act(op & 0x0f)
+				w.step(op & 0x0f)
 				continue
 			}
 			n := min(int(op), len(program))
@@ -258,7 +258,7 @@ func FuzzDevice(f *testing.F) {
 	})
 }
 
-type fuzzWorld struct {
+type fuzzedDevice struct {
 	t            testing.TB
 	d            *Device
 	now          Time
@@ -269,8 +269,8 @@ type fuzzWorld struct {
 	b            []byte
 }
 
-func newFuzzWorld(t testing.TB) *fuzzWorld {
-	w := &fuzzWorld{t: t, now: 1e9, b: make([]byte, 9000)}
+func newFuzzedDevice(t testing.TB) *fuzzedDevice {
+	w := &fuzzedDevice{t: t, now: 1e9, b: make([]byte, 9000)}
 	for i := range 6 {
 		typ := []QPType{RC, RC, RC, UC, UD, RC}[i]
 		var q *QP
@@ -308,7 +308,7 @@ func newFuzzWorld(t testing.TB) *fuzzWorld {
 }
 
 // packet processes a datagram's payload, its destination and CRC put right.
-func (w *fuzzWorld) packet(data []byte) {
+func (w *fuzzedDevice) packet(data []byte) {
 	if len(data) < wire.BTHLen+wire.ICRCLen || len(data)&3 != 0 {
 		w.d.Process(w.now, &Packet{IP: data, Src: peerAddr, Data: data})
 		return
@@ -335,7 +335,7 @@ func (w *fuzzWorld) packet(data []byte) {
 	w.d.Process(w.now, &Packet{IP: b[:n], Src: peerAddr, CE: data[0]&1 != 0, Data: b[wire.RoCEOffset:n]})
 }
 
-func (w *fuzzWorld) act(op byte) {
+func (w *fuzzedDevice) step(op byte) {
 	switch {
 	case op < 4:
 		q := w.qps[op%3]
@@ -364,14 +364,14 @@ func (w *fuzzWorld) act(op byte) {
 	}
 }
 
-func (w *fuzzWorld) poll() {
+func (w *fuzzedDevice) poll() {
 	var wc [32]WC
 	for n := w.cq.Poll(wc[:]); n > 0; n = w.cq.Poll(wc[:]) {
 		w.done += n
 	}
 }
 
-func (w *fuzzWorld) finish() {
+func (w *fuzzedDevice) finish() {
 	drain(w.t, w.d, w.now)
 	for _, q := range w.qps {
 		if err := q.Modify(w.now, &QPAttr{State: StateErr}, QPState); err != nil {

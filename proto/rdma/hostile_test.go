@@ -8,9 +8,9 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// TestForged sends packets that do not come from the peer, or are damaged. None is answered or has
+// TestForgedPacketsAreCounted sends packets that do not come from the peer, or are damaged. None is answered or has
 // an effect; each is in one counter.
-func TestForged(t *testing.T) {
+func TestForgedPacketsAreCounted(t *testing.T) {
 	good := wire.RoCE{Opcode: wire.OpSendOnly, PSN: 100, AckReq: true}
 	for _, c := range []struct {
 		name    string
@@ -54,7 +54,7 @@ func TestForged(t *testing.T) {
 		p.expect(c.name+": answers", p.answers(), "")
 		p.expect(c.name+": completions", p.completions(), "")
 		if n := p.q.d.counts[c.counter]; n != 1 {
-			t.Errorf("%s: counter %d is %d", c.name, c.counter, n)
+			t.Errorf("%s: counter %s is %d", c.name, counterNames[c.counter], n)
 		}
 	}
 }
@@ -159,8 +159,8 @@ func TestQueuePairAccess(t *testing.T) {
 	}
 }
 
-// TestKeyGoes takes a region away in the middle of a WRITE, and of a READ's response.
-func TestKeyGoes(t *testing.T) {
+// TestDeregDuringAccess deregisters a region in the middle of a WRITE, and of a READ's response.
+func TestDeregDuringAccess(t *testing.T) {
 	p := newPeer(t, RC, 0)
 	p.expect("FIRST", p.send(wire.RoCE{Opcode: wire.OpWriteFirst, PSN: 100, VA: p.mr.Addr(), RKey: p.mr.RKey(), DMALen: 512, AckReq: true}, 256), "ACK 100")
 	if err := p.mr.Dereg(); err != nil {
@@ -185,9 +185,9 @@ func TestKeyGoes(t *testing.T) {
 	p.expect("completions", p.completions(), "0: Work Request Flushed Error")
 }
 
-// TestReadStorm asks for far more than was agreed on, without taking the answers, and for the same again and
+// TestReadsBeyondResources asks for far more than was agreed on, without taking the answers, and for the same again and
 // again: what is owed stays within the responder resources, and nothing is allocated.
-func TestReadStorm(t *testing.T) {
+func TestReadsBeyondResources(t *testing.T) {
 	p := newPeer(t, RC, 0)
 	read := func(psn uint32) *Packet {
 		return p.packet(wire.RoCE{Opcode: wire.OpReadRequest, PSN: psn, VA: p.mr.Addr(), RKey: p.mr.RKey(), DMALen: 512}, 0, 0)
@@ -219,9 +219,9 @@ func TestReadStorm(t *testing.T) {
 	p.expect("no resources", p.send(wire.RoCE{Opcode: wire.OpFetchAdd, PSN: 100, VA: p.mr.Addr(), RKey: p.mr.RKey()}, 0), "NAK 0x61 100")
 }
 
-// TestReplayed repeats everything that the peer has sent: nothing is executed twice, and 10,000
+// TestRepeatedRequestsAreExecutedOnce repeats everything that the peer has sent: nothing is executed twice, and 10,000
 // duplicates get one answer.
-func TestReplayed(t *testing.T) {
+func TestRepeatedRequestsAreExecutedOnce(t *testing.T) {
 	p := newPeer(t, RC, 4)
 	h := []wire.RoCE{
 		{Opcode: wire.OpSendOnly, PSN: 100, AckReq: true},

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestCopies copies every short length to and from every alignment.
-func TestCopies(t *testing.T) {
+// TestStoreAndLoadAtAllAlignments copies every short length to and from every alignment.
+func TestStoreAndLoadAtAllAlignments(t *testing.T) {
 	src := make([]byte, 64)
 	fill(src, 3)
 	for _, copyIn := range []func(dst, src []byte){store, storeWords} {
@@ -35,8 +35,8 @@ func TestCopies(t *testing.T) {
 	}
 }
 
-// TestLastWord: a reader that has loaded the last word of a store sees the rest of it.
-func TestLastWord(t *testing.T) {
+// TestLastWordIsStoredLast: a reader that has loaded the last word of a store sees the rest of it.
+func TestLastWordIsStoredLast(t *testing.T) {
 	for _, size := range []int{8, 12, 64, 100, 4096} {
 		words := make([]uint32, size/4)
 		buf := bytesOf(words)
@@ -143,8 +143,8 @@ func TestWindows(t *testing.T) {
 	}
 }
 
-// TestWindowOfOther: a window works on its queue pair only, and within its range.
-func TestWindowOfOther(t *testing.T) {
+// TestWindowOfAnotherQueuePair: a window works on its queue pair only, and within its range.
+func TestWindowOfAnotherQueuePair(t *testing.T) {
 	for _, c := range []struct {
 		off, n int
 		rights Access

@@ -183,7 +183,7 @@ func TestErrorFlushes(t *testing.T) {
 	b.expect(WC{WRID: 1, Opcode: WCRecv})
 }
 
-func TestDrain(t *testing.T) {
+func TestSendQueueIsDrained(t *testing.T) {
 	p, a, b := connected(t, RC)
 	b.recv(RecvWR{WRID: 1, SGList: []SGE{b.mr.SGE(0, 5000)}}, RecvWR{WRID: 2})
 	a.post(SendWR{WRID: 3, Opcode: WRSend, Flags: SendSignaled, SGList: []SGE{a.mr.SGE(0, 5000)}}, SendWR{WRID: 4, Opcode: WRSend, Flags: SendSignaled})

@@ -67,8 +67,8 @@ type direction struct {
 
 func (d direction) String() string { return fmt.Sprintf("to %v QP %#x", d.addr, d.qpn) }
 
-// scene is what a capture does not show of the responder.
-type scene struct {
+// captureSetup is what a capture does not show of the responder.
+type captureSetup struct {
 	mtu      MTU
 	receive  int    // bytes of each receive
 	access   Access // of the regions; 0: all
@@ -77,7 +77,7 @@ type scene struct {
 	rnrRetry uint8  // RNRRetry of the requester; 0: 7
 }
 
-var scenes = map[string]scene{
+var captureSetups = map[string]captureSetup{
 	"ib_write_lat_mtu256_1000":  {mtu: MTU256},
 	"rc_read_mtu256":            {mtu: MTU256},
 	"mtu4096_rc_pingpong_10000": {mtu: MTU4096},
@@ -199,7 +199,7 @@ func TestRepliesOfTheKernel(t *testing.T) {
 			if strings.HasPrefix(name, "lossy") && strings.HasSuffix(name, ".g1") != (d.addr == [4]byte{10, 9, 1, 1}) || name == "rc_no_such_qp" {
 				continue
 			}
-			t.Run(name+"/"+d.String(), func(t *testing.T) { answers += replayRequests(t, frames, d, scenes[name]) })
+			t.Run(name+"/"+d.String(), func(t *testing.T) { answers += replayRequests(t, frames, d, captureSetups[name]) })
 		}
 	}
 	if answers < 240 {
@@ -225,7 +225,7 @@ func conversation(frames []*frame, d direction) (requests, replies []*frame) {
 }
 
 // replayRequests returns the number of answers that were compared.
-func replayRequests(t *testing.T, frames []*frame, d direction, s scene) int {
+func replayRequests(t *testing.T, frames []*frame, d direction, s captureSetup) int {
 	requests, replies := conversation(frames, d)
 	if len(replies) == 0 {
 		t.Fatal("no replies")
@@ -286,7 +286,7 @@ func replayRequests(t *testing.T, frames []*frame, d direction, s scene) int {
 }
 
 // capturedRegions are the regions and windows that the requests name.
-func capturedRegions(q *QP, requests []*frame, s scene, access Access) map[uint32]*region {
+func capturedRegions(q *QP, requests []*frame, s captureSetup, access Access) map[uint32]*region {
 	type span struct{ from, to uint64 }
 	spans, windows := map[uint32]span{}, map[uint32]bool{}
 	for _, f := range requests {
@@ -377,7 +377,7 @@ func TestUnreliableCaptures(t *testing.T) {
 				mine = slices.DeleteFunc(mine, func(f *frame) bool { return direction{f.dst, f.src, f.h.DstQP} != d })
 				a := QPAttr{AccessFlags: AccessRemoteWrite, RQPSN: mine[0].h.PSN, QKey: 0x11111111}
 				q := testQP(t, c.typ, d.addr, d.peer, d.qpn, a)
-				regions := capturedRegions(q, mine, scene{}, AccessRemoteWrite)
+				regions := capturedRegions(q, mine, captureSetup{}, AccessRemoteWrite)
 				messages += replayMessages(t, q, regions, mine)
 			})
 		}
@@ -472,7 +472,7 @@ func TestRequestsOfTheKernel(t *testing.T) {
 			if strings.HasPrefix(name, "lossy") || name == "host_requester" || name == "rc_no_such_qp" {
 				continue
 			}
-			t.Run(name+"/"+d.String(), func(t *testing.T) { packets += replayWorkRequests(t, frames, d, scenes[name], failures[name]) })
+			t.Run(name+"/"+d.String(), func(t *testing.T) { packets += replayWorkRequests(t, frames, d, captureSetups[name], failures[name]) })
 		}
 	}
 	if packets < 200 {
@@ -481,7 +481,7 @@ func TestRequestsOfTheKernel(t *testing.T) {
 }
 
 // replayWorkRequests returns the number of packets that were compared.
-func replayWorkRequests(t *testing.T, frames []*frame, d direction, s scene, failure Status) (packets int) {
+func replayWorkRequests(t *testing.T, frames []*frame, d direction, s captureSetup, failure Status) (packets int) {
 	requests, replies := conversation(frames, d)
 	first := requests[0].h.PSN
 	q := testQP(t, RC, d.peer, d.addr, replies[0].h.DstQP, QPAttr{PathMTU: s.mtu, SQPSN: first, DestQPN: d.qpn, MaxRDAtomic: 16, RetryCnt: 7, RNRRetry: cmp.Or(s.rnrRetry, 7)})

@@ -303,8 +303,8 @@ func TestAtomics(t *testing.T) {
 	}
 }
 
-// TestReadAgain asks again for READs, in whole and in part: they are executed again.
-func TestReadAgain(t *testing.T) {
+// TestRepeatedReads asks again for READs, in whole and in part: they are executed again.
+func TestRepeatedReads(t *testing.T) {
 	p := newPeer(t, RC, 0)
 	read := func(psn uint32, off uint64, n uint32) wire.RoCE {
 		return wire.RoCE{Opcode: wire.OpReadRequest, PSN: psn, VA: p.mr.Addr() + off, RKey: p.mr.RKey(), DMALen: n}

@@ -41,8 +41,8 @@ func TestTimeoutRetries(t *testing.T) {
 	}
 }
 
-// TestNoTimeout: with the attribute 0 a lost packet is not repeated.
-func TestNoTimeout(t *testing.T) {
+// TestTimeoutAttributeZero: with the attribute 0 a lost packet is not repeated.
+func TestTimeoutAttributeZero(t *testing.T) {
 	p, a, _ := connected(t, RC, func(q *QPAttr) { q.Timeout = 0 })
 	p.drop = func(int, *wire.RoCE) bool { return true }
 	a.post(SendWR{Opcode: WRSend})
@@ -71,8 +71,8 @@ func TestRNRRetries(t *testing.T) {
 	}
 }
 
-// TestRNRWithoutEnd: 7 stands for any number of retries.
-func TestRNRWithoutEnd(t *testing.T) {
+// TestRNRRetrySevenIsUnlimited: 7 stands for any number of retries.
+func TestRNRRetrySevenIsUnlimited(t *testing.T) {
 	p, a, b := connected(t, RC)
 	a.post(SendWR{WRID: 1, Opcode: WRSend, Flags: SendSignaled})
 	for n := 0; p.host[1].counts[NAKsSent] < 30; n++ {
@@ -314,8 +314,8 @@ func TestWindow(t *testing.T) {
 	}
 }
 
-// TestMark: marked packets cause CNPs, and those halve the window.
-func TestMark(t *testing.T) {
+// TestMarkedPacketsCauseCNPs: marked packets cause CNPs, and those halve the window.
+func TestMarkedPacketsCauseCNPs(t *testing.T) {
 	p, a, b := connected(t, RC, func(q *QPAttr) { q.AH.TrafficClass = wire.ECNCapable })
 	p.mark = true
 	a.post(SendWR{Opcode: WRRDMAWrite, SGList: []SGE{a.mr.SGE(0, 500_000)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey(), Flags: SendSignaled})
@@ -364,8 +364,8 @@ func TestBadResponses(t *testing.T) {
 	}
 }
 
-// TestStreams runs random losses in both directions at once.
-func TestStreams(t *testing.T) {
+// TestLossesInBothDirections loses every 37th packet of two streams, one each way.
+func TestLossesInBothDirections(t *testing.T) {
 	p, a, b := connected(t, RC)
 	fill(a.buf, 1)
 	fill(b.buf, 2)
@@ -408,9 +408,9 @@ func TestFirstReadLosesAResponse(t *testing.T) {
 	}
 }
 
-// TestLateAnswers: answers that come after the timeout, before all has been sent again, end
+// TestAnswersAfterTimeout: answers that come after the timeout, before all has been sent again, end
 // what they answer. It is not sent again with the PSN of what follows.
-func TestLateAnswers(t *testing.T) {
+func TestAnswersAfterTimeout(t *testing.T) {
 	p, a, b := connected(t, RC, func(q *QPAttr) { q.Timeout = 10 })
 	p.delay = Time(10 * time.Millisecond)
 	n := 0
@@ -432,9 +432,9 @@ func TestLateAnswers(t *testing.T) {
 	}
 }
 
-// TestLostReadPart: a part of a READ that is asked for again is not cut into more of them than
+// TestRepeatedReadFitsResources: a part of a READ that is asked for again is not cut into more of them than
 // the peer keeps resources for, whatever the window is.
-func TestLostReadPart(t *testing.T) {
+func TestRepeatedReadFitsResources(t *testing.T) {
 	p, a, b := connected(t, RC, func(q *QPAttr) { q.MaxRDAtomic, q.MaxDestRDAtomic = 1, 1 })
 	fill(b.buf, 1)
 	requests, responses := 0, 0

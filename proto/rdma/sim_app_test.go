@@ -95,8 +95,8 @@ type windowState uint8
 const (
 	unbound windowState = iota
 	binding
-	bound     // and the peer may use it
-	forgotten // the peer invalidates it, or its owner does
+	bound        // and the peer may use it
+	invalidating // the peer invalidates it, or its owner does
 )
 
 // simArena is a ring of registered memory.
@@ -137,7 +137,7 @@ func setBytes(mr *MR, list []SGE, b []byte) {
 }
 
 // pieces cuts n bytes of a region into at most most pieces, in any order.
-func (w *world) pieces(mr *MR, off, n, most int) (list []SGE) {
+func (w *simulation) pieces(mr *MR, off, n, most int) (list []SGE) {
 	for k := 1 + w.rand.IntN(most); k > 0; k-- {
 		m := n
 		if k > 1 {
@@ -179,7 +179,7 @@ type simReceives struct {
 	gone   int // that had been taken by queue pairs when these were reset
 }
 
-func (w *world) newReceives(h *simHost, n, size, sges int) *simReceives {
+func (w *simulation) newReceives(h *simHost, n, size, sges int) *simReceives {
 	r := &simReceives{h: h, mr: w.register(h, n*size), size: size, lists: map[int][]SGE{}, sges: sges}
 	for i := range n {
 		r.free = append(r.free, i)
@@ -335,20 +335,20 @@ func (e *simEnd) completed(wc *WC) {
 		if last {
 			status = wc.Status
 		}
-		e.retire(op, status)
+		e.finish(op, status)
 		if last {
 			return
 		}
 	}
 }
 
-// retire ends an operation.
-func (e *simEnd) retire(op *simOp, status Status) {
+// finish ends an operation.
+func (e *simEnd) finish(op *simOp, status Status) {
 	w := e.h.w
 	e.local.head = op.until
 	if status != StatusSuccess {
 		if op.shared {
-			e.peer.h.tainted = true
+			e.peer.h.counterUnknown = true
 		}
 		return
 	}
@@ -366,7 +366,7 @@ func (e *simEnd) retire(op *simOp, status Status) {
 			}
 		}
 		e.peer.h.chain = append(e.peer.h.chain, transition{from, to})
-		e.peer.h.guess = to
+		e.peer.h.lastCounter = to
 	case op.want != nil && !bytes.Equal(got, op.want):
 		w.fatalf("host %d: %v %#x of %d bytes at %d:\ngot  %x\nwant %x", e.h.index, op.wr.Opcode, op.wr.WRID, op.n, op.off, got, op.want)
 	}
@@ -419,7 +419,7 @@ func (e *simEnd) received(wc *WC) {
 		w.fatalf("host %d: message %#x has come twice", e.h.index, m.key)
 	}
 	if m.hasInv {
-		if e.window.state != forgotten || e.window.mw.mem != nil {
+		if e.window.state != invalidating || e.window.mw.mem != nil {
 			w.fatalf("host %d: the window was not invalidated", e.h.index)
 		}
 		e.window.state = unbound
@@ -466,8 +466,8 @@ func (e *simEnd) match(wc *WC, data []byte) *simMessage {
 	return sent[from+i]
 }
 
-// breakOff ends what is to be done on a connection.
-func (e *simEnd) breakOff() {
+// endConnection ends what is to be done on a connection.
+func (e *simEnd) endConnection() {
 	e.broken, e.peer.broken = true, true
 	e.left, e.peer.left = 0, 0
 }
@@ -491,18 +491,18 @@ func (e *simEnd) reset() {
 		e.recv.posted = 0
 	}
 	for _, op := range e.ops {
-		e.peer.h.tainted = e.peer.h.tainted || op.shared
+		e.peer.h.counterUnknown = e.peer.h.counterUnknown || op.shared
 	}
 	e.ops = nil
 	h.w.must(e.qp.Modify(h.w.now, &QPAttr{State: StateReset}, QPState))
 	if e.qp.slot != 0 {
 		h.w.fatalf("host %d: a timer of QP %#x is left in RESET", h.index, e.qp.num)
 	}
-	e.breakOff()
+	e.endConnection()
 }
 
-// act does one random thing.
-func (e *simEnd) act() {
+// step executes a random call of the application.
+func (e *simEnd) step() {
 	w := e.h.w
 	switch w.rand.IntN(12) {
 	case 0, 1, 2, 3:
@@ -659,7 +659,7 @@ func (e *simEnd) newOp(last bool) *simOp {
 		if wr.Opcode == WRSendWithInv {
 			wr.InvalidateRKey = peer.window.key
 			op.message.inv, op.message.hasInv = peer.window.key, true
-			peer.window.state = forgotten
+			peer.window.state = invalidating
 		}
 		e.sent = append(e.sent, op.message)
 	}
@@ -683,7 +683,7 @@ func (e *simEnd) newOp(last bool) *simOp {
 			wr.RKey, wr.RemoteAddr = peer.h.counter.RKey(), peer.h.counter.Addr()
 			op.n = 0
 			if wr.Opcode == WRAtomicCmpAndSwp {
-				wr.CompareAdd = peer.h.guess
+				wr.CompareAdd = peer.h.lastCounter
 			}
 			break
 		}

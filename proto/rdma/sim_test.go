@@ -34,7 +34,7 @@ var simLinks = []linksim.Rule{
 }
 
 // connect makes two ends of a random type.
-func (w *world) connect() {
+func (w *simulation) connect() {
 	typ := []QPType{RC, RC, RC, UC, UD}[w.rand.IntN(5)]
 	mtu := min(w.hosts[0].d.ActiveMTU(), w.hosts[1].d.ActiveMTU())
 	mtu = 1 + MTU(w.rand.IntN(int(mtu)))
@@ -119,7 +119,7 @@ func TestSimulation(t *testing.T) {
 		if r.IntN(6) == 0 {
 			rules = [2]linksim.Rule{simLinks[0], simLinks[0]}
 		}
-		w := newWorld(t, seed, rules, mtu)
+		w := newSimulation(t, seed, rules, mtu)
 		for _, h := range w.hosts {
 			if r.IntN(2) == 0 {
 				n := 5 + r.IntN(60) // an unreliable queue pair may keep one for a message that it has dropped
@@ -166,25 +166,25 @@ func TestSimulation(t *testing.T) {
 func TestSoak(t *testing.T) { soak.Run(t, "./proto/rdma", "TestSimulation") }
 
 // run lets the applications act until all is done, and compares.
-func (w *world) run(breaks bool) {
+func (w *simulation) run(breaks bool) {
 	var ends []*simEnd
 	for _, h := range w.hosts {
 		ends = append(ends, h.ends...)
 	}
-	pace := time.Duration(1) << (4 + w.rand.IntN(18)) // between two actions
+	interval := time.Duration(1) << (4 + w.rand.IntN(18)) // between two actions
 	limit := w.now + Time(10*time.Minute)
 	for steps := 0; !w.done(ends); steps++ {
 		if steps > 1_000_000 || w.now > limit {
 			w.fatalf("the simulation does not end")
 		}
 		if steps%10_000 == 9_999 { // they wait for a timer
-			pace *= 2
+			interval *= 2
 		}
 		if steps == 2000 { // a sender may repeat a window a hundred thousand times a second until a receive is posted
 			w.scarce = false
 		}
 		for range w.rand.IntN(4) {
-			ends[w.rand.IntN(len(ends))].act()
+			ends[w.rand.IntN(len(ends))].step()
 		}
 		if breaks && w.chance(100) {
 			breaks = false
@@ -194,10 +194,10 @@ func (w *world) run(breaks bool) {
 			} else {
 				w.note("%d moves QP %#x to ERR", e.h.index, e.qp.num)
 				w.must(e.qp.Modify(w.now, &QPAttr{State: StateErr}, QPState))
-				e.breakOff()
+				e.endConnection()
 			}
 		}
-		until := w.now + 1 + Time(w.rand.Int64N(2*int64(pace)))
+		until := w.now + 1 + Time(w.rand.Int64N(2*int64(interval)))
 		for w.now < until && w.step(until) {
 		}
 	}
@@ -213,7 +213,7 @@ func (w *world) run(breaks bool) {
 }
 
 // done reports whether all operations have completed.
-func (w *world) done(ends []*simEnd) bool {
+func (w *simulation) done(ends []*simEnd) bool {
 	for _, e := range ends {
 		if e.left > 0 || len(e.ops) > 0 && !(e.broken && e.qp.sq.len() == 0 && e.sendCQ.cq.Len() == 0) {
 			return false
@@ -223,7 +223,7 @@ func (w *world) done(ends []*simEnd) bool {
 }
 
 // compare compares what has happened with the model.
-func (w *world) compare(ends []*simEnd) {
+func (w *simulation) compare(ends []*simEnd) {
 	for _, e := range ends {
 		e.recvCQ.awake = true // receives whose event was taken; their senders know already
 		e.h.poll(e.recvCQ)
@@ -256,14 +256,14 @@ func (w *world) compare(ends []*simEnd) {
 			}
 		}
 	}
-	calm := !w.lossy && !w.slow && !slices.ContainsFunc(ends, func(e *simEnd) bool { return e.broken })
+	lossless := !w.lossy && !w.slow && !slices.ContainsFunc(ends, func(e *simEnd) bool { return e.broken })
 	for _, e := range ends {
 		// Those that were not signaled, and nothing after them: they were executed, or not.
-		e.peer.h.tainted = e.peer.h.tainted || slices.ContainsFunc(e.ops, func(op *simOp) bool { return op.shared })
+		e.peer.h.counterUnknown = e.peer.h.counterUnknown || slices.ContainsFunc(e.ops, func(op *simOp) bool { return op.shared })
 	}
 	for _, h := range w.hosts {
 		h.compareChain()
-		if d := h.d; calm && (d.Count(Timeouts) > 0 || d.Count(RNRNAKsReceived) == 0 && d.Count(Retransmitted) > 0) {
+		if d := h.d; lossless && (d.Count(Timeouts) > 0 || d.Count(RNRNAKsReceived) == 0 && d.Count(Retransmitted) > 0) {
 			w.fatalf("host %d: %d timeouts, %d packets sent again, and none was lost", h.index, d.Count(Timeouts), d.Count(Retransmitted))
 		}
 	}
@@ -283,7 +283,7 @@ func mismatch(a, b []byte) int {
 
 // compareChain brings the atomics on the counter into the one order in which they can have happened.
 func (h *simHost) compareChain() {
-	if h.tainted {
+	if h.counterUnknown {
 		return
 	}
 	next := map[uint64]uint64{}
@@ -319,7 +319,7 @@ func (h *simHost) compareChain() {
 }
 
 // end ends all queue pairs. Their receives are flushed, and nothing is left.
-func (w *world) end(ends []*simEnd) {
+func (w *simulation) end(ends []*simEnd) {
 	for _, e := range ends {
 		e.broken = true
 		w.must(e.qp.Modify(w.now, &QPAttr{State: StateErr}, QPState))

@@ -11,8 +11,8 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// world is virtual time, two devices and the wire between them.
-type world struct {
+// simulation is virtual time, two devices and the wire between them.
+type simulation struct {
 	t      testing.TB
 	seed   uint64
 	rand   *rand.Rand
@@ -33,7 +33,7 @@ const ackHold = Time(50 * time.Microsecond)
 
 // simHost is a device and what its application has made of it.
 type simHost struct {
-	w     *world
+	w     *simulation
 	index int
 	d     *Device
 
@@ -45,10 +45,10 @@ type simHost struct {
 	srq  *simReceives // nil: none
 
 	// counter is a word that all queue pairs add to and swap.
-	counter *MR
-	chain   []transition
-	tainted bool // an atomic on it has failed: it may have been executed or not
-	guess   uint64
+	counter        *MR
+	chain          []transition
+	counterUnknown bool // an atomic on it has failed: it may have been executed or not
+	lastCounter    uint64
 }
 
 // transition is what an atomic did to a word. If it is a failed comparison, from and to are equal.
@@ -61,8 +61,8 @@ type simCQ struct {
 	awake   bool
 }
 
-func newWorld(t testing.TB, seed uint64, rules [2]linksim.Rule, mtu [2]int) *world {
-	w := &world{t: t, seed: seed, rand: rand.New(rand.NewPCG(seed, 1)), now: Time(time.Second)}
+func newSimulation(t testing.TB, seed uint64, rules [2]linksim.Rule, mtu [2]int) *simulation {
+	w := &simulation{t: t, seed: seed, rand: rand.New(rand.NewPCG(seed, 1)), now: Time(time.Second)}
 	for i := range w.hosts {
 		d := newDevice(byte(i+1), Config{LinkMTU: mtu[i], Rand: nil, Window: []int{0, 8, 64}[w.rand.IntN(3)]})
 		h := &simHost{w: w, index: i, d: d, heldUntil: Never, pd: d.AllocPD()}
@@ -80,7 +80,7 @@ func newWorld(t testing.TB, seed uint64, rules [2]linksim.Rule, mtu [2]int) *wor
 	return w
 }
 
-func (w *world) must(err error) {
+func (w *simulation) must(err error) {
 	w.t.Helper()
 	if err != nil {
 		w.fatalf("%v", err)
@@ -88,23 +88,23 @@ func (w *world) must(err error) {
 }
 
 // register makes a region of n bytes with all access.
-func (w *world) register(h *simHost, n int) *MR {
-	mr, err := h.pd.RegMR(binaryAligned(n), fullAccess)
+func (w *simulation) register(h *simHost, n int) *MR {
+	mr, err := h.pd.RegMR(make([]byte, n), fullAccess)
 	w.must(err)
 	return mr
 }
 
 // chance is true once in n times.
-func (w *world) chance(n int) bool { return w.rand.IntN(n) == 0 }
+func (w *simulation) chance(n int) bool { return w.rand.IntN(n) == 0 }
 
-func (w *world) note(format string, args ...any) {
+func (w *simulation) note(format string, args ...any) {
 	if len(w.trace) > traceMax {
 		w.trace = append(w.trace[:0], w.trace[traceMax/2:]...)
 	}
 	w.trace = append(w.trace, fmt.Sprintf("%v ", time.Duration(w.now))+fmt.Sprintf(format, args...))
 }
 
-func (w *world) fatalf(format string, args ...any) {
+func (w *simulation) fatalf(format string, args ...any) {
 	w.t.Helper()
 	for _, l := range w.trace {
 		w.t.Log(l)
@@ -213,13 +213,13 @@ func (h *simHost) lost(qpn uint32) {
 	}
 }
 
-// brokenOff ends what is to be done on connections that have ended because the network lost
+// endAfterLosses ends what is to be done on connections that have ended because the network lost
 // too many packets in succession. The first of them may have been lost before lostAt.
-func (h *simHost) brokenOff() {
+func (h *simHost) endAfterLosses() {
 	for _, e := range h.ends {
 		if !e.broken && e.qp.state == StateErr && e.losses >= int(e.qp.attr.RetryCnt) && e.lostAt == e.qp.req.una {
 			h.w.note("%d QP %#x gives up after %d losses", h.index, e.qp.num, e.losses)
-			e.breakOff()
+			e.endConnection()
 		}
 	}
 }
@@ -259,7 +259,7 @@ func (h *simHost) receive(b []byte, mark bool) {
 }
 
 // step moves to the next thing that happens and reports whether there was one before limit.
-func (w *world) step(limit Time) bool {
+func (w *simulation) step(limit Time) bool {
 	for _, h := range w.hosts {
 		h.drain()
 	}
@@ -303,7 +303,7 @@ func (w *world) step(limit Time) bool {
 		}
 	}
 	for _, h := range w.hosts {
-		h.brokenOff()
+		h.endAfterLosses()
 		h.events()
 	}
 	if w.steps++; w.steps%16 == 0 {
@@ -313,7 +313,7 @@ func (w *world) step(limit Time) bool {
 }
 
 // check holds the invariants of the devices.
-func (w *world) check() {
+func (w *simulation) check() {
 	for i, h := range w.hosts {
 		d := h.d
 		for k, e := range d.timers {

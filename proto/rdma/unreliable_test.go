@@ -48,7 +48,7 @@ func TestUC(t *testing.T) {
 		send(s.op, s.psn, s.n)
 		p.expect(s.name, p.completions(), s.done)
 		if s.counter != 0 && count(s.counter) != s.counted {
-			t.Errorf("%s: counter %d is %d, want %d", s.name, s.counter, count(s.counter), s.counted)
+			t.Errorf("%s: counter %s is %d, want %d", s.name, counterNames[s.counter], count(s.counter), s.counted)
 		}
 	}
 	if !bytes.Equal(p.mr.Bytes()[3000:3300], bytes.Repeat([]byte{0xaa}, 300)) {
@@ -74,7 +74,7 @@ func TestUD(t *testing.T) {
 	p.expect("completions", p.completions(), "")
 	for c, want := range map[Counter]uint64{ReceiverNotReady: 1, ReceivesTooShort: 1, BadQKey: 1, RequestsInvalid: 1} {
 		if n := p.q.d.counts[c]; n != want {
-			t.Errorf("counter %d is %d, want %d", c, n, want)
+			t.Errorf("counter %s is %d, want %d", counterNames[c], n, want)
 		}
 	}
 	send(9, 10)

@@ -110,8 +110,8 @@ func (p *pair) input(d *datagram) {
 	e.Input(p.now, d.from, d.mad[:])
 }
 
-// event is the only event of an engine.
-func (p *pair) event(e *Engine, want EventType) *Conn {
+// wantEvent takes the only event of an engine, whose type must be want.
+func (p *pair) wantEvent(e *Engine, want EventType) *Conn {
 	p.t.Helper()
 	got := events(e)
 	if len(got) != 1 || got[0].Type != want {
@@ -120,7 +120,7 @@ func (p *pair) event(e *Engine, want EventType) *Conn {
 	return got[0].Conn
 }
 
-func (p *pair) none(e *Engine) {
+func (p *pair) wantNothing(e *Engine) {
 	p.t.Helper()
 	if got := events(e); len(got) != 0 {
 		p.t.Fatalf("events %v, want none", got)
@@ -135,15 +135,15 @@ func (p *pair) connect(qpn uint32) (cli, srv *Conn) {
 	p.t.Helper()
 	cli = p.dial(qpn)
 	p.deliver(p.cli)
-	srv = p.event(p.srv, ConnectRequest)
+	srv = p.wantEvent(p.srv, ConnectRequest)
 	p.accept(srv, qpn+1000)
 	p.deliver(p.srv)
-	p.event(p.cli, ConnectResponse)
+	p.wantEvent(p.cli, ConnectResponse)
 	if err := cli.Establish(); err != nil {
 		p.t.Fatal(err)
 	}
 	p.deliver(p.cli)
-	p.event(p.srv, Established)
+	p.wantEvent(p.srv, Established)
 	return cli, srv
 }
 
@@ -154,15 +154,15 @@ func (p *pair) accept(c *Conn, qpn uint32) {
 	}
 }
 
-func (p *pair) count(e *Engine, c Counter, want uint64) {
+func (p *pair) wantCount(e *Engine, c Counter, want uint64) {
 	p.t.Helper()
 	if got := e.Count(c); got != want {
 		p.t.Errorf("%v: %d, want %d", c, got, want)
 	}
 }
 
-// empty reports what is left in an engine that has no connection any more.
-func (p *pair) empty(e *Engine) {
+// wantEmpty reports as an error what is left in an engine that has no connection any more.
+func (p *pair) wantEmpty(e *Engine) {
 	p.t.Helper()
 	if e.Len() != 0 || len(e.remotes) != 0 || len(e.qps) != 0 || len(e.timers) != 0 || e.Deadline() != Never {
 		p.t.Errorf("%d connections, %d by ID, %d by queue pair, %d timers are left", e.Len(), len(e.remotes), len(e.qps), len(e.timers))

@@ -8,8 +8,8 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// script is a Rand that returns given values and then the last of them.
-func script(values ...uint64) func() uint64 {
+// fixedRand is a Rand that returns given values and then the last of them.
+func fixedRand(values ...uint64) func() uint64 {
 	return func() uint64 {
 		v := values[0]
 		if len(values) > 1 {
@@ -46,19 +46,19 @@ func wantMAD(t *testing.T, e *Engine, want datagram) {
 
 func wantEvent(t *testing.T, e *Engine, want EventType) *Conn {
 	t.Helper()
-	return (&pair{t: t}).event(e, want)
+	return (&pair{t: t}).wantEvent(e, want)
 }
 
-var rpings = []string{"rping_v4", "k73_rping_v4"}
+var rpingCaptures = []string{"rping_v4", "k73_rping_v4"}
 
 // The engine in the place of rping's client sends what rping sent. Its queue pair begins with the
 // PSN of the REP: in rping_v4 with 0x5a4f96, the server's with that of the REQ, 0xd23d6b.
 func TestActiveAgainstCapture(t *testing.T) {
-	for _, name := range rpings {
+	for _, name := range rpingCaptures {
 		d := capture(t, name)
 		req := wire.CM(d[0].mad[:])
 		r := req.Req()
-		e := New(Config{Addr: client, GUID: r.GUID, Rand: script(uint64(req.LocalID()), req.TransactionID(), sourcePort(req), req.TransactionID())})
+		e := New(Config{Addr: client, GUID: r.GUID, Rand: fixedRand(uint64(req.LocalID()), req.TransactionID(), sourcePort(req), req.TransactionID())})
 		c, err := e.Dial(0, wire.AddrPort4{Addr: server, Port: 7174}, Param{QPN: r.QPN, PSN: r.PSN, ResponderResources: 1, InitiatorDepth: 1, RetryCount: 7, RNRRetryCount: 7})
 		if err != nil {
 			t.Fatal(err)
@@ -81,17 +81,17 @@ func TestActiveAgainstCapture(t *testing.T) {
 		wantMAD(t, e, d[3])
 		e.Input(3, server, d[4].mad[:])
 		wantEvent(t, e, Disconnected)
-		(&pair{t: t}).empty(e)
+		(&pair{t: t}).wantEmpty(e)
 	}
 }
 
 // The engine in the place of rping's server sends what rping sent.
 func TestPassiveAgainstCapture(t *testing.T) {
-	for _, name := range rpings {
+	for _, name := range rpingCaptures {
 		d := capture(t, name)
 		rep := wire.CM(d[1].mad[:])
 		r := rep.Rep()
-		e := New(Config{Addr: server, GUID: r.GUID, Rand: script(uint64(rep.LocalID()))})
+		e := New(Config{Addr: server, GUID: r.GUID, Rand: fixedRand(uint64(rep.LocalID()))})
 		if _, err := e.Listen(7174, 1); err != nil {
 			t.Fatal(err)
 		}
@@ -113,19 +113,19 @@ func TestPassiveAgainstCapture(t *testing.T) {
 		e.Input(3, client, d[3].mad[:])
 		wantEvent(t, e, Disconnected)
 		wantMAD(t, e, d[4])
-		(&pair{t: t}).empty(e)
+		(&pair{t: t}).wantEmpty(e)
 	}
 }
 
 // Nobody listens: both sides against the capture.
 func TestRejectAgainstCapture(t *testing.T) {
 	d := capture(t, "reject")
-	e := New(Config{Addr: server, GUID: 1, Rand: script(1)})
+	e := New(Config{Addr: server, GUID: 1, Rand: fixedRand(1)})
 	e.Input(0, client, d[0].mad[:])
 	wantMAD(t, e, d[1])
 
 	req := wire.CM(d[0].mad[:])
-	e = New(Config{Addr: client, GUID: req.Req().GUID, Rand: script(uint64(req.LocalID()), req.TransactionID(), sourcePort(req))})
+	e = New(Config{Addr: client, GUID: req.Req().GUID, Rand: fixedRand(uint64(req.LocalID()), req.TransactionID(), sourcePort(req))})
 	if _, err := e.Dial(0, wire.AddrPort4{Addr: server, Port: 7174}, Param{QPN: req.Req().QPN}); err != nil {
 		t.Fatal(err)
 	}
@@ -145,7 +145,7 @@ func TestSimultaneousDisconnectAgainstCapture(t *testing.T) {
 	req, rep, rtu := d[3], d[4], d[5]
 	cliDreq, srvDreq, srvDrep, cliDrep := d[6], d[7], d[8], d[9]
 	e := New(Config{Addr: server, GUID: wire.CM(rep.mad[:]).Rep().GUID,
-		Rand: script(uint64(wire.CM(rep.mad[:]).LocalID()), wire.CM(srvDreq.mad[:]).TransactionID())})
+		Rand: fixedRand(uint64(wire.CM(rep.mad[:]).LocalID()), wire.CM(srvDreq.mad[:]).TransactionID())})
 	if _, err := e.Listen(0x4853, 1); err != nil {
 		t.Fatal(err)
 	}
@@ -167,7 +167,7 @@ func TestSimultaneousDisconnectAgainstCapture(t *testing.T) {
 	if out := emitted(e); len(out) != 0 || len(events(e)) != 0 {
 		t.Errorf("%d MADs after the late DREP", len(out))
 	}
-	(&pair{t: t}).empty(e)
+	(&pair{t: t}).wantEmpty(e)
 }
 
 // REQ and REP carry the private data of the applications, padded with zeros.
@@ -175,13 +175,13 @@ func TestPrivateData(t *testing.T) {
 	p := newPair(t, nil)
 	cli := p.dial(0x50)
 	p.deliver(p.cli)
-	srv := p.event(p.srv, ConnectRequest)
+	srv := p.wantEvent(p.srv, ConnectRequest)
 	if want := append([]byte("hello"), make([]byte, 51)...); !bytes.Equal(srv.Private(), want) {
 		t.Errorf("private data of the REQ %q", srv.Private())
 	}
 	p.accept(srv, 0x60)
 	p.deliver(p.srv)
-	p.event(p.cli, ConnectResponse)
+	p.wantEvent(p.cli, ConnectResponse)
 	if want := append([]byte("welcome"), make([]byte, 189)...); !bytes.Equal(cli.Private(), want) {
 		t.Errorf("private data of the REP %q", cli.Private())
 	}

@@ -37,7 +37,7 @@ func TestHalfOpenFlood(t *testing.T) {
 	if p.srv.Len() != 100 || l.pending != 100 || len(p.srv.events) != 100 {
 		t.Fatalf("%d connections, %d in the backlog, %d events", p.srv.Len(), l.pending, len(p.srv.events))
 	}
-	p.count(p.srv, BacklogFull, flood-100)
+	p.wantCount(p.srv, BacklogFull, flood-100)
 	if out := emitted(p.srv); len(out) != 0 {
 		t.Errorf("%d answers", len(out))
 	}
@@ -58,7 +58,7 @@ func TestHalfOpenFlood(t *testing.T) {
 	if l.pending != 0 {
 		t.Errorf("%d left in the backlog", l.pending)
 	}
-	p.count(p.srv, Timeouts, 100)
+	p.wantCount(p.srv, Timeouts, 100)
 }
 
 // The connections of all listeners are bounded together.
@@ -71,7 +71,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 	if p.srv.Len() != 10 {
 		t.Errorf("%d connections", p.srv.Len())
 	}
-	p.count(p.srv, BacklogFull, 10)
+	p.wantCount(p.srv, BacklogFull, 10)
 }
 
 // Answers that belong to no connection wait in a queue of bounded length.
@@ -87,7 +87,7 @@ func TestRepliesAreBounded(t *testing.T) {
 	if n := len(emitted(p.srv)); n != 8 {
 		t.Errorf("%d answers", n)
 	}
-	p.count(p.srv, RepliesDropped, 992)
+	p.wantCount(p.srv, RepliesDropped, 992)
 	p.connect(0x50) // connections do not use that queue
 }
 
@@ -130,7 +130,7 @@ func TestBadRequests(t *testing.T) {
 		if m.Attr() != wire.CMRejAttr || err != nil || r.Reason != c.want || m.RemoteID() != 5 || m.TransactionID() != 5<<8 || out[0].to != client {
 			t.Errorf("%s: %v %v to %v for %d, %#x; want %v", c.name, m.Attr(), r.Reason, out[0].to, m.RemoteID(), m.TransactionID(), c.want)
 		}
-		p.empty(p.srv)
+		p.wantEmpty(p.srv)
 	}
 }
 
@@ -159,21 +159,21 @@ func TestForgedMessages(t *testing.T) {
 		ReqReceived: func(p *pair) *Conn {
 			p.dial(0x50)
 			p.deliver(p.cli)
-			return p.event(p.srv, ConnectRequest)
+			return p.wantEvent(p.srv, ConnectRequest)
 		},
 		RepSent: func(p *pair) *Conn {
 			p.dial(0x50)
 			p.deliver(p.cli)
-			c := p.event(p.srv, ConnectRequest)
+			c := p.wantEvent(p.srv, ConnectRequest)
 			p.accept(c, 0x60)
 			return c
 		},
 		RepReceived: func(p *pair) *Conn {
 			c := p.dial(0x50)
 			p.deliver(p.cli)
-			p.accept(p.event(p.srv, ConnectRequest), 0x60)
+			p.accept(p.wantEvent(p.srv, ConnectRequest), 0x60)
 			p.deliver(p.srv)
-			p.event(p.cli, ConnectResponse)
+			p.wantEvent(p.cli, ConnectResponse)
 			return c
 		},
 		StateEstablished: func(p *pair) *Conn {
@@ -219,7 +219,7 @@ func TestDreqForAnotherQueuePair(t *testing.T) {
 	d := datagram{from: client, to: server}
 	wire.PutCMDreq(d.mad[:], 1, srv.remote, srv.local, srv.qpn+1)
 	p.input(&d)
-	p.none(p.srv)
+	p.wantNothing(p.srv)
 	if srv.State() != StateEstablished {
 		t.Error(srv.State())
 	}
@@ -231,13 +231,13 @@ func TestUnknownMADs(t *testing.T) {
 	p.srv.Input(0, client, nil)
 	p.srv.Input(0, client, good.mad[:100])
 	p.srv.Input(0, client, make([]byte, wire.MADLen))
-	p.count(p.srv, Malformed, 3)
+	p.wantCount(p.srv, Malformed, 3)
 	for _, attr := range []uint16{0, 1, 0x17, 0x18, 0x19, 0x1a, 0xffff} {
 		binary.BigEndian.PutUint16(good.mad[16:], attr)
 		p.input(&good)
 	}
-	p.count(p.srv, Unsupported, 7)
-	p.none(p.srv)
+	p.wantCount(p.srv, Unsupported, 7)
+	p.wantNothing(p.srv)
 	var names = map[string]bool{}
 	p.srv.EachCounter(func(name string, _ uint64) {
 		if name == "" || names[name] {
@@ -267,7 +267,7 @@ func TestWrongTransaction(t *testing.T) {
 	p := newPair(t, nil)
 	p.dial(0x50)
 	p.deliver(p.cli)
-	srv := p.event(p.srv, ConnectRequest)
+	srv := p.wantEvent(p.srv, ConnectRequest)
 	p.accept(srv, 0x60)
 	d := datagram{from: client, to: server}
 	wire.PutCM(d.mad[:], wire.CMRtuAttr, srv.tid+1, srv.remote, srv.local)
@@ -291,18 +291,18 @@ func TestReusedID(t *testing.T) {
 		d := request(client, 5, func(r *wire.CMReq, _ *wire.CMAddress) { r.QPN = qpn })
 		p.input(&d)
 	}
-	p.count(p.srv, Stale, 1)
+	p.wantCount(p.srv, Stale, 1)
 	got := events(p.srv)
 	if len(got) != 2 || got[0].Type != ConnectRequest || got[1].Type != Rejected {
 		t.Fatalf("events %v", got)
 	}
 	wantReject(t, got[1].Conn, wire.CMRejStale)
-	p.empty(p.srv)
+	p.wantEmpty(p.srv)
 }
 
 // A REP that asks for more than the REQ has offered gets what was offered. One with an impossible
 // queue pair ends the attempt.
-func TestRepContent(t *testing.T) {
+func TestRepIsLimitedByReq(t *testing.T) {
 	p := newPair(t, nil)
 	for qpn, want := range map[uint32]EventType{2: ConnectResponse, 0: Rejected, 1: Rejected, 1<<24 - 1: Rejected} {
 		c := p.dial(0x50 + qpn%100)
@@ -310,7 +310,7 @@ func TestRepContent(t *testing.T) {
 		d := datagram{from: server, to: client}
 		wire.PutCMRep(d.mad[:], c.tid, 1000+qpn%100, c.local, &wire.CMRep{QPN: qpn, ResponderResources: 255, InitiatorDepth: 255})
 		p.input(&d)
-		p.event(p.cli, want)
+		p.wantEvent(p.cli, want)
 		if want == ConnectResponse {
 			if a := c.Attr(); a.MaxDestRdAtomic != 3 || a.MaxRdAtomic != 8 {
 				t.Errorf("depths %+v", a)
@@ -333,6 +333,6 @@ func TestMalformedRej(t *testing.T) {
 	wire.PutCMRej(d.mad[:], c.tid, 0, c.local, &wire.CMRej{Reason: wire.CMRejConsumer})
 	d.mad[24+9] = 0xff
 	p.input(&d)
-	p.count(p.cli, Malformed, 1)
-	p.none(p.cli)
+	p.wantCount(p.cli, Malformed, 1)
+	p.wantNothing(p.cli)
 }

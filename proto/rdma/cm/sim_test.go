@@ -10,14 +10,14 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// world is two hosts whose applications dial, accept, reject and close at random, joined by a
+// simulation is two hosts whose applications dial, accept, reject and close at random, joined by a
 // network that loses, duplicates, delays and so reorders.
-type world struct {
+type simulation struct {
 	t       testing.TB
 	rnd     *rand.Rand
 	now     Time
 	engines [2]*Engine
-	wire    []flight
+	wire    []delayedMAD
 	loss    float64
 	dup     float64
 	slow    Time
@@ -25,7 +25,7 @@ type world struct {
 	ends    map[*Conn]*end
 }
 
-type flight struct {
+type delayedMAD struct {
 	at Time
 	d  datagram
 }
@@ -39,8 +39,8 @@ type end struct {
 	last        *EventType
 }
 
-func newWorld(t testing.TB, seed uint64) *world {
-	w := &world{t: t, rnd: rand.New(rand.NewPCG(seed, 7)), now: 1, nextQPN: 2, ends: map[*Conn]*end{}}
+func newSimulation(t testing.TB, seed uint64) *simulation {
+	w := &simulation{t: t, rnd: rand.New(rand.NewPCG(seed, 7)), now: 1, nextQPN: 2, ends: map[*Conn]*end{}}
 	w.loss, w.dup, w.slow = w.rnd.Float64()*0.4, w.rnd.Float64()*0.3, Time(w.rnd.Int64N(int64(20*second)))
 	for i, addr := range [][4]byte{client, server} {
 		w.engines[i] = newEngine(addr, seed, nil)
@@ -51,14 +51,14 @@ func newWorld(t testing.TB, seed uint64) *world {
 	return w
 }
 
-func (w *world) param() Param {
+func (w *simulation) param() Param {
 	w.nextQPN++
 	return Param{QPN: w.nextQPN, PSN: w.rnd.Uint32N(1 << 24), ResponderResources: uint8(w.rnd.UintN(256)), InitiatorDepth: uint8(w.rnd.UintN(256)),
 		RetryCount: uint8(w.rnd.UintN(8)), RNRRetryCount: uint8(w.rnd.UintN(8)), SRQ: w.rnd.UintN(2) == 0,
 		Private: fmt.Appendf(nil, "%d", w.nextQPN)}
 }
 
-func (w *world) send() {
+func (w *simulation) send() {
 	for _, e := range w.engines {
 		for _, d := range emitted(e) {
 			for n := 1; n > 0; n-- {
@@ -66,7 +66,7 @@ func (w *world) send() {
 					n++
 				}
 				if w.rnd.Float64() >= w.loss {
-					w.wire = append(w.wire, flight{w.now + 1 + Time(w.rnd.Int64N(int64(w.slow))), d})
+					w.wire = append(w.wire, delayedMAD{w.now + 1 + Time(w.rnd.Int64N(int64(w.slow))), d})
 				}
 			}
 		}
@@ -74,7 +74,7 @@ func (w *world) send() {
 }
 
 // step goes to the next instant at which something happens. It returns false if there is none.
-func (w *world) step() bool {
+func (w *simulation) step() bool {
 	next := min(w.engines[0].Deadline(), w.engines[1].Deadline())
 	for _, f := range w.wire {
 		next = min(next, f.at)
@@ -84,7 +84,7 @@ func (w *world) step() bool {
 	}
 	w.now = max(w.now, next)
 	var due []datagram
-	w.wire = slices.DeleteFunc(w.wire, func(f flight) bool {
+	w.wire = slices.DeleteFunc(w.wire, func(f delayedMAD) bool {
 		if f.at <= w.now {
 			due = append(due, f.d)
 		}
@@ -110,7 +110,7 @@ func (w *world) step() bool {
 	return true
 }
 
-func (w *world) handle(e *Engine) {
+func (w *simulation) handle(e *Engine) {
 	for _, ev := range events(e) {
 		c := ev.Conn
 		a := w.ends[c]
@@ -165,7 +165,7 @@ func (w *world) handle(e *Engine) {
 	}
 }
 
-func (w *world) answer(c *Conn, a *end) {
+func (w *simulation) answer(c *Conn, a *end) {
 	switch w.rnd.UintN(8) {
 	case 0:
 		if c.Reject([]byte("no")) == nil {
@@ -189,7 +189,7 @@ func TestSimulation(t *testing.T) {
 	}
 	both := 0
 	for seed := range seeds {
-		w := newWorld(t, seed)
+		w := newSimulation(t, seed)
 		for range 12 {
 			from := w.rnd.IntN(2)
 			p := w.param()
@@ -218,7 +218,7 @@ func TestSimulation(t *testing.T) {
 			}
 		}
 		for _, e := range w.engines {
-			(&pair{t: t}).empty(e)
+			(&pair{t: t}).wantEmpty(e)
 		}
 		for c, a := range w.ends {
 			if a.last == nil && !a.closed || a.last != nil && *a.last < Rejected && !a.closed {
@@ -235,7 +235,7 @@ func TestSimulation(t *testing.T) {
 }
 
 // closeSome closes connections of the applications with a probability.
-func (w *world) closeSome(probability float64) {
+func (w *simulation) closeSome(probability float64) {
 	for _, e := range w.engines {
 		for _, id := range sortedIDs(e) {
 			c := e.conns[id]
@@ -257,7 +257,7 @@ func sortedIDs(e *Engine) (ids []uint32) {
 }
 
 // check compares both sides of the connections that are established and returns their number.
-func (w *world) check() (n int) {
+func (w *simulation) check() (n int) {
 	for _, c := range w.engines[0].conns {
 		o := w.engines[1].conns[c.remote]
 		if o == nil || o.remote != c.local || c.State() != StateEstablished || o.State() != StateEstablished {

@@ -37,10 +37,10 @@ func TestReqRetries(t *testing.T) {
 		}
 		p.now = p.cli.Deadline()
 		p.cli.Expire(p.now - 1)
-		p.none(p.cli)
+		p.wantNothing(p.cli)
 		p.cli.Expire(p.now)
 	}
-	p.event(p.cli, Unreachable)
+	p.wantEvent(p.cli, Unreachable)
 	wantError(t, "Dial", c.Err(), ErrTimeout)
 	out := emitted(p.cli)
 	if len(out) != 1 {
@@ -49,9 +49,9 @@ func TestReqRetries(t *testing.T) {
 	if r, err := wire.CM(out[0].mad[:]).Rej(); err != nil || r.Reason != wire.CMRejTimeout || len(r.Info) != 8 || r.Info[7] != 2 {
 		t.Errorf("REJ %+v, %v", r, err)
 	}
-	p.empty(p.cli)
-	p.count(p.cli, Retransmits, 15)
-	p.count(p.cli, Timeouts, 1)
+	p.wantEmpty(p.cli)
+	p.wantCount(p.cli, Retransmits, 15)
+	p.wantCount(p.cli, Timeouts, 1)
 }
 
 // A REP is sent again in the interval and as often as the REQ says.
@@ -60,7 +60,7 @@ func TestRepRetriesAsTheReqSays(t *testing.T) {
 	p.cli.cfg.ResponseTimeout, p.cli.cfg.MaxRetries = 18, 2
 	p.dial(0x50)
 	p.deliver(p.cli)
-	c := p.event(p.srv, ConnectRequest)
+	c := p.wantEvent(p.srv, ConnectRequest)
 	p.accept(c, 0x60)
 	for range 3 {
 		if out := emitted(p.srv); len(out) != 1 || wire.CM(out[0].mad[:]).Attr() != wire.CMRepAttr {
@@ -72,11 +72,11 @@ func TestRepRetriesAsTheReqSays(t *testing.T) {
 		p.now = p.srv.Deadline()
 		p.srv.Expire(p.now)
 	}
-	p.event(p.srv, Unreachable)
+	p.wantEvent(p.srv, Unreachable)
 	p.deliver(p.srv)
-	wantReject(t, p.event(p.cli, Rejected), wire.CMRejTimeout)
-	p.empty(p.cli)
-	p.empty(p.srv)
+	wantReject(t, p.wantEvent(p.cli, Rejected), wire.CMRejTimeout)
+	p.wantEmpty(p.cli)
+	p.wantEmpty(p.srv)
 }
 
 // The peer's REQ and MRA do not keep a connection longer than MaxHandshake.
@@ -105,8 +105,8 @@ func TestHandshakeIsBounded(t *testing.T) {
 	if got := events(p.srv); len(got) != 2 || got[0].Type != Unreachable || got[1].Type != Unreachable {
 		t.Errorf("events %v", got)
 	}
-	p.empty(p.srv)
-	p.count(p.srv, Retransmits, 0)
+	p.wantEmpty(p.srv)
+	p.wantCount(p.srv, Retransmits, 0)
 	wantError(t, "Accept", requests[1].Conn.Accept(p.now, Param{QPN: 2}), ErrState)
 
 	// The same holds for a DREQ.
@@ -122,7 +122,7 @@ func TestHandshakeIsBounded(t *testing.T) {
 	if got := p.now - start; got != Time(DefaultMaxHandshake) {
 		t.Errorf("disconnected after %v", time.Duration(got))
 	}
-	p.event(p.srv, Disconnected)
+	p.wantEvent(p.srv, Disconnected)
 }
 
 // A DREQ is sent 16 times, also if the handshake has taken retries.
@@ -135,7 +135,7 @@ func TestDreqRetries(t *testing.T) {
 		p.cli.Expire(p.now)
 	}
 	p.deliver(p.cli)
-	p.accept(p.event(p.srv, ConnectRequest), 0x60)
+	p.accept(p.wantEvent(p.srv, ConnectRequest), 0x60)
 	p.deliver(p.srv)
 	cli.Establish()
 	events(p.cli)
@@ -149,10 +149,10 @@ func TestDreqRetries(t *testing.T) {
 		p.now = p.cli.Deadline()
 		p.cli.Expire(p.now)
 	}
-	p.event(p.cli, Disconnected)
+	p.wantEvent(p.cli, Disconnected)
 	wantError(t, "connection", cli.Err(), nil)
-	p.none(p.cli)
-	p.empty(p.cli)
+	p.wantNothing(p.cli)
+	p.wantEmpty(p.cli)
 }
 
 // The peer disconnects before this side knows that the connection is established.
@@ -160,20 +160,20 @@ func TestDisconnectBeforeRtu(t *testing.T) {
 	p := newPair(t, nil)
 	cli := p.dial(0x50)
 	p.deliver(p.cli)
-	srv := p.event(p.srv, ConnectRequest)
+	srv := p.wantEvent(p.srv, ConnectRequest)
 	p.accept(srv, 0x60)
 	p.deliver(p.srv)
-	p.event(p.cli, ConnectResponse)
+	p.wantEvent(p.cli, ConnectResponse)
 	cli.Establish()
 	emitted(p.cli) // the RTU is lost
 	cli.Close(p.now)
 	p.deliver(p.cli)
-	p.event(p.srv, Disconnected)
+	p.wantEvent(p.srv, Disconnected)
 	wantError(t, "connection", srv.Err(), ErrDisconnected)
 	p.deliver(p.srv)
-	p.event(p.cli, Disconnected)
-	p.empty(p.cli)
-	p.empty(p.srv)
+	p.wantEvent(p.cli, Disconnected)
+	p.wantEmpty(p.cli)
+	p.wantEmpty(p.srv)
 }
 
 // An MRA delays the next REQ by the time that it states, and costs no retry.
@@ -195,7 +195,7 @@ func TestMraDelaysTheReq(t *testing.T) {
 		}
 		p.cli.Expire(p.now)
 	}
-	p.event(p.cli, Unreachable)
+	p.wantEvent(p.cli, Unreachable)
 }
 
 // What is received again is answered again, and changes nothing.
@@ -218,40 +218,30 @@ func TestDuplicatesAreAnsweredAgain(t *testing.T) {
 	}
 	cli := p.dial(0x50)
 	req := p.deliver(p.cli)[0]
-	srv := p.events1(p.srv)
+	srv := p.wantEvent(p.srv, ConnectRequest)
 	again(req, p.srv, 0, datagram{})
 	p.accept(srv, 0x60)
 	rep := p.deliver(p.srv)[0]
-	p.events1(p.cli)
+	p.wantEvent(p.cli, ConnectResponse)
 	again(req, p.srv, wire.CMRepAttr, rep)
 	again(rep, p.cli, 0, datagram{})
 	cli.Establish()
 	rtu := p.deliver(p.cli)[0]
-	p.events1(p.srv)
+	p.wantEvent(p.srv, Established)
 	again(rep, p.cli, wire.CMRtuAttr, rtu)
 	again(rtu, p.srv, 0, datagram{})
 	again(req, p.srv, 0, datagram{})
-	p.count(p.srv, Duplicates, 4)
-	p.count(p.cli, Duplicates, 2)
+	p.wantCount(p.srv, Duplicates, 4)
+	p.wantCount(p.cli, Duplicates, 2)
 	cli.Close(p.now)
 	dreq := p.deliver(p.cli)[0]
-	p.events1(p.srv)
+	p.wantEvent(p.srv, Disconnected)
 	drep := p.deliver(p.srv)[0]
 	again(dreq, p.srv, wire.CMDrepAttr, drep)
-	p.events1(p.cli)
+	p.wantEvent(p.cli, Disconnected)
 	again(drep, p.cli, 0, datagram{})
-	p.empty(p.cli)
-	p.empty(p.srv)
-}
-
-// events1 takes the only event.
-func (p *pair) events1(e *Engine) *Conn {
-	p.t.Helper()
-	got := events(e)
-	if len(got) != 1 {
-		p.t.Fatalf("events %v", got)
-	}
-	return got[0].Conn
+	p.wantEmpty(p.cli)
+	p.wantEmpty(p.srv)
 }
 
 // The RTU is lost: the queue pair's first packet establishes the connection.
@@ -259,22 +249,22 @@ func TestFirstPacketEstablishes(t *testing.T) {
 	p := newPair(t, nil)
 	cli := p.dial(0x50)
 	p.deliver(p.cli)
-	srv := p.event(p.srv, ConnectRequest)
+	srv := p.wantEvent(p.srv, ConnectRequest)
 	srv.CommEstablished()
-	p.none(p.srv)
+	p.wantNothing(p.srv)
 	p.accept(srv, 0x60)
 	p.deliver(p.srv)
-	p.event(p.cli, ConnectResponse)
+	p.wantEvent(p.cli, ConnectResponse)
 	cli.Establish()
 	rtu := emitted(p.cli)[0]
 	srv.CommEstablished()
-	p.event(p.srv, Established)
+	p.wantEvent(p.srv, Established)
 	if p.srv.Deadline() != Never {
 		t.Error("the REP is sent again")
 	}
 	srv.CommEstablished()
 	p.input(&rtu)
-	p.none(p.srv)
+	p.wantNothing(p.srv)
 }
 
 func TestRejects(t *testing.T) {
@@ -282,38 +272,38 @@ func TestRejects(t *testing.T) {
 		p := newPair(t, nil)
 		cli := p.dial(0x50)
 		p.deliver(p.cli)
-		srv := p.event(p.srv, ConnectRequest)
+		srv := p.wantEvent(p.srv, ConnectRequest)
 		wantError(t, "Reject", srv.Reject(make([]byte, 149)), ErrPrivateTooLong)
 		if err := srv.Reject([]byte("full")); err != nil {
 			t.Fatal(err)
 		}
 		p.deliver(p.srv)
-		p.event(p.cli, Rejected)
+		p.wantEvent(p.cli, Rejected)
 		wantReject(t, cli, wire.CMRejConsumer)
 		if r := cli.Err().(*RejectError); string(r.Private[:5]) != "full\x00" || len(r.Private) != 148 {
 			t.Errorf("private data %q", r.Private)
 		}
 		wantError(t, "second Reject", srv.Reject(nil), ErrState)
-		p.none(p.srv)
-		p.empty(p.cli)
-		p.empty(p.srv)
+		p.wantNothing(p.srv)
+		p.wantEmpty(p.cli)
+		p.wantEmpty(p.srv)
 	})
 	t.Run("response", func(t *testing.T) {
 		p := newPair(t, nil)
 		cli := p.dial(0x50)
 		p.deliver(p.cli)
-		srv := p.event(p.srv, ConnectRequest)
+		srv := p.wantEvent(p.srv, ConnectRequest)
 		p.accept(srv, 0x60)
 		p.deliver(p.srv)
-		p.event(p.cli, ConnectResponse)
+		p.wantEvent(p.cli, ConnectResponse)
 		if err := cli.Reject(nil); err != nil {
 			t.Fatal(err)
 		}
 		p.deliver(p.cli)
-		p.event(p.srv, Rejected)
+		p.wantEvent(p.srv, Rejected)
 		wantReject(t, srv, wire.CMRejConsumer)
-		p.empty(p.cli)
-		p.empty(p.srv)
+		p.wantEmpty(p.cli)
+		p.wantEmpty(p.srv)
 	})
 	t.Run("dial given up", func(t *testing.T) {
 		// The REJ names no ID of the server, which the client does not know.
@@ -321,35 +311,35 @@ func TestRejects(t *testing.T) {
 			p := newPair(t, nil)
 			cli := p.dial(0x50)
 			p.deliver(p.cli)
-			srv := p.event(p.srv, ConnectRequest)
+			srv := p.wantEvent(p.srv, ConnectRequest)
 			if accepted {
 				p.accept(srv, 0x60)
 				emitted(p.srv)
 			}
 			cli.Close(p.now)
 			p.deliver(p.cli)
-			p.none(p.cli)
-			p.event(p.srv, Rejected)
+			p.wantNothing(p.cli)
+			p.wantEvent(p.srv, Rejected)
 			wantReject(t, srv, wire.CMRejTimeout)
-			p.empty(p.cli)
-			p.empty(p.srv)
+			p.wantEmpty(p.cli)
+			p.wantEmpty(p.srv)
 		}
 	})
 	t.Run("accept given up", func(t *testing.T) {
 		p := newPair(t, nil)
 		cli := p.dial(0x50)
 		p.deliver(p.cli)
-		srv := p.event(p.srv, ConnectRequest)
+		srv := p.wantEvent(p.srv, ConnectRequest)
 		p.accept(srv, 0x60)
 		p.deliver(p.srv)
-		p.event(p.cli, ConnectResponse)
+		p.wantEvent(p.cli, ConnectResponse)
 		cli.Establish()
 		srv.Close(p.now)
 		p.deliver(p.srv)
-		p.event(p.cli, Disconnected)
+		p.wantEvent(p.cli, Disconnected)
 		wantReject(t, cli, wire.CMRejConsumer)
-		p.empty(p.cli)
-		p.empty(p.srv)
+		p.wantEmpty(p.cli)
+		p.wantEmpty(p.srv)
 	})
 	t.Run("listener closed", func(t *testing.T) {
 		p := newPair(t, nil)
@@ -374,15 +364,15 @@ func TestRejects(t *testing.T) {
 		p := newPair(t, nil)
 		cli := p.dial(0x50)
 		p.deliver(p.cli)
-		srv := p.event(p.srv, ConnectRequest)
+		srv := p.wantEvent(p.srv, ConnectRequest)
 		cli.Close(p.now)
 		emitted(p.cli) // the REJ is lost
 		p.accept(srv, 0x60)
 		p.deliver(p.srv)
 		p.deliver(p.cli)
-		p.event(p.srv, Rejected)
+		p.wantEvent(p.srv, Rejected)
 		wantReject(t, srv, wire.CMRejInvalidCommID)
-		p.empty(p.srv)
+		p.wantEmpty(p.srv)
 	})
 }
 
@@ -394,15 +384,15 @@ func TestStaleConnection(t *testing.T) {
 	p.cli = newEngine(client, 99, nil)
 	c := p.dial(0x50)
 	p.deliver(p.cli)
-	p.count(p.srv, Stale, 1)
+	p.wantCount(p.srv, Stale, 1)
 	p.deliver(p.srv) // REJ, and DREQ of a connection that the peer does not know
-	p.event(p.cli, Rejected)
+	p.wantEvent(p.cli, Rejected)
 	wantReject(t, c, wire.CMRejStale)
 	p.deliver(p.cli) // DREP
-	if got := p.event(p.srv, Disconnected); got != old {
+	if got := p.wantEvent(p.srv, Disconnected); got != old {
 		t.Error("another connection was disconnected")
 	}
-	p.empty(p.srv)
+	p.wantEmpty(p.srv)
 	p.connect(0x50)
 }
 
@@ -414,23 +404,23 @@ func TestStaleConnectionInRep(t *testing.T) {
 	p.l, _ = p.srv.Listen(7174, 0)
 	c := p.dial(0x51)
 	p.deliver(p.cli)
-	srv := p.event(p.srv, ConnectRequest)
+	srv := p.wantEvent(p.srv, ConnectRequest)
 	p.accept(srv, 0x50+1000)
 	p.deliver(p.srv)
-	p.event(p.cli, Rejected)
+	p.wantEvent(p.cli, Rejected)
 	wantReject(t, c, wire.CMRejStale)
 	p.deliver(p.cli)
-	p.event(p.srv, Rejected)
+	p.wantEvent(p.srv, Rejected)
 	wantReject(t, srv, wire.CMRejStale)
 	p.deliver(p.srv)
-	if got := p.event(p.cli, Disconnected); got != old {
+	if got := p.wantEvent(p.cli, Disconnected); got != old {
 		t.Error("another connection was disconnected")
 	}
-	p.empty(p.cli)
+	p.wantEmpty(p.cli)
 }
 
 // The engine's own address: both ends of a connection are in one table.
-func TestDialOneself(t *testing.T) {
+func TestDialOwnAddress(t *testing.T) {
 	e := newEngine(server, 1, nil)
 	if _, err := e.Listen(1, 0); err != nil {
 		t.Fatal(err)
@@ -446,21 +436,21 @@ func TestDialOneself(t *testing.T) {
 	}
 	p := &pair{t: t}
 	loop()
-	if err := p.event(e, ConnectRequest).Accept(0, Param{QPN: 3}); err != nil {
+	if err := p.wantEvent(e, ConnectRequest).Accept(0, Param{QPN: 3}); err != nil {
 		t.Fatal(err)
 	}
 	loop()
-	p.event(e, ConnectResponse)
+	p.wantEvent(e, ConnectResponse)
 	c.Establish()
 	loop()
-	p.event(e, Established)
+	p.wantEvent(e, Established)
 	c.Close(0)
 	loop()
 	loop()
 	if got := events(e); len(got) != 2 {
 		t.Errorf("events %v", got)
 	}
-	p.empty(e)
+	p.wantEmpty(e)
 }
 
 func TestIllegalCalls(t *testing.T) {
