@@ -116,7 +116,7 @@ func TestBarsAreRatios(t *testing.T) {
 	}
 }
 
-func TestLittleCanBeDrawn(t *testing.T) {
+func TestChartsOfFewRecords(t *testing.T) {
 	for what, lines := range map[string]string{
 		"one round trip":   rtt("udp", "port", 64, 1, 3),
 		"the kernel alone": rtt("kernel-udp", "none", 64, 1, 5) + oneWay("kernel-udp", "none", 64, 1, 10),
@@ -175,7 +175,7 @@ func TestBadInputIsOneLineWithItsNumber(t *testing.T) {
 	}
 }
 
-func TestSilentRoundsAreLeftOutAndCounted(t *testing.T) {
+func TestRoundsWithoutMessagesAreLeftOutAndCounted(t *testing.T) {
 	good := rtt("msg", "port", 64, 1, 3)
 	silent := strings.Replace(strings.Replace(good, `"n":10`, `"n":0`, 1), `"p50_us":3`, `"p50_us":0`, 1)
 	picture := drawnFrom(t, good+silent)

@@ -5,7 +5,6 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
-
 	"strings"
 	"testing"
 

@@ -70,12 +70,12 @@ func TestGroups(t *testing.T) {
 		entry, build, alloc, generic, copying = 0xffffffff00000110, 0xffffffff00000220, 0xffffffff00000310, 0xffffffff00000410, 0xffffffff00000510
 		port, runs                            = 0xffffffffc0000020, 0xffffffffc0001010
 	)
-	spinning := pc(t, (*spinner).spin)
-	const turn = module + "/bench/internal/perf.(*spinner).turn"
-	inlined := spinning
-	for f := runtime.FuncForPC(uintptr(inlined)); f.Name() != turn; f = runtime.FuncForPC(uintptr(inlined)) {
-		if inlined++; inlined > spinning+1000 {
-			t.Fatal("turn is not inlined into spin")
+	spinPC := pc(t, (*spinner).spin)
+	const stepName = module + "/bench/internal/perf.(*spinner).step"
+	inlined := spinPC
+	for f := runtime.FuncForPC(uintptr(inlined)); f.Name() != stepName; f = runtime.FuncForPC(uintptr(inlined)) {
+		if inlined++; inlined > spinPC+1000 {
+			t.Fatal("step is not inlined into spin")
 		}
 	}
 	for _, c := range []struct {
@@ -91,8 +91,8 @@ func TestGroups(t *testing.T) {
 		{"not a program", Sample{Kernel: []uint64{runs}}, Place{"bpf_prog_run_generic_xdp", XDP}},
 		{"data is no function", Sample{Kernel: []uint64{0xffffffff00000290}}, Place{"xsk_build_skb", AFXDP}},
 		{"below all", Sample{Kernel: []uint64{5}}, Place{"unknown", Other}},
-		{"in the loop that waits", Sample{User: []uint64{pc(t, strings.Clone), spinning + 1}}, Place{"strings.Clone", Waiting}},
-		{"inlined into the loop that waits", Sample{User: []uint64{inlined}}, Place{turn, Waiting}},
+		{"in the loop that waits", Sample{User: []uint64{pc(t, strings.Clone), spinPC + 1}}, Place{"strings.Clone", Waiting}},
+		{"inlined into the loop that waits", Sample{User: []uint64{inlined}}, Place{stepName, Waiting}},
 		{"system call", Sample{User: []uint64{pc(t, syscall.RawSyscall)}}, Place{"syscall.RawSyscall", Syscall}},
 		{"not of the program", Sample{User: []uint64{5}}, Place{"not of the program (vDSO)", Other}},
 		{"runtime", Sample{User: []uint64{pc(t, runtime.Gosched)}}, Place{"runtime.Gosched", Runtime}},
@@ -113,13 +113,13 @@ type spinner struct{ state uint64 }
 func (s *spinner) spin() {
 	x := s.state // a local variable: the race detector calls no function for it
 	for range 1000 {
-		x = s.turn(x)
+		x = s.step(x)
 	}
 	s.state = x
 }
 
-// turn is xorshift64.
-func (s *spinner) turn(x uint64) uint64 {
+// step is xorshift64.
+func (s *spinner) step(x uint64) uint64 {
 	x ^= x << 13
 	x ^= x >> 7
 	return x ^ x<<17
@@ -184,21 +184,21 @@ func TestSampler(t *testing.T) {
 		return all
 	}
 	loop := spinner{1}
-	burnt := sample(loop.spin)
+	spinning := sample(loop.spin)
 	const fewest = 50_000_000 / TimePeriod / 4 // a virtual machine may not have run all of the time
-	if len(burnt) < fewest {
-		t.Fatalf("%d samples of 50 ms", len(burnt))
+	if len(spinning) < fewest {
+		t.Fatalf("%d samples of 50 ms", len(spinning))
 	}
 	n := 0
-	for _, x := range burnt {
+	for _, x := range spinning {
 		if p := symbols.Of(x); len(x.Kernel) == 0 && strings.Contains(p.Function, ".(*spinner).") && p.Group == Waiting {
 			n++
 		}
 	}
-	if n < len(burnt)/2 {
-		t.Errorf("%d of %d samples in the function that burnt", n, len(burnt))
+	if n < len(spinning)/2 {
+		t.Errorf("%d of %d samples in the function that spins", n, len(spinning))
 	}
-	all := sample(func() { syscall.RawSyscall(syscall.SYS_GETPPID, 0, 0, 0) })[len(burnt):]
+	all := sample(func() { syscall.RawSyscall(syscall.SYS_GETPPID, 0, 0, 0) })[len(spinning):]
 	n = 0
 	for _, x := range all {
 		if symbols.Of(x).Group == Syscall && len(x.User) > 0 {

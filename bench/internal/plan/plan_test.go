@@ -188,8 +188,8 @@ func testGoodput() Goodput {
 	}
 }
 
-// TestEveryRoadHasItsBaseline: four flows on each, one of them the kernel's.
-func TestEveryRoadHasItsBaseline(t *testing.T) {
+// TestEachLinkHasFourFlowsOneOfTheKernel: the first flow of each link is the kernel's, with which the others are compared.
+func TestEachLinkHasFourFlowsOneOfTheKernel(t *testing.T) {
 	runs, err := testGoodput().Runs()
 	if err != nil {
 		t.Fatal(err)
@@ -219,7 +219,7 @@ func TestEveryRoadHasItsBaseline(t *testing.T) {
 }
 
 func TestBadGoodputIsRefused(t *testing.T) {
-	for name, spoil := range map[string]func(*Goodput){
+	for name, change := range map[string]func(*Goodput){
 		"loss":       func(g *Goodput) { g.Loss = []float64{100} },
 		"less":       func(g *Goodput) { g.Loss = []float64{-1} },
 		"delay":      func(g *Goodput) { g.Delay = []time.Duration{-1} },
@@ -233,7 +233,7 @@ func TestBadGoodputIsRefused(t *testing.T) {
 		"nothing":    func(g *Goodput) { g.Loss, g.Others, g.Shares = nil, nil, nil },
 	} {
 		g := testGoodput()
-		if spoil(&g); g.check() == nil {
+		if change(&g); g.check() == nil {
 			if _, err := g.Runs(); err == nil {
 				t.Errorf("%s: accepted", name)
 			}

@@ -133,8 +133,8 @@ func TestGoalsTable(t *testing.T) {
 	}
 }
 
-// TestDocumentShowsTheGoals: the run in docs/figures.md was held to the goals of this table.
-func TestDocumentShowsTheGoals(t *testing.T) {
+// TestDocumentHasTheGoals: the run in docs/figures.md was held to the goals of this table.
+func TestDocumentHasTheGoals(t *testing.T) {
 	text, err := os.ReadFile("../../../docs/figures.md")
 	if err != nil {
 		t.Fatal(err)

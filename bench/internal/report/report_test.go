@@ -141,7 +141,7 @@ func TestCounts(t *testing.T) {
 	}
 }
 
-func TestNothingReceivedIsNotAnInfiniteFigure(t *testing.T) {
+func TestRecordWithoutMessagesIsValidJSON(t *testing.T) {
 	for _, b := range []workload.Bench{workload.RTT, workload.Rate, workload.OneWay, workload.Connect} {
 		r := NewRecord(combination(t, b, transport.Message, "port", 1), workload.Job{}, 1,
 			lab.Outcome{Client: workload.Report{Sent: 5, Mallocs: 1, CPU: 1}}, nil)
@@ -168,7 +168,7 @@ func records(t *testing.T, b workload.Bench, name, attach string, batch int, fig
 	return rs
 }
 
-func summaryFixture(t *testing.T) Summary {
+func testSummary(t *testing.T) Summary {
 	var rs []Record
 	for _, attach := range []string{"queue", "port"} {
 		rs = append(rs, records(t, workload.RTT, transport.Floor, attach, 1, 2.5, 2, 3)...)
@@ -220,7 +220,7 @@ func columns(line string) []string {
 
 func TestTablesShowMediansAndRatios(t *testing.T) {
 	var out strings.Builder
-	s := summaryFixture(t)
+	s := testSummary(t)
 	s.Print(&out)
 	s.PrintMuxCost(&out)
 	text := out.String()

@@ -9,44 +9,44 @@ import (
 	"time"
 )
 
-// loop is both sides of a transport with one connection.
-type loop struct {
+// loopback is both sides of a transport with one connection.
+type loopback struct {
 	*net.TCPListener
-	spoil func(b []byte) []byte // changes a write
+	change func(b []byte) []byte // changes a write
 }
 
-func (p *loop) Dial(ctx context.Context) (Stream, error) {
+func (p *loopback) Dial(ctx context.Context) (Stream, error) {
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "tcp4", p.Addr().String())
 	if err != nil {
 		return nil, err
 	}
-	return &spoiled{c.(*net.TCPConn), p.spoil}, nil
+	return &changedStream{c.(*net.TCPConn), p.change}, nil
 }
 
-func (p *loop) Accept() (Stream, error) { return p.AcceptTCP() }
+func (p *loopback) Accept() (Stream, error) { return p.AcceptTCP() }
 
-type spoiled struct {
+type changedStream struct {
 	*net.TCPConn
-	spoil func(b []byte) []byte
+	change func(b []byte) []byte
 }
 
-func (s *spoiled) Write(b []byte) (int, error) {
-	if _, err := s.TCPConn.Write(s.spoil(b)); err != nil {
+func (s *changedStream) Write(b []byte) (int, error) {
+	if _, err := s.TCPConn.Write(s.change(b)); err != nil {
 		return 0, err
 	}
 	return len(b), nil
 }
 
 // transfer runs a job over loopback.
-func transfer(t *testing.T, size int, checked bool, spoil func([]byte) []byte) (client, server Report, clientErr, serverErr error) {
+func transfer(t *testing.T, size int, checked bool, change func([]byte) []byte) (client, server Report, clientErr, serverErr error) {
 	t.Helper()
 	l, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	p := &loop{l, spoil}
+	p := &loopback{l, change}
 	j := Job{Bench: Bandwidth, Size: size, Batch: 1, N: 1, Limit: 10 * time.Millisecond, Timeout: 10 * time.Second, Checked: checked}
 	var both sync.WaitGroup
 	both.Go(func() { server, serverErr = BandwidthServer(p, j) })
@@ -55,12 +55,12 @@ func transfer(t *testing.T, size int, checked bool, spoil func([]byte) []byte) (
 	return client, server, clientErr, serverErr
 }
 
-func whole(b []byte) []byte { return b }
+func unchanged(b []byte) []byte { return b }
 
 func TestBandwidthCountsWhatArrives(t *testing.T) {
 	for _, size := range []int{1, 64, 65520, 65521, 65522, 1 << 20} {
 		for _, checked := range []bool{false, true} {
-			c, s, err1, err2 := transfer(t, size, checked, whole)
+			c, s, err1, err2 := transfer(t, size, checked, unchanged)
 			if err1 != nil || err2 != nil {
 				t.Fatalf("writes of %d bytes: %v, %v", size, err1, err2)
 			}
@@ -83,13 +83,13 @@ func TestBandwidthDetectsWrongData(t *testing.T) {
 			return b
 		}
 	}
-	for name, spoil := range map[string]func([]byte) []byte{
+	for name, change := range map[string]func([]byte) []byte{
 		"a byte changed": func(b []byte) []byte { b[777] ^= 1; return b },
 		"a byte lost":    func(b []byte) []byte { return b[1:] },
 		"a byte more":    func(b []byte) []byte { return append(b, 0) },
 		"a write twice":  func(b []byte) []byte { return append(b, b...) },
 	} {
-		_, _, _, err := transfer(t, 1000, true, once(spoil))
+		_, _, _, err := transfer(t, 1000, true, once(change))
 		if err == nil || !strings.Contains(err.Error(), "wrong data") {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -109,9 +109,9 @@ func TestBandwidthCountsAWriteThatIsMissing(t *testing.T) {
 	}
 }
 
-// TestPourAndDrain: the server has counted no more than was written, over no less time
-// than it was to, and what it leaves unread does not hold the client.
-func TestPourAndDrain(t *testing.T) {
+// TestGoodputOfBothSides: the server counts no more bytes than were written, over at least the
+// limit, and the client ends although the server leaves bytes unread.
+func TestGoodputOfBothSides(t *testing.T) {
 	l, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
 		t.Fatal(err)
@@ -129,14 +129,14 @@ func TestPourAndDrain(t *testing.T) {
 	defer s.Close()
 	j := testJob(Goodput)
 	j.Limit, j.Timeout = 20*time.Millisecond, time.Minute
-	var drained Report
+	var server Report
 	done := make(chan error, 1)
 	go func() {
 		var err error
-		drained, err = GoodputServer(s, j)
+		server, err = GoodputServer(s, j)
 		done <- err
 	}()
-	poured, err := GoodputClient(c, j)
+	client, err := GoodputClient(c, j)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,12 +145,12 @@ func TestPourAndDrain(t *testing.T) {
 	}
 	c.Close() // with a reset
 	Discard(s)
-	if drained.Bytes <= 0 || drained.Bytes > poured.Bytes || drained.Elapsed < j.Limit || poured.Elapsed < j.Limit {
-		t.Errorf("poured %+v, drained %+v", poured, drained)
+	if server.Bytes <= 0 || server.Bytes > client.Bytes || server.Elapsed < j.Limit || client.Elapsed < j.Limit {
+		t.Errorf("client %+v, server %+v", client, server)
 	}
 }
 
-func TestDrainWaitsForTheFirstByteOnlySoLong(t *testing.T) {
+func TestGoodputServerTimesOutWithoutData(t *testing.T) {
 	a, b := net.Pipe()
 	defer a.Close()
 	j := testJob(Goodput)

@@ -12,37 +12,37 @@ import (
 	"time"
 )
 
-// half is one end of a stream in memory: a pipe for each direction, so that one
+// streamEnd is one end of a stream in memory: a pipe for each direction, so that one
 // can be closed alone.
-type half struct {
-	r, w     net.Conn
-	halfOpen bool // half-closes fail
+type streamEnd struct {
+	r, w             net.Conn
+	cannotCloseWrite bool // half-closes fail
 }
 
-func newStreamPair() (a, b *half) {
+func newStreamPair() (a, b *streamEnd) {
 	ar, bw := net.Pipe()
 	br, aw := net.Pipe()
-	return &half{r: ar, w: aw}, &half{r: br, w: bw}
+	return &streamEnd{r: ar, w: aw}, &streamEnd{r: br, w: bw}
 }
 
-func (h *half) Read(b []byte) (int, error)  { return h.r.Read(b) }
-func (h *half) Write(b []byte) (int, error) { return h.w.Write(b) }
-func (h *half) Close() error                { return errors.Join(h.r.Close(), h.w.Close()) }
+func (h *streamEnd) Read(b []byte) (int, error)  { return h.r.Read(b) }
+func (h *streamEnd) Write(b []byte) (int, error) { return h.w.Write(b) }
+func (h *streamEnd) Close() error                { return errors.Join(h.r.Close(), h.w.Close()) }
 
-func (h *half) SetReadDeadline(t time.Time) error {
+func (h *streamEnd) SetReadDeadline(t time.Time) error {
 	return errors.Join(h.r.SetReadDeadline(t), h.w.SetWriteDeadline(t)) // a pipe's writer waits for its reader
 }
 
-func (h *half) CloseWrite() error {
-	if h.halfOpen {
+func (h *streamEnd) CloseWrite() error {
+	if h.cannotCloseWrite {
 		return errors.New("cannot half-close")
 	}
 	return h.w.Close()
 }
 
-// network is a Dialer and a Listener in memory.
-type network struct {
-	calls    chan *half
+// memoryNetwork is a Dialer and a Listener in memory.
+type memoryNetwork struct {
+	dialled  chan *streamEnd
 	outcome  func(dial int) outcome // of the n-th connection that is dialled
 	dials    atomic.Int64
 	deadline atomic.Pointer[time.Time]
@@ -52,42 +52,42 @@ type outcome int
 
 const (
 	succeeds outcome = iota
-	isRefused
-	isIgnored   // nobody accepts it
+	refusedDial
+	ignoredDial // nobody accepts it
 	noHalfClose // the server has it, and the client cannot half-close it
 )
 
 var errRefused = errors.New("refused")
 
-func newNetwork(f func(int) outcome) *network {
+func newNetwork(f func(int) outcome) *memoryNetwork {
 	if f == nil {
 		f = func(int) outcome { return succeeds }
 	}
-	return &network{calls: make(chan *half, 64), outcome: f}
+	return &memoryNetwork{dialled: make(chan *streamEnd, 64), outcome: f}
 }
 
-func (x *network) Dial(ctx context.Context) (Stream, error) {
+func (x *memoryNetwork) Dial(ctx context.Context) (Stream, error) {
 	client, server := newStreamPair()
 	switch x.outcome(int(x.dials.Add(1)) - 1) {
-	case isRefused:
+	case refusedDial:
 		return nil, errRefused
-	case isIgnored:
+	case ignoredDial:
 		return client, nil
 	case noHalfClose:
-		client.halfOpen = true
+		client.cannotCloseWrite = true
 	}
 	select {
-	case x.calls <- server:
+	case x.dialled <- server:
 		return client, nil
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
 }
 
-func (x *network) Accept() (Stream, error) {
+func (x *memoryNetwork) Accept() (Stream, error) {
 	for {
 		select {
-		case h := <-x.calls:
+		case h := <-x.dialled:
 			return h, nil
 		case <-time.After(time.Millisecond):
 		}
@@ -97,8 +97,8 @@ func (x *network) Accept() (Stream, error) {
 	}
 }
 
-func (x *network) SetDeadline(t time.Time) error { x.deadline.Store(&t); return nil }
-func (x *network) Close() error                  { return nil }
+func (x *memoryNetwork) SetDeadline(t time.Time) error { x.deadline.Store(&t); return nil }
+func (x *memoryNetwork) Close() error                  { return nil }
 
 func connectJob(connections int) Job {
 	j := testJob(Connect)
@@ -106,8 +106,8 @@ func connectJob(connections int) Job {
 	return j
 }
 
-// callAndAnswer does a job on both sides of a network.
-func callAndAnswer(t *testing.T, j Job, f func(int) outcome) (client, server Report) {
+// connectBothSides does a job on both sides of a network.
+func connectBothSides(t *testing.T, j Job, f func(int) outcome) (client, server Report) {
 	t.Helper()
 	x := newNetwork(f)
 	return bothSides(t,
@@ -118,7 +118,7 @@ func callAndAnswer(t *testing.T, j Job, f func(int) outcome) (client, server Rep
 
 func TestConnectionsAreAllMeasured(t *testing.T) {
 	for _, connections := range []int{1, 7} {
-		client, server := callAndAnswer(t, connectJob(connections), nil)
+		client, server := connectBothSides(t, connectJob(connections), nil)
 		if client.N != 200 || server.N != 200 || client.Lost+client.Failed+server.Failed != 0 || client.Failure+server.Failure != "" {
 			t.Errorf("%d at a time: client %+v, server %+v", connections, client, server)
 		}
@@ -132,12 +132,12 @@ func TestConnectionsThatFailAreCountedAndNotSampled(t *testing.T) {
 	j := connectJob(1)
 	j.WarmUp, j.Timeout = 0, 100*time.Millisecond
 	// The first that is dialled carries the mark.
-	client, server := callAndAnswer(t, j, func(dial int) outcome {
+	client, server := connectBothSides(t, j, func(dial int) outcome {
 		switch dial {
 		case 5, 6:
-			return isRefused
+			return refusedDial
 		case 9:
-			return isIgnored
+			return ignoredDial
 		}
 		return succeeds
 	})
@@ -154,10 +154,10 @@ func TestConnectionsThatFailAreCountedAndNotSampled(t *testing.T) {
 }
 
 func TestMarksOfConnectionsAreSentAgain(t *testing.T) {
-	for what, bad := range map[string]outcome{"refused": isRefused, "not half-closed": noHalfClose} {
+	for what, bad := range map[string]outcome{"refused": refusedDial, "not half-closed": noHalfClose} {
 		j := connectJob(1)
 		j.WarmUp, j.N, j.Timeout = 0, 5, 100*time.Millisecond
-		client, server := callAndAnswer(t, j, func(dial int) outcome {
+		client, server := connectBothSides(t, j, func(dial int) outcome {
 			if dial < 2 || dial >= 2+1+5 && dial < 2+1+5+2 { // two marks and two ends
 				return bad
 			}
@@ -169,10 +169,10 @@ func TestMarksOfConnectionsAreSentAgain(t *testing.T) {
 	}
 }
 
-func TestAServerThatIsGoneEndsTheRound(t *testing.T) {
+func TestConnectFailsWithoutServer(t *testing.T) {
 	j := connectJob(1)
 	j.N, j.Timeout = 5, time.Millisecond
-	_, err := ConnectClient(newNetwork(func(int) outcome { return isRefused }), j)
+	_, err := ConnectClient(newNetwork(func(int) outcome { return refusedDial }), j)
 	if !errors.Is(err, errRefused) || !strings.Contains(err.Error(), "did not answer") {
 		t.Errorf("got %v", err)
 	}
@@ -181,7 +181,7 @@ func TestAServerThatIsGoneEndsTheRound(t *testing.T) {
 func TestConnectEndsAtItsLimit(t *testing.T) {
 	j := connectJob(1)
 	j.N, j.Limit = 1_000_000, time.Nanosecond
-	if client, server := callAndAnswer(t, j, nil); client.N > 1 || server.N != client.N {
+	if client, server := connectBothSides(t, j, nil); client.N > 1 || server.N != client.N {
 		t.Errorf("client %+v, server %+v", client, server)
 	}
 }
@@ -200,7 +200,7 @@ func TestIdleConnectionsAreMeasured(t *testing.T) {
 	j := testJob(Idle)
 	j.WarmUp, j.N, j.Timeout = 4, 32, time.Minute
 	// A side uses 1000 bytes before its connections, and each bytes more for each of them.
-	scales := func(each int64) MemoryReader {
+	memoryOf := func(each int64) MemoryReader {
 		readings := []int64{1000, 1000 + each*int64(j.N)}
 		return func() (int64, error) { r := readings[0]; readings = readings[1:]; return r, nil }
 	}
@@ -212,10 +212,10 @@ func TestIdleConnectionsAreMeasured(t *testing.T) {
 	}
 	kept := make(chan result, 1)
 	go func() {
-		r, held, err := IdleServer(x, j, scales(70))
+		r, held, err := IdleServer(x, j, memoryOf(70))
 		kept <- result{r, held, err}
 	}()
-	r, held, err := IdleClient(x, j, scales(50))
+	r, held, err := IdleClient(x, j, memoryOf(50))
 	server := <-kept
 	if err != nil || server.err != nil {
 		t.Fatal(err, server.err)
@@ -227,7 +227,7 @@ func TestIdleConnectionsAreMeasured(t *testing.T) {
 		t.Errorf("%d and %d connections are held, want 36", len(held), len(server.held))
 	}
 	for _, c := range append(held, server.held...) {
-		if err := c.(*half).r.SetReadDeadline(time.Time{}); err != nil {
+		if err := c.(*streamEnd).r.SetReadDeadline(time.Time{}); err != nil {
 			t.Errorf("a connection is not open: %v", err)
 			break
 		}

@@ -6,18 +6,18 @@ import (
 )
 
 // fakeOperations is a queue of operations, on a pipe that carries the marks. Each Wait
-// completes what the fate says of the oldest: 1 operation, -1 loses it, 0 is a deadline.
+// has the result that resultOf gives: 1 completes the oldest operations, -1 loses one, 0 is a deadline.
 type fakeOperations struct {
 	*pipe
-	t       *testing.T
-	most    int // in flight
-	list    int // the longest that was posted
-	pending int // posted and not done
-	every   int // a completion stands for so many operations
-	posted  int
-	waits   int
-	drained bool
-	fate    func(wait int) int
+	t        *testing.T
+	most     int // in flight
+	list     int // the longest that was posted
+	pending  int // posted and not done
+	every    int // a completion stands for so many operations
+	posted   int
+	waits    int
+	drained  bool
+	resultOf func(wait int) int
 }
 
 func (f *fakeOperations) Post(n int) error {
@@ -29,7 +29,7 @@ func (f *fakeOperations) Post(n int) error {
 
 func (f *fakeOperations) Wait() (done, lost int, err error) {
 	f.waits++
-	switch f.fate(f.waits) {
+	switch f.resultOf(f.waits) {
 	case 0:
 		return 0, 0, nil
 	case -1:
@@ -53,24 +53,24 @@ func (f *fakeOperations) Drain() error {
 
 func TestOperations(t *testing.T) {
 	for name, c := range map[string]struct {
-		verbs Verbs
-		list  int
-		every int
-		fate  func(int) int
-		lost  bool
+		verbs    Verbs
+		list     int
+		every    int
+		resultOf func(int) int
+		lost     bool
 	}{
 		"one at a time":          {verbs: Verbs{Depth: 1, Clients: 1}, list: 1, every: 1},
 		"several":                {verbs: Verbs{Depth: 8, Clients: 1}, list: 4, every: 2},
 		"clients":                {verbs: Verbs{Depth: 1, Clients: 5}, list: 1, every: 1},
-		"a deadline passes":      {verbs: Verbs{Depth: 1, Clients: 1}, list: 1, every: 1, fate: func(n int) int { return min(n%3, 1) }},
-		"requests without reply": {verbs: Verbs{Depth: 1, Clients: 2}, list: 1, every: 1, fate: func(n int) int { return 1 - n%2*2 }, lost: true},
+		"a deadline passes":      {verbs: Verbs{Depth: 1, Clients: 1}, list: 1, every: 1, resultOf: func(n int) int { return min(n%3, 1) }},
+		"requests without reply": {verbs: Verbs{Depth: 1, Clients: 2}, list: 1, every: 1, resultOf: func(n int) int { return 1 - n%2*2 }, lost: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client, server := newPipe(nil)
-			if c.fate == nil {
-				c.fate = func(int) int { return 1 }
+			if c.resultOf == nil {
+				c.resultOf = func(int) int { return 1 }
 			}
-			ops := &fakeOperations{pipe: client, t: t, every: c.every, fate: c.fate}
+			ops := &fakeOperations{pipe: client, t: t, every: c.every, resultOf: c.resultOf}
 			j := Job{Bench: RDMA, Role: Client, Size: 8, Batch: c.list, N: 100, WarmUp: 10, Limit: time.Minute, Timeout: time.Minute, Verbs: c.verbs}
 			answered := make(chan error, 1)
 			go func() {

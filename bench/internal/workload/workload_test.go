@@ -7,31 +7,32 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
-// pipe is one end of a connection in memory. Its fate function decides how
-// often a message arrives: 0 is lost, 2 is duplicated.
+// pipe is one end of a connection in memory. copiesOf decides how often a message
+// arrives: 0 times if it is lost, twice if it is duplicated.
 type pipe struct {
 	in       <-chan []byte
 	out      chan<- []byte
-	fate     func(k Kind, seq uint64) int
+	copiesOf func(k Kind, seq uint64) int
 	deadline time.Time
 	last     []byte
 	batches  int
 }
 
-func newPipe(fate func(Kind, uint64) int) (client, server *pipe) {
-	if fate == nil {
-		fate = func(Kind, uint64) int { return 1 }
+func newPipe(copiesOf func(Kind, uint64) int) (client, server *pipe) {
+	if copiesOf == nil {
+		copiesOf = func(Kind, uint64) int { return 1 }
 	}
 	up, down := make(chan []byte, 1<<16), make(chan []byte, 1<<16)
 	always := func(Kind, uint64) int { return 1 }
-	return &pipe{in: down, out: up, fate: fate}, &pipe{in: up, out: down, fate: always}
+	return &pipe{in: down, out: up, copiesOf: copiesOf}, &pipe{in: up, out: down, copiesOf: always}
 }
 
 func (p *pipe) Send(b []byte) error {
-	for range p.fate(Header(b)) {
+	for range p.copiesOf(Header(b)) {
 		p.out <- slices.Clone(b)
 	}
 	return nil
@@ -119,10 +120,10 @@ func bothSides(t *testing.T, serve func() (Report, error), linger func(stop *ato
 }
 
 // runBoth does a job on both ends of a pipe.
-func runBoth(t *testing.T, j Job, fate func(Kind, uint64) int, look ...func(server *pipe)) (client, server Report) {
+func runBoth(t *testing.T, j Job, copiesOf func(Kind, uint64) int, prepare ...func(server *pipe)) (client, server Report) {
 	t.Helper()
-	c, s := newPipe(fate)
-	for _, f := range look {
+	c, s := newPipe(copiesOf)
+	for _, f := range prepare {
 		f(s)
 	}
 	clientJob, serverJob := j, j
@@ -147,24 +148,26 @@ func TestRoundTripsAreAllMeasured(t *testing.T) {
 }
 
 func TestLostRoundTripsAreCountedAndNotSampled(t *testing.T) {
-	lose := func(k Kind, seq uint64) int {
-		if k == Data && (seq == 3 || seq == 900) {
-			return 0
+	synctest.Test(t, func(t *testing.T) { // no message is late in virtual time
+		lose := func(k Kind, seq uint64) int {
+			if k == Data && (seq == 3 || seq == 900) {
+				return 0
+			}
+			return 1
 		}
-		return 1
-	}
-	j := testJob(RTT)
-	client, _ := runBoth(t, j, lose)
-	if client.N != 998 || client.Lost != 2 {
-		t.Errorf("%d measured, %d lost; want 998 and 2", client.N, client.Lost)
-	}
-	if client.Latency.P999 >= j.Timeout/2 {
-		t.Errorf("a lost message is in the samples: %+v", client.Latency)
-	}
+		j := testJob(RTT)
+		client, _ := runBoth(t, j, lose)
+		if client.N != 998 || client.Lost != 2 {
+			t.Errorf("%d measured, %d lost; want 998 and 2", client.N, client.Lost)
+		}
+		if client.Latency.P999 >= j.Timeout {
+			t.Errorf("a lost message is in the samples: %+v", client.Latency)
+		}
+	})
 }
 
 func TestRateAccountsForLossesAndDuplicates(t *testing.T) {
-	fate := func(k Kind, seq uint64) int {
+	copiesOf := func(k Kind, seq uint64) int {
 		switch {
 		case k != Data:
 			return 1
@@ -178,7 +181,7 @@ func TestRateAccountsForLossesAndDuplicates(t *testing.T) {
 	for _, batch := range []int{1, 32} {
 		j := testJob(Rate)
 		j.Batch = batch
-		client, server := runBoth(t, j, fate)
+		client, server := runBoth(t, j, copiesOf)
 		if client.Sent != 1000 || server.N != 900 || server.Duplicates != 100 {
 			t.Errorf("batch %d: sent %d, different %d, duplicates %d; want 1000, 900, 100", batch, client.Sent, server.N, server.Duplicates)
 		}
@@ -219,33 +222,37 @@ func TestOneWayKeepsWithinItsWindow(t *testing.T) {
 }
 
 func TestOneWayEndsDespiteLosses(t *testing.T) {
-	lost := map[uint64]bool{0: true, 15: true, 16: true, 500: true, 999: true}
-	client, server := runBoth(t, testJob(OneWay), func(k Kind, seq uint64) int {
-		if k == Data && lost[seq] {
-			return 0
-		}
-		return 1
-	})
-	if client.Sent != 1000 || server.N != 1000-len(lost) || client.Stalls == 0 {
-		t.Errorf("client %+v, server %+v", client, server)
-	}
-}
-
-func TestLostControlMessagesAreSentAgain(t *testing.T) {
-	for _, b := range []Bench{RTT, Rate, OneWay} {
-		tries := map[Kind]int{}
-		client, server := runBoth(t, testJob(b), func(k Kind, _ uint64) int {
-			if k == Mark || k == End {
-				if tries[k]++; tries[k] <= 2 {
-					return 0
-				}
+	synctest.Test(t, func(t *testing.T) { // no message is late in virtual time
+		lost := map[uint64]bool{0: true, 15: true, 16: true, 500: true, 999: true}
+		client, server := runBoth(t, testJob(OneWay), func(k Kind, seq uint64) int {
+			if k == Data && lost[seq] {
+				return 0
 			}
 			return 1
 		})
-		if server.N != 1000 {
-			t.Errorf("%s: client %+v, server %+v", b, client, server)
+		if client.Sent != 1000 || server.N != 1000-len(lost) || client.Stalls == 0 {
+			t.Errorf("client %+v, server %+v", client, server)
 		}
-	}
+	})
+}
+
+func TestLostControlMessagesAreSentAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { // no message is late in virtual time
+		for _, b := range []Bench{RTT, Rate, OneWay} {
+			tries := map[Kind]int{}
+			client, server := runBoth(t, testJob(b), func(k Kind, _ uint64) int {
+				if k == Mark || k == End {
+					if tries[k]++; tries[k] <= 2 {
+						return 0
+					}
+				}
+				return 1
+			})
+			if server.N != 1000 {
+				t.Errorf("%s: client %+v, server %+v", b, client, server)
+			}
+		}
+	})
 }
 
 func TestImpossibleJobsAreRefused(t *testing.T) {
@@ -325,11 +332,11 @@ func TestPercentilesAreExact(t *testing.T) {
 func TestLedgerAgainstAMap(t *testing.T) {
 	const n = 200
 	r := rand.New(rand.NewPCG(3, 4))
-	book, model := newLedger(n), map[uint64]bool{}
+	ledger, model := newLedger(n), map[uint64]bool{}
 	duplicates, next := 0, uint64(0)
 	for range 1000 {
 		seq := r.Uint64N(n + 20)
-		book.note(seq)
+		ledger.note(seq)
 		if seq >= n {
 			continue
 		}
@@ -339,7 +346,7 @@ func TestLedgerAgainstAMap(t *testing.T) {
 		model[seq] = true
 		next = max(next, seq+1)
 	}
-	if got, want := fmt.Sprint(book.distinct, book.duplicates, book.next), fmt.Sprint(len(model), duplicates, next); got != want {
+	if got, want := fmt.Sprint(ledger.distinct, ledger.duplicates, ledger.next), fmt.Sprint(len(model), duplicates, next); got != want {
 		t.Errorf("distinct, duplicates, next: got %s, want %s", got, want)
 	}
 }
