@@ -15,13 +15,13 @@ import (
 	"github.com/unet-go/unet/internal/netlab"
 )
 
-// on is package net on a host of the test.
-type on struct {
+// kernelNetwork is package net on a host of the test.
+type kernelNetwork struct {
 	unet.Network
 	host *netlab.Host
 }
 
-func (o on) ListenPacket(_ context.Context, _, _ string) (net.PacketConn, error) {
+func (o kernelNetwork) ListenPacket(_ context.Context, _, _ string) (net.PacketConn, error) {
 	return o.host.ListenUDP(netip.AddrPortFrom(o.host.Addr.Addr(), 0).String())
 }
 
@@ -46,7 +46,7 @@ func serveAt(t *testing.T, network unet.Network, join func() (net.PacketConn, er
 func TestFind(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	group := netip.MustParseAddrPort("239.1.2.3:5000")
-	host, kernel := lab.Host(t, pair.A), on{host: pair.B}
+	host, kernel := lab.Host(t, pair.A), kernelNetwork{host: pair.B}
 	serveAt(t, host, func() (net.PacketConn, error) { return join(host, group) }, "on unet")
 	serveAt(t, kernel, func() (c net.PacketConn, err error) {
 		err = pair.B.Do(func() error {

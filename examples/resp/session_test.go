@@ -188,7 +188,7 @@ func TestFlush(t *testing.T) {
 }
 
 // The memory of a large reply or request is freed.
-func TestLargeIsLetGo(t *testing.T) {
+func TestMemoryOfLargeRequestsIsFreed(t *testing.T) {
 	large := strings.Repeat("x", 1<<20)
 	p := &peer{parts: []string{encode("set", "k", large) + encode("get", "k") + encode("ping")}}
 	c := newSession(newServer(nil), p)

@@ -61,16 +61,16 @@ func openRDMA(ctx context.Context, at *netlab.Host, ifname string) (c *verbs.Con
 	return c, func() { c.Close(); h.Close(); m.Close() }, nil
 }
 
-// world is a server and the host of its clients, on the two ends of a cable.
-type world struct {
+// testServer is a server and the host of its clients, on the two ends of a cable.
+type testServer struct {
 	*netlab.Pair
 	server *Server
 	rdma   *verbs.Context // of the clients
 }
 
-func newWorld(t *testing.T, cfg Config) *world {
+func newTestServer(t *testing.T, cfg Config) *testServer {
 	t.Helper()
-	w := &world{Pair: netlab.RequirePair(t, netlab.Config{})}
+	w := &testServer{Pair: netlab.RequirePair(t, netlab.Config{})}
 	c, closeServer, err := openRDMA(t.Context(), w.A, w.A.Interface)
 	must(t, err)
 	t.Cleanup(closeServer)
@@ -96,7 +96,7 @@ func newWorld(t *testing.T, cfg Config) *world {
 	return w
 }
 
-func (w *world) dial(t *testing.T) *Client {
+func (w *testServer) dial(t *testing.T) *Client {
 	t.Helper()
 	k, err := Dial(t.Context(), w.rdma, w.server.Addr())
 	must(t, err)
@@ -112,7 +112,7 @@ func expect(t *testing.T, get func(string, []byte) ([]byte, error), key, want st
 }
 
 func TestStore(t *testing.T) {
-	w := newWorld(t, Config{Slots: 12, SlotSize: 64})
+	w := newTestServer(t, Config{Slots: 12, SlotSize: 64})
 	a, b := w.dial(t), w.dial(t)
 	if _, err := a.Get("x", nil); err != ErrNotFound {
 		t.Errorf("an empty table: %v", err)
@@ -161,7 +161,7 @@ func TestStore(t *testing.T) {
 
 // A slot that is half written is read again until it is whole.
 func TestTornReadIsRepeated(t *testing.T) {
-	w := newWorld(t, Config{})
+	w := newTestServer(t, Config{})
 	k := w.dial(t)
 	must(t, k.Put("x", []byte("old")))
 	table := &w.server.table
@@ -194,8 +194,8 @@ func TestTornReadIsRepeated(t *testing.T) {
 
 // parse refuses every copy in which some words are of another version. The checksum finds those
 // between equal version words.
-func TestParseFindsForeignWords(t *testing.T) {
-	w := newWorld(t, Config{SlotSize: 128})
+func TestParseRefusesMixedVersions(t *testing.T) {
+	w := newTestServer(t, Config{SlotSize: 128})
 	table := &w.server.table
 	images := [2][]byte{}
 	for i := range images {
@@ -228,9 +228,9 @@ func TestParseFindsForeignWords(t *testing.T) {
 
 // Readers read entries of several packets while a writer changes them: every value that they get
 // was written as a whole, and READs were torn and repeated.
-func TestReadersMeetAWriter(t *testing.T) {
+func TestReadsDuringWrites(t *testing.T) {
 	const size = 16 << 10
-	w := newWorld(t, Config{Slots: 16, SlotSize: size})
+	w := newTestServer(t, Config{Slots: 16, SlotSize: size})
 	writer := w.dial(t)
 	value := func(i int) []byte { return bytes.Repeat([]byte{byte(i)}, size/2+i%100*60) }
 	must(t, writer.Put("x", value(0)))
@@ -364,7 +364,7 @@ func TestClientIsKilled(t *testing.T) {
 
 // A client that violates the protocol gets an answer or is dropped. Other clients are not affected.
 func TestHostileClient(t *testing.T) {
-	w := newWorld(t, Config{Slots: 16, SlotSize: 64})
+	w := newTestServer(t, Config{Slots: 16, SlotSize: 64})
 	good := w.dial(t)
 	must(t, good.Put("x", []byte("y")))
 	for name, request := range map[string][]byte{
