@@ -3,7 +3,6 @@
 package unetd
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -13,42 +12,53 @@ import (
 	"time"
 )
 
+// built are the commands that were built, in a folder of this process.
 var built struct {
-	sync.Once
-	dir string
-	err error
+	sync.Mutex
+	dir      string
+	commands map[string]error // by name
 }
 
-// Command is the path of one of the project's commands, built once, with the
+// Command is the path of unetd or of an example. It is built when it is first asked for, with the
 // race detector if the test has it.
 func Command(t testing.TB, name string) string {
 	t.Helper()
-	built.Do(func() {
-		if built.dir, built.err = os.MkdirTemp("", "unet-test-"); built.err != nil {
-			return
+	built.Lock()
+	defer built.Unlock()
+	if built.dir == "" {
+		dir, err := os.MkdirTemp("", "unet-test-")
+		if err != nil {
+			t.Fatal(err)
 		}
-		if built.err = buildInto(built.dir); built.err == nil {
-			built.err = os.Chmod(built.dir, 0o755) // the commands run as other users than root
+		built.dir, built.commands = dir, make(map[string]error)
+		if err := os.Chmod(dir, 0o755); err != nil { // the commands run as other users than root
+			t.Fatal(err)
 		}
-	})
-	if built.err != nil {
-		t.Fatal(built.err)
+	}
+	err, ok := built.commands[name]
+	if !ok {
+		err = build(name, built.dir)
+		built.commands[name] = err
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 	return filepath.Join(built.dir, name)
 }
 
-// buildInto builds unetd, and the examples, which are a module of their own.
-func buildInto(dir string) error {
+// build builds a command into a folder. The examples are a module of their own.
+func build(name, dir string) error {
 	gomod, err := exec.Command("go", "env", "GOMOD").Output()
 	if err != nil {
 		return fmt.Errorf("go env GOMOD: %w", err)
 	}
-	root := filepath.Dir(string(gomod))
-	for module, packages := range map[string]string{root: "./cmd/unetd", filepath.Join(root, "examples"): "./..."} {
-		args := append([]string{"build", "-C", module, "-o", dir + "/"}, buildFlags...)
-		if out, err := exec.Command("go", append(args, packages)...).CombinedOutput(); err != nil {
-			return fmt.Errorf("go build: %w\n%s", err, out)
-		}
+	module, path := filepath.Dir(string(gomod)), "./cmd/unetd"
+	if name != "unetd" {
+		module, path = filepath.Join(module, "examples"), "./"+name
+	}
+	args := append([]string{"build", "-C", module, "-o", dir + "/"}, buildFlags...)
+	if out, err := exec.Command("go", append(args, path)...).CombinedOutput(); err != nil {
+		return fmt.Errorf("go build: %w\n%s", err, out)
 	}
 	return nil
 }
@@ -70,10 +80,12 @@ func Must(t testing.TB, err error) {
 
 // Clean removes what [Command] has built. TestMain calls it at the end.
 func Clean() error {
+	built.Lock()
+	defer built.Unlock()
 	if built.dir == "" {
 		return nil
 	}
-	return errors.Join(built.err, os.RemoveAll(built.dir))
+	return os.RemoveAll(built.dir)
 }
 
 // toolsVariable, set to 1, turns the skips of a machine without a tool into failures.
