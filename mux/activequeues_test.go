@@ -88,7 +88,7 @@ func TestNativeModeRefused(t *testing.T) {
 }
 
 // An endpoint on a queue has copies and says why.
-func TestQueueSaysWhyItCopies(t *testing.T) {
+func TestGrantHasReasonForCopyMode(t *testing.T) {
 	t.Parallel()
 	for mode, why := range map[mux.Mode]string{mux.ModeTCX: "tcx mode has no zero copy", mux.ModeNative: "driver veth has no zero copy"} {
 		l := openLab(t, mode)

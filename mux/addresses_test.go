@@ -93,7 +93,7 @@ func (l *lab) wantSuspended(tags ...endpoint.Tag) {
 
 // The host loses an address, and another host takes it. Then the endpoint cannot send from it or
 // receive, no other endpoint gets its tags, and all is as before when the address is back.
-func TestTagsOfALostAddress(t *testing.T) {
+func TestTagsOfRemovedAddressAreSuspended(t *testing.T) {
 	for _, c := range []struct{ addr, prefix, other string }{
 		{"10.0.0.3", "10.0.0.3/24", "10.0.0.2:9000"},
 		{"fd00::3", "fd00::3/64", "[fd00::2]:9000"},
@@ -171,7 +171,7 @@ func TestTagsOfALostAddress(t *testing.T) {
 
 // Suspended tags stay suspended when the mux's process dies. The next process finds changes of
 // addresses since then, and the ports stay reserved until the address is back.
-func TestLostAddressWithoutAMux(t *testing.T) {
+func TestAddressRemovedWhileNoProcessServes(t *testing.T) {
 	t.Parallel()
 	l := newPinLab(t)
 	addrOn(t, l.A, l.A.Interface, "10.0.0.3/24")
@@ -231,7 +231,7 @@ func TestLostAddressWithoutAMux(t *testing.T) {
 
 // The host takes an address that an endpoint owns, on any interface: the endpoint ends with
 // the reason, and the host's service is reached at the address.
-func TestHostTakesAnOwnedAddress(t *testing.T) {
+func TestEndpointEndsWhenHostTakesItsAddress(t *testing.T) {
 	l := openLab6(t)
 	for _, c := range []struct{ addr, prefix, iface string }{
 		{"10.0.0.77", "10.0.0.77/24", l.A.Interface},
@@ -258,7 +258,7 @@ func TestHostTakesAnOwnedAddress(t *testing.T) {
 }
 
 // The host takes an address during a claim of it, after the claim has read the host's addresses.
-func TestHostTakesAnAddressThatIsBeingClaimed(t *testing.T) {
+func TestHostTakesAddressDuringClaim(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
 	for _, how := range []string{"claim", "open"} {
@@ -345,7 +345,7 @@ func TestClaimsWhileAddressesChange(t *testing.T) {
 }
 
 // The identity of a new endpoint has the uplink's present address.
-func TestIdentityFollowsTheAddress(t *testing.T) {
+func TestIdentityHasPresentAddress(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
 	takeFrom(t, l.A, l.A.Interface, "10.0.0.1/24")

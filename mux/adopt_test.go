@@ -80,7 +80,7 @@ func (l *lab) echo(b *net.UDPConn, a *app, text string) {
 
 // Traffic goes on without loss while the mux's process is killed several times and another takes
 // over.
-func TestTakenOverUnderTraffic(t *testing.T) {
+func TestTakeoverLosesNoFrames(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []mux.Mode{mux.ModeTCX, mux.ModeGeneric, mux.ModeNative} {
 		t.Run(mode.String(), func(t *testing.T) {
@@ -141,7 +141,7 @@ func TestTakenOverUnderTraffic(t *testing.T) {
 }
 
 // Presenting the socket gives the endpoint with all that it had; no other socket or user gets it.
-func TestPresent(t *testing.T) {
+func TestPresentedSocketGetsItsEndpoint(t *testing.T) {
 	t.Parallel()
 	l := newPinLab(t)
 	c := l.serve(order{})
@@ -221,7 +221,7 @@ func TestPresent(t *testing.T) {
 }
 
 // An endpoint that is not presented is reclaimed, though its process lives.
-func TestReclaimedAfterGrace(t *testing.T) {
+func TestEndpointIsReclaimedAfterGracePeriod(t *testing.T) {
 	t.Parallel()
 	l := newPinLab(t)
 	c := l.serve(order{})
@@ -249,7 +249,7 @@ func TestReclaimedAfterGrace(t *testing.T) {
 }
 
 // The next process reclaims at once the endpoints whose processes died while none served the mux.
-func TestDeadAreNotTakenOver(t *testing.T) {
+func TestEndpointsOfDeadProcessesAreReclaimed(t *testing.T) {
 	t.Parallel()
 	l := newPinLab(t)
 	c := l.serve(order{})
@@ -290,7 +290,7 @@ func takenOver(t *testing.T) (*pinLab, *child, *app) {
 }
 
 // An endpoint whose process dies before it is presented is reclaimed before the grace period ends.
-func TestDeadWhileWaiting(t *testing.T) {
+func TestEndpointIsReclaimedWhenItsProcessDies(t *testing.T) {
 	t.Parallel()
 	l, _, a := takenOver(t)
 	if n := len(l.mux.Endpoints()); n != 1 {
@@ -302,7 +302,7 @@ func TestDeadWhileWaiting(t *testing.T) {
 
 // A claimed port that another program has bound while no process served the mux is logged, and the
 // tag stays.
-func TestTakenPort(t *testing.T) {
+func TestClaimedPortBoundByProgramIsLogged(t *testing.T) {
 	t.Parallel()
 	l := newPinLab(t)
 	c := l.serve(order{})
@@ -321,7 +321,7 @@ func TestTakenPort(t *testing.T) {
 
 // If the fill ring of a presented socket cannot be mapped, the endpoint stays its earlier owner's, and
 // another attempt can succeed.
-func TestPresentWithoutFillRing(t *testing.T) {
+func TestPresentFailsWithoutFillRing(t *testing.T) {
 	t.Parallel()
 	l, c, a := takenOver(t)
 	l.mux.SetFillSize(a.grant.ID, 1<<20)
@@ -342,7 +342,7 @@ func TestPresentWithoutFillRing(t *testing.T) {
 }
 
 // An endpoint that is reclaimed was not leased, and cannot be presented any more.
-func TestReclaimedIsNotLeased(t *testing.T) {
+func TestReclaimedEndpointCannotBePresented(t *testing.T) {
 	t.Parallel()
 	l, _, a := takenOver(t)
 	if info := l.mux.Reclaim(a.grant.ID); info.Leased {

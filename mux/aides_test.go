@@ -33,7 +33,7 @@ import (
 
 // The muxes of a machine share one unet_note_vlan, which stays when the mux that has attached it is
 // closed.
-func TestMuxesShareTheNote(t *testing.T) {
+func TestMuxesShareVLANNoteProgram(t *testing.T) {
 	t.Parallel()
 	note := func(l *pinLab) link.ID {
 		t.Helper()
@@ -71,7 +71,7 @@ func TestMuxesShareTheNote(t *testing.T) {
 }
 
 // A cutter that a process has left behind is replaced; another device of that name is not touched.
-func TestCutterIsThereAlready(t *testing.T) {
+func TestLeftoverCutterIsReplaced(t *testing.T) {
 	t.Parallel()
 	for _, ours := range []bool{true, false} {
 		t.Run(fmt.Sprint("ours ", ours), func(t *testing.T) {
@@ -140,7 +140,7 @@ func segment(dst, src [6]byte, from, to string, payload string) []byte {
 
 // The peer decides the number of parts of a super-frame. One with too many is dropped and counted;
 // one of short segments, as a peer sends that has got no MSS, is segmented.
-func TestSuperFrameOfManyParts(t *testing.T) {
+func TestSuperFrameWithTooManyPartsIsDropped(t *testing.T) {
 	t.Parallel()
 	inSKBModes(t, func(t *testing.T, mode mux.Mode) {
 		l := openLab(t, mode)
@@ -168,7 +168,7 @@ func TestSuperFrameOfManyParts(t *testing.T) {
 
 // A super-frame with the mark of a port is not segmented if the mark comes from the wire. One to
 // another host whose MAC address begins like a mark is passed.
-func TestForgedMark(t *testing.T) {
+func TestForgedMarkOfPartsIsDropped(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeGeneric)
 	a := l.openFor(mux.Terms{}, endpoint.Request{Tags: []endpoint.Tag{tcpTag("10.0.0.1:7000")}})
@@ -193,7 +193,7 @@ func TestForgedMark(t *testing.T) {
 
 // A super-frame of a guest has the length of its parts, and not their number (gso_segs is 0). It is
 // segmented by its size.
-func TestSuperFrameOfAGuest(t *testing.T) {
+func TestSuperFrameWithoutNumberOfParts(t *testing.T) {
 	t.Parallel()
 	inSKBModes(t, func(t *testing.T, mode mux.Mode) {
 		if f, err := os.OpenFile("/dev/net/tun", os.O_RDWR, 0); err != nil {
@@ -228,7 +228,7 @@ func TestSuperFrameOfAGuest(t *testing.T) {
 // The number of parts on the way to one owner is limited, apart from those of others. Parts that
 // never come out of the cutter count only for a time. (In tcx mode a super-frame is counted when the
 // cutter receives it, so not while that is down.)
-func TestCutterIsBusy(t *testing.T) {
+func TestPartsOnTheWayAreLimitedByOwner(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeGeneric)
 	a := l.openFor(mux.Terms{}, endpoint.Request{Tags: []endpoint.Tag{udpTag("10.0.0.1:7000")}})
@@ -268,7 +268,7 @@ func TestCutterIsBusy(t *testing.T) {
 }
 
 // In generic mode Open turns receive VLAN offload off, and Close turns it on again.
-func TestVLANOffload(t *testing.T) {
+func TestOpenTurnsVLANOffloadOff(t *testing.T) {
 	t.Parallel()
 	p := netlab.RequirePair(t, netlab.Config{})
 	for _, before := range []bool{true, false} {
@@ -391,7 +391,7 @@ func (s *sniff) vlanOf(payload string) uint16 {
 
 // A frame of a VLAN never goes to an endpoint, with its tag in the frame or in the skb: it goes to the
 // kernel, with its tag.
-func TestFramesOfAVLAN(t *testing.T) {
+func TestVLANFramesGoToKernel(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		mode   mux.Mode
@@ -490,7 +490,7 @@ func droppedBy(t *testing.T, h *netlab.Host, device string) (n uint64) {
 }
 
 // Frames dropped by a full backlog of the kernel are counted, in total and by endpoint.
-func TestFullBacklogIsCounted(t *testing.T) {
+func TestFramesDroppedByFullBacklogAreCounted(t *testing.T) {
 	text, err := os.ReadFile("/proc/sys/net/core/netdev_max_backlog")
 	must(t, err)
 	backlog, err := strconv.Atoi(strings.TrimSpace(string(text)))

@@ -103,7 +103,7 @@ func parallel(f func(i int)) {
 
 // Every frame that the devices and sockets of a mux have seen is in exactly one counter of each stage: with
 // floods from several processors, full rings, super-frames, forged frames, and traffic of the same host.
-func TestCountersBalance(t *testing.T) {
+func TestCountersMatchDeviceStatistics(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []mux.Mode{mux.ModeTCX, mux.ModeGeneric, mux.ModeNative} {
 		t.Run(mode.String(), func(t *testing.T) {
@@ -177,7 +177,7 @@ func TestCountersBalance(t *testing.T) {
 }
 
 // A frame that another program puts into a port was not redirected by the mux. The counters show it.
-func TestCountersThatDoNotAddUp(t *testing.T) {
+func TestCountersShowFramesOfOtherPrograms(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeTCX)
 	a := l.open(udpTag("10.0.0.1:7000"))
@@ -238,7 +238,7 @@ func (s *sender) segment(t *testing.T, size int) {
 
 // The counters add up also when processes die under load, while frames are on their way to a port that the kernel
 // removes.
-func TestCountersBalanceAfterDeaths(t *testing.T) {
+func TestCountersAddUpAfterDeathsUnderLoad(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []mux.Mode{mux.ModeTCX, mux.ModeGeneric, mux.ModeNative} {
 		t.Run(mode.String(), func(t *testing.T) {

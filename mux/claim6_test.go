@@ -238,7 +238,7 @@ func addressFlags(t *testing.T, h *netlab.Host, addr string) (flags int) {
 
 // The IPv6 addresses of the uplink on which ports can be claimed, and the one that a wildcard stands
 // for.
-func TestIPv6AddressesOfTheUplink(t *testing.T) {
+func TestClaimsOnIPv6AddressesOfUplink(t *testing.T) {
 	l := openLab6(t)
 	a := l.open()
 	wildcard := func(want string) {
@@ -318,7 +318,7 @@ func TestIPv6AddressesOfTheUplink(t *testing.T) {
 }
 
 // No ports can be claimed on a tentative, duplicate or temporary address.
-func TestIPv6AddressesInDoubt(t *testing.T) {
+func TestClaimsOnTentativeAndTemporaryAddressesAreRefused(t *testing.T) {
 	l := openLab6(t)
 	a := l.open()
 	// A duplicate: host B has it. A hundred probes leave time to look.
@@ -367,7 +367,7 @@ func TestIPv6AddressesInDoubt(t *testing.T) {
 }
 
 // Owned IPv6 addresses that cannot be claimed.
-func TestOwnedIPv6Addresses(t *testing.T) {
+func TestClaimsOfOwnedIPv6Addresses(t *testing.T) {
 	l := openLab6(t)
 	a, b := l.open(), l.open()
 	hw := parseMAC("02:00:00:00:00:77")
@@ -433,7 +433,7 @@ func TestOwnedIPv6Addresses(t *testing.T) {
 }
 
 // While an owned IPv6 address is held, the uplink receives solicitations for it.
-func TestSolicitedNodeGroups(t *testing.T) {
+func TestUplinkJoinsSolicitedNodeGroups(t *testing.T) {
 	l := openLab6(t)
 	group := func(last string) bool {
 		return strings.Contains(netFile(t, l.A, "igmp6"), "ff0200000000000000000001ff"+last)
@@ -459,7 +459,7 @@ func TestSolicitedNodeGroups(t *testing.T) {
 
 // Packets of another host's kernel to a claimed port arrive at its owner, for a single port or a
 // block, on a shared or an owned address, and nowhere else.
-func TestClaimedPortsGetTheirFrames(t *testing.T) {
+func TestFramesToClaimedPortsReachOwner(t *testing.T) {
 	l := openLab6(t)
 	setNeighbour(t, l.B, "10.0.0.77", l.A.LinkAddr)
 	setNeighbour(t, l.B, "fd00::77", l.A.LinkAddr)
@@ -529,7 +529,7 @@ func datagram6(dst, src [6]byte, from, to string, payload string) []byte {
 
 // ICMP errors and TCP resets of the other host for packets from a port of a block arrive at the
 // block's owner.
-func TestErrorsReachTheOwnerOfTheBlock(t *testing.T) {
+func TestErrorsForPortsOfBlockReachOwner(t *testing.T) {
 	l := openLab6(t)
 	a := l.open(udpBlock("10.0.0.1:40000"), udpBlock("[fd00::1]:40000"), tcpBlock("10.0.0.1:40000"))
 	b := l.open(udpBlock("10.0.0.1:40064"), udpBlock("[fd00::1]:40064"), udpTag("10.0.0.1:9"))
@@ -557,7 +557,7 @@ func TestErrorsReachTheOwnerOfTheBlock(t *testing.T) {
 
 // Solicitations for an owned IPv6 address arrive at its owner, which answers; those for the shared
 // address go to the kernel.
-func TestSolicitationsReachTheOwner(t *testing.T) {
+func TestSolicitationsForOwnedAddressReachOwner(t *testing.T) {
 	l := openLab6(t)
 	a := l.open(addrTag("fd00::77"))
 	fd := program{network: "udp6", at: "[fd00::2]:9000"}.keep(t, l.B)

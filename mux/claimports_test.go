@@ -53,7 +53,7 @@ var sharedTags = []endpoint.Tag{
 
 // No program of the kernel's network stack can bind a claimed port, with any options. It can bind all
 // others, and that port after it was given back.
-func TestKernelLeavesClaimedPortsAlone(t *testing.T) {
+func TestProgramsCannotBindClaimedPorts(t *testing.T) {
 	l := openLab6(t)
 	a := l.open()
 	for _, tag := range sharedTags {
@@ -87,7 +87,7 @@ func TestKernelLeavesClaimedPortsAlone(t *testing.T) {
 }
 
 // A port that a program has cannot be claimed, nor a block with such a port. A refusal has no effect.
-func TestPortsOfTheKernelAreNotClaimed(t *testing.T) {
+func TestClaimOfBoundPortIsRefused(t *testing.T) {
 	l := openLab6(t)
 	a := l.open()
 	for _, tag := range sharedTags {
@@ -112,7 +112,7 @@ func TestPortsOfTheKernelAreNotClaimed(t *testing.T) {
 }
 
 // The same port of another protocol, family or address is a tag of its own.
-func TestPortsAreNotConfused(t *testing.T) {
+func TestSamePortOfOtherProtocolIsOtherTag(t *testing.T) {
 	l := openLab6(t)
 	onDevice(t, l.A, l.A.Interface, addAddress("10.0.0.9/24"))
 	tags := append(sharedTags, udpTag("10.0.0.9:7000"), tcpBlock("10.0.0.9:40000"))
@@ -127,7 +127,7 @@ func TestPortsAreNotConfused(t *testing.T) {
 }
 
 // A port of a TCP connection of the kernel is refused, also without a listener and in TIME-WAIT.
-func TestPortsOfConnections(t *testing.T) {
+func TestClaimOfPortOfConnectionIsRefused(t *testing.T) {
 	l := openLab6(t)
 	a := l.open()
 	for _, hosts := range [][2]string{{"10.0.0.1", "10.0.0.2"}, {"[fd00::1]", "[fd00::2]"}} {
@@ -172,7 +172,7 @@ func TestPortsOfConnections(t *testing.T) {
 }
 
 // The kernel chooses no claimed port for its own connections, in any way of choosing.
-func TestConnectionsGetOtherPorts(t *testing.T) {
+func TestKernelChoosesNoClaimedPort(t *testing.T) {
 	l := openLab6(t)
 	// Sometimes the kernel leaves out one port of a range with an odd number of ports.
 	sysctl(t, l.A, "ipv4/ip_local_port_range", "40000 40065")
@@ -203,7 +203,7 @@ func TestConnectionsGetOtherPorts(t *testing.T) {
 }
 
 // The kernel chooses the port of a wildcard.
-func TestAnyPort(t *testing.T) {
+func TestClaimOfAnyPort(t *testing.T) {
 	l := openLab6(t)
 	sysctl(t, l.A, "ipv4/ip_local_port_range", "40000 40001")
 	a := l.open()
@@ -236,7 +236,7 @@ func TestAnyPort(t *testing.T) {
 }
 
 // A port belongs to one endpoint and one tag, alone or in a block.
-func TestBlocksDoNotOverlap(t *testing.T) {
+func TestPortBelongsToOneTag(t *testing.T) {
 	l := openLab6(t)
 	owned, owned6 := addrTag("10.0.0.77"), addrTag("fd00::77")
 	a := l.open(owned, owned6)
@@ -305,7 +305,7 @@ func TestBlocksDoNotOverlap(t *testing.T) {
 }
 
 // A chosen block is free in the mux and in the kernel, and has no port excluded from automatic choice.
-func TestAnyBlock(t *testing.T) {
+func TestClaimOfAnyBlock(t *testing.T) {
 	l := openLab6(t)
 	a := l.open()
 	const free, unfree = 50048, 50112
@@ -346,7 +346,7 @@ func TestAnyBlock(t *testing.T) {
 
 // Part of the ports from 32768 on is left to the kernel's programs: when endpoints have many ports of
 // a protocol, blocks of it are chosen below.
-func TestAnyBlockLeavesPortsToTheKernel(t *testing.T) {
+func TestAnyBlockIsBelow32768WhenManyPortsAreHeld(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
 	a := l.open(tcpTag("10.0.0.1:7000"))
@@ -368,7 +368,7 @@ func TestAnyBlockLeavesPortsToTheKernel(t *testing.T) {
 }
 
 // All ports of an owned address can be claimed: 512 blocks from 32768 on, in random order.
-func TestAnyBlockOfAnOwnedAddress(t *testing.T) {
+func TestClaimsOfAllBlocksOfOwnedAddress(t *testing.T) {
 	l := openLab6(t)
 	a := l.open(addrTag("fd00::77"))
 	seen := map[uint16]bool{}
@@ -403,7 +403,7 @@ func TestAnyBlockOfAnOwnedAddress(t *testing.T) {
 
 // The ports of a mux whose process died are reserved again, except those that a program has bound
 // since; all claims stay.
-func TestReadmit(t *testing.T) {
+func TestReadmitReservesPortsAgain(t *testing.T) {
 	l := openLab6(t)
 	tags := []endpoint.Tag{
 		udpTag("10.0.0.77:9"), addrTag("10.0.0.77"), tcpBlock("[fd00::77]:40000"), addrTag("fd00::77"), endpoint.MessageTag(7),
@@ -454,7 +454,7 @@ func TestReadmit(t *testing.T) {
 }
 
 // Reserved ports leave descriptors for other uses.
-func TestDescriptorsForPorts(t *testing.T) {
+func TestReservedPortsLeaveDescriptors(t *testing.T) {
 	l := openLab6(t)
 	a := l.open()
 	var usual unix.Rlimit
@@ -499,7 +499,7 @@ func TestDescriptorsForPorts(t *testing.T) {
 
 // A search for a block on a host where each block has a port in use does not block other claims, and
 // ends with its lease.
-func TestSearchForABlock(t *testing.T) {
+func TestSearchForBlockDoesNotDelayOtherClaims(t *testing.T) {
 	l := openLab6(t)
 	for first := 32768; first < 65536; first += 64 {
 		program{network: "udp4", at: fmt.Sprintf("0.0.0.0:%d", first+63)}.keep(t, l.A)

@@ -135,7 +135,7 @@ func TestClaims(t *testing.T) {
 }
 
 // A request gets all of its tags or none, in any order.
-func TestClaimsOfARequest(t *testing.T) {
+func TestRequestGetsAllTagsOrNone(t *testing.T) {
 	l := openLab(t, mux.ModeAuto)
 	want := []endpoint.Tag{udpTag("10.0.0.77:9"), endpoint.MessageTag(7), addrTag("10.0.0.77"), udpTag("10.0.0.1:7000")}
 	if a := l.open(want...); !slices.Equal(a.grant.Tags, want) {
@@ -152,7 +152,7 @@ func TestClaimsOfARequest(t *testing.T) {
 }
 
 // A wildcard stands for an address that the uplink has at the time of the claim.
-func TestUplinkWithoutAddress(t *testing.T) {
+func TestClaimOfWildcardWithoutAddressIsRefused(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
 	must(t, l.A.Do(func() error {
@@ -532,7 +532,7 @@ func (o *owners) user(h *netlab.Host, rng *rand.Rand) error {
 
 // Endpoints and programs of the kernel's stack claim and bind the same ports at the same time: each
 // port has one owner at any time, and at the end nothing is left.
-func TestRacingClaims(t *testing.T) {
+func TestConcurrentClaimsOfSamePorts(t *testing.T) {
 	warm(t)
 	l := openLab6(t)
 	before := look(t, l.A)
@@ -560,7 +560,7 @@ func TestRacingClaims(t *testing.T) {
 }
 
 // A lease that is closed during a claim keeps nothing.
-func TestClaimsOfAClosingLease(t *testing.T) {
+func TestClaimsDuringCloseOfLease(t *testing.T) {
 	warm(t)
 	l := openLab6(t)
 	before := look(t, l.A)

@@ -90,7 +90,7 @@ func (f family) wants(a *app, payload string) {
 
 // What is sent to a group reaches every endpoint that holds its tag, and the programs on kernel sockets
 // that have joined it, in every direction: from the wire, from the kernel of the same host, from an endpoint.
-func TestGroups(t *testing.T) {
+func TestDatagramsToGroupReachAllMembers(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []mux.Mode{mux.ModeTCX, mux.ModeGeneric, mux.ModeNative} {
 		for _, f := range families {
@@ -250,7 +250,7 @@ func TestGroupsAreTakenOver(t *testing.T) {
 }
 
 // What cannot be claimed is refused with the reason.
-func TestRefusedGroups(t *testing.T) {
+func TestRefusedClaimsOfGroups(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
 	a := l.open(udpTag("239.1.2.3:5000"))
@@ -295,7 +295,7 @@ func TestGroupLimit(t *testing.T) {
 }
 
 // Broadcasts reach the endpoints that hold udp:255.255.255.255:PORT, which may also send from that port.
-func TestBroadcast(t *testing.T) {
+func TestBroadcastsReachHoldersOfTag(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
 	tag := udpTag("255.255.255.255:7000")

@@ -42,7 +42,7 @@ func (a *app) producer(change func(uint32) uint32) (before uint32) {
 
 // An endpoint with more entries on its fill ring than its size is revoked at the next frame, before
 // the kernel reads an entry, and no other endpoint is.
-func TestRunawayFillRing(t *testing.T) {
+func TestOverfullFillRingIsRevokedAtNextFrame(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []mux.Mode{mux.ModeTCX, mux.ModeGeneric, mux.ModeNative} {
 		t.Run(mode.String(), func(t *testing.T) {
@@ -84,7 +84,7 @@ func TestRunawayFillRing(t *testing.T) {
 
 // An endpoint whose fill ring has too many entries, or entries that are not frames, is revoked before
 // a frame comes for it, and the others are not.
-func TestFillRingsAreGuarded(t *testing.T) {
+func TestInvalidFillRingIsRevokedWithoutFrame(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(*app){
 		"far ahead": func(a *app) { a.runAway(1_000_000) },
@@ -105,7 +105,7 @@ func TestFillRingsAreGuarded(t *testing.T) {
 }
 
 // The fill ring of a presented endpoint is checked too.
-func TestFillRingOfAPresentedEndpoint(t *testing.T) {
+func TestFillRingOfPresentedEndpointIsChecked(t *testing.T) {
 	t.Parallel()
 	l := newPinLab(t)
 	c := l.serve(order{})
@@ -122,7 +122,7 @@ func TestFillRingOfAPresentedEndpoint(t *testing.T) {
 
 // If fill rings cannot be checked on the kernel, only trusted owners get ports, unless
 // UncheckedFillRings is set.
-func TestFillRingsThatAreNotShown(t *testing.T) {
+func TestPortsWithoutFillRingChecksAreForTrustedOwners(t *testing.T) {
 	defer mux.HideFillRings()()
 	untrusted := func(l *lab) error {
 		g, lease, err := l.openAs(me, mux.Terms{}, endpoint.Request{Geometry: small})

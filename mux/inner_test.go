@@ -29,7 +29,7 @@ import (
 )
 
 // Valid and invalid lists of ports.
-func FuzzKeptPorts(f *testing.F) {
+func FuzzReservedPorts(f *testing.F) {
 	for _, s := range []string{"", "8080", "80,8080-8090,65535", "0-65535", "1-", "-", "70000", "9-8", ",,", "1-2-3", " 1"} {
 		f.Add(s)
 	}
@@ -41,7 +41,7 @@ func FuzzKeptPorts(f *testing.F) {
 	})
 }
 
-func TestKeptPorts(t *testing.T) {
+func TestBlocksOfReservedPorts(t *testing.T) {
 	var k keptPorts
 	if err := k.addList("63,128-129,65535"); err != nil {
 		t.Fatal(err)
@@ -54,7 +54,7 @@ func TestKeptPorts(t *testing.T) {
 }
 
 // fillFields are the fields that the program uses, and missing fields of a kernel are found.
-func TestFillFields(t *testing.T) {
+func TestFillFieldsMatchBPFProgram(t *testing.T) {
 	source, err := os.ReadFile("../bpf/src/fill.h")
 	if err != nil {
 		t.Fatal(err)
@@ -162,7 +162,7 @@ func FuzzConnections(f *testing.F) {
 
 // The answer to any segment goes to its sender, and a RST has none (RFC 9293, section 3.10.7.1). An
 // independent decoder agrees.
-func FuzzAnswers(f *testing.F) {
+func FuzzAnswerToSegment(f *testing.F) {
 	segment := func(s layers.TCP, payload string) []byte {
 		ip := &layers.IPv4{Version: 4, TTL: 64, Protocol: layers.IPProtocolTCP, SrcIP: []byte{10, 0, 0, 2}, DstIP: []byte{10, 0, 0, 77}}
 		s.SrcPort, s.DstPort = 1, 2
@@ -245,7 +245,7 @@ func TestXDPFeatures(t *testing.T) {
 }
 
 // If the mux's own process may not bind a port, the error names unetd.
-func TestMuxMayNotBind(t *testing.T) {
+func TestErrorOfForbiddenBindNamesCapability(t *testing.T) {
 	bind := os.NewSyscallError("bind", unix.EACCES)
 	if err := notReserved(endpoint.MessageTag(1), 80, bind); !errors.Is(err, os.ErrPermission) || !strings.Contains(err.Error(), "CAP_NET_BIND_SERVICE") {
 		t.Errorf("%v", err)
@@ -256,7 +256,7 @@ func TestMuxMayNotBind(t *testing.T) {
 }
 
 // A poll that failed because memory was short is repeated: its object may exist.
-func TestDoubt(t *testing.T) {
+func TestPollIsRepeatedWhenMemoryIsShort(t *testing.T) {
 	m := &Mux{log: slog.New(slog.DiscardHandler)}
 	for err, want := range map[error]bool{unix.ENOBUFS: true, unix.ENOMEM: true, unix.EMFILE: true, unix.EBADF: false, nil: false} {
 		if err != nil {

@@ -67,7 +67,7 @@ func (l *lab) wantStillCounted(n int64) {
 }
 
 // An endpoint counts until socket and segment are closed and unmapped, in any order.
-func TestFreed(t *testing.T) {
+func TestEndpointCountsUntilAllIsClosed(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
 	for name, keep := range map[string]func(a *app) (letGo func() error){
@@ -123,7 +123,7 @@ func TestFreed(t *testing.T) {
 }
 
 // A grant that its owner never got stops counting, and so does a failed request.
-func TestFreedWithoutAnOwner(t *testing.T) {
+func TestUnusedGrantStopsCounting(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
 	g, lease, err := l.openAs(mux.Owner{PID: 42, UID: 1000}, mux.Terms{}, endpoint.Request{Geometry: small})
@@ -145,7 +145,7 @@ func TestFreedWithoutAnOwner(t *testing.T) {
 }
 
 // A queue that another endpoint has got counts no more for the endpoint before.
-func TestFreedQueue(t *testing.T) {
+func TestQueueCountsForItsPresentEndpoint(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
 	ask := endpoint.Request{Attach: endpoint.AttachQueue}
@@ -163,7 +163,7 @@ func TestFreedQueue(t *testing.T) {
 }
 
 // Each process that takes over finds an endpoint whose lease has ended, until its socket is closed.
-func TestEndedIsTakenOver(t *testing.T) {
+func TestEndedLeaseIsTakenOver(t *testing.T) {
 	t.Parallel()
 	l := newPinLab(t)
 	c := l.serve(order{})
@@ -196,7 +196,7 @@ func TestEndedIsTakenOver(t *testing.T) {
 }
 
 // A poll that fails because no descriptor is free is repeated.
-func TestNotFreedWhenItCannotBeAsked(t *testing.T) {
+func TestFailedPollIsRepeated(t *testing.T) {
 	l := openLab(t, mux.ModeAuto)
 	a := l.open()
 	must(t, errors.Join(a.sock.Close(), xsk.UnmapSegment(a.mem), a.lease.Close()))
@@ -215,7 +215,7 @@ func TestNotFreedWhenItCannotBeAsked(t *testing.T) {
 
 // The next process ignores an alarm that no process has read, since the slot may have a new owner. The
 // next frame raises the alarm again.
-func TestOldAlarm(t *testing.T) {
+func TestAlarmThatNoProcessReadIsIgnored(t *testing.T) {
 	t.Parallel()
 	l := newPinLab(t)
 	c := l.serve(order{})
@@ -247,7 +247,7 @@ func TestOldAlarm(t *testing.T) {
 }
 
 // The port of a failed request is deleted as soon as possible, and does not count.
-func TestPortOfAFailedRequest(t *testing.T) {
+func TestPortOfFailedRequestIsDeleted(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
 	l.open(endpoint.MessageTag(7))
@@ -263,7 +263,7 @@ func TestPortOfAFailedRequest(t *testing.T) {
 }
 
 // A wildcard of a family stands for its first address.
-func TestWildcardAddr(t *testing.T) {
+func TestWildcardIsFirstAddressOfFamily(t *testing.T) {
 	t.Parallel()
 	l := openLab6(t)
 	a := l.open()
@@ -281,7 +281,7 @@ func TestWildcardAddr(t *testing.T) {
 }
 
 // On this kernel fill rings can be checked, and no warning is logged.
-func TestFillRingsAreLookedAt(t *testing.T) {
+func TestNoWarningIfFillRingsCanBeChecked(t *testing.T) {
 	t.Parallel()
 	l := newPinLab(t)
 	var log logBuffer
@@ -345,7 +345,7 @@ func namespaces(t *testing.T, h *netlab.Host) int {
 
 // After many endpoints and some killed processes nothing is left, also while another process has a
 // mux of its own.
-func TestNothingPilesUp(t *testing.T) {
+func TestManyEndpointsLeaveNothing(t *testing.T) {
 	netlab.RequireXDP(t)
 	warm(t)
 	stranger := newPinLab(t)

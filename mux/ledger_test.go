@@ -61,7 +61,7 @@ func TestLimitsOfAUser(t *testing.T) {
 }
 
 // The limits of all users apply with any rule, and include endpoints taken over from another process.
-func TestLimitsOfAll(t *testing.T) {
+func TestLimitsOfAllUsers(t *testing.T) {
 	g := newLedger(Limits{Endpoints: 2})
 	for uid := range uint32(2) {
 		if err := g.open(uid, 1, Terms{}); err != nil {
@@ -127,7 +127,7 @@ func TestLedgerAgainstAModel(t *testing.T) {
 }
 
 // A user of a revoked endpoint gets none for a time; root does.
-func TestBarredUser(t *testing.T) {
+func TestUserOfRevokedEndpointIsRefused(t *testing.T) {
 	g := newLedger(Limits{})
 	g.bar(7, time.Now().Add(time.Hour))
 	g.bar(8, time.Now().Add(-time.Second))
@@ -143,7 +143,7 @@ func TestBarredUser(t *testing.T) {
 }
 
 // A user and all users have limits of tags; that of a user does not apply to root.
-func TestRoomForTags(t *testing.T) {
+func TestLimitsOfTags(t *testing.T) {
 	g := newLedger(Limits{Tags: 100, TagsPerUID: 50})
 	g.count(7, use{tags: 30})
 	for _, c := range []struct {
@@ -169,7 +169,7 @@ func TestRoomForTags(t *testing.T) {
 	}
 }
 
-func TestSize(t *testing.T) {
+func TestTextOfSize(t *testing.T) {
 	for n, want := range map[Size]string{0: "0", 1: "1", 1023: "1023", 1024: "1KiB", 1536: "1536", 3 << 19: "1536KiB", 8 << 20: "8MiB", 1 << 40: "1024GiB"} {
 		if got := n.String(); got != want {
 			t.Errorf("%d: %s, want %s", n, got, want)

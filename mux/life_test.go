@@ -50,7 +50,7 @@ func openMux(t *testing.T, h *netlab.Host) (m *mux.Mux) {
 }
 
 // Each way to end leaves no link, program, namespace or descriptor.
-func TestNothingIsLeftBehind(t *testing.T) {
+func TestEachWayToEndLeavesNothing(t *testing.T) {
 	netlab.RequireXDP(t)
 	warm(t)
 	p := netlab.RequirePair(t, netlab.Config{})
@@ -162,7 +162,7 @@ func TestNothingIsLeftBehind(t *testing.T) {
 
 // When the owner dies while no mux has mapped its fill ring, as after the death of the mux, the kernel
 // removes the port, and frames for it are counted.
-func TestPortDiesWithItsSocket(t *testing.T) {
+func TestKernelRemovesPortOfClosedSocket(t *testing.T) {
 	netlab.RequireXDP(t)
 	warm(t)
 	l := openLab(t, mux.ModeAuto)
@@ -182,7 +182,7 @@ func TestPortDiesWithItsSocket(t *testing.T) {
 }
 
 // If the program of a port is detached, its endpoint still cannot send to the host's kernel (distrust).
-func TestPortWithoutItsProgramReachesNobody(t *testing.T) {
+func TestPortWithoutProgramCannotSendToKernel(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
 	a := l.open(udpTag("10.0.0.1:7000"))
@@ -200,7 +200,7 @@ func TestPortWithoutItsProgramReachesNobody(t *testing.T) {
 
 // After the end of an XSK on a queue its tags lead to no socket until the lease is closed. Until then
 // no other endpoint gets the queue.
-func TestQueueIsHeldByItsLease(t *testing.T) {
+func TestQueueIsBusyUntilItsLeaseIsClosed(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
 	ask := endpoint.Request{Attach: endpoint.AttachQueue, Geometry: small, Tags: []endpoint.Tag{udpTag("10.0.0.1:7000")}}
@@ -224,7 +224,7 @@ func TestQueueIsHeldByItsLease(t *testing.T) {
 }
 
 // Another program can have the queue.
-func TestQueueOfAnotherProgram(t *testing.T) {
+func TestQueueOfOtherProgramIsBusy(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
 	g, lease, err := l.mux.OpenEndpoint(t.Context(), endpoint.Request{Attach: endpoint.AttachQueue, Geometry: small})
@@ -237,7 +237,7 @@ func TestQueueOfAnotherProgram(t *testing.T) {
 	}
 }
 
-func TestOpenRefuses(t *testing.T) {
+func TestErrorsOfOpen(t *testing.T) {
 	netlab.RequireXDP(t)
 	warm(t)
 	p := netlab.RequirePair(t, netlab.Config{})

@@ -8,7 +8,7 @@ import (
 )
 
 // ModeAuto tries native mode only on hardware whose driver has what it needs.
-func TestNotNative(t *testing.T) {
+func TestDriversWithoutNativeMode(t *testing.T) {
 	all := xdpSupport{known: true, features: xdpBasic | xdpRedirect}
 	for _, c := range []struct {
 		up   uplink

@@ -94,7 +94,7 @@ func TestOffloads(t *testing.T) {
 	}
 }
 
-func TestDriver(t *testing.T) {
+func TestDriverName(t *testing.T) {
 	inNamespace(t, func(nic netlink.Link) {
 		if d, err := driverName("nic"); err != nil || d != "veth" {
 			t.Errorf("driver %q, %v", d, err)
@@ -148,7 +148,7 @@ func TestChannelsNotice(t *testing.T) {
 }
 
 // A mux learns that the number of active queues has changed.
-func TestQueuesChange(t *testing.T) {
+func TestChangeOfActiveQueuesIsLogged(t *testing.T) {
 	var log syncBuffer
 	var m *Mux
 	inNamespace(t, func(netlink.Link) {

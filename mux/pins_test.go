@@ -65,7 +65,7 @@ func (l *pinLab) onlyPins() string {
 }
 
 // One process at a time serves a pinned mux and its interface.
-func TestInUse(t *testing.T) {
+func TestOneProcessServesPinnedMux(t *testing.T) {
 	t.Parallel()
 	l := newPinLab(t)
 	c := l.serve(order{})
@@ -101,7 +101,7 @@ func TestInUse(t *testing.T) {
 }
 
 // Pins need a bpffs.
-func TestPinToNoBPFFS(t *testing.T) {
+func TestPinNeedsBPFFS(t *testing.T) {
 	t.Parallel()
 	p := netlab.RequirePair(t, netlab.Config{})
 	for _, dir := range []string{t.TempDir(), "/nonesuch"} {
@@ -188,7 +188,7 @@ func TestUnusablePins(t *testing.T) {
 }
 
 // Changes of the uplink while no process serves the mux.
-func TestUplinkChangesMeanwhile(t *testing.T) {
+func TestUplinkChangesWhileNoProcessServes(t *testing.T) {
 	t.Parallel()
 	l := newPinLab(t)
 	c := l.serve(order{})
@@ -225,7 +225,7 @@ func TestUplinkChangesMeanwhile(t *testing.T) {
 }
 
 // Open waits for the lock of a dying process.
-func TestDyingServerIsWaitedFor(t *testing.T) {
+func TestOpenWaitsForLockOfDyingProcess(t *testing.T) {
 	t.Parallel()
 	l := newPinLab(t)
 	c := l.serve(order{})
@@ -257,7 +257,7 @@ func TestDyingServerIsWaitedFor(t *testing.T) {
 }
 
 // The process that closes the mux restores the setting of the uplink.
-func TestVLANOffloadIsRestoredLater(t *testing.T) {
+func TestVLANOffloadIsRestoredAfterTakeover(t *testing.T) {
 	t.Parallel()
 	l := newPinLab(t)
 	if !offload(t, l.A, "rxvlan") {
@@ -281,7 +281,7 @@ func TestVLANOffloadIsRestoredLater(t *testing.T) {
 }
 
 // Open removes the pins of any uplink that is gone.
-func TestPinsOfADeletedUplink(t *testing.T) {
+func TestOpenRemovesPinsOfDeletedUplink(t *testing.T) {
 	t.Parallel()
 	l := newPinLab(t)
 	c := l.serve(order{})
@@ -427,7 +427,7 @@ func TestCleanup(t *testing.T) {
 
 // Cleanup that cannot read the tags, and so not remove their classification rules, says so, restores
 // the setting of the uplink, and removes the pins.
-func TestCleanupAfterAnErrorOfRules(t *testing.T) {
+func TestCleanupWithUnreadableTags(t *testing.T) {
 	t.Parallel()
 	l := newPinLab(t)
 	l.serve(order{Mode: mux.ModeGeneric}).kill()
@@ -449,7 +449,7 @@ func TestCleanupAfterAnErrorOfRules(t *testing.T) {
 
 // Cleanup in any network namespace removes a mux whose interface is gone. Its ports are removed only by Cleanup in
 // its own namespace.
-func TestCleanupOfADeletedUplink(t *testing.T) {
+func TestCleanupOfDeletedUplink(t *testing.T) {
 	t.Parallel()
 	for _, own := range []bool{false, true} {
 		l := newPinLab(t)
@@ -479,7 +479,7 @@ func TestCleanupOfADeletedUplink(t *testing.T) {
 }
 
 // Cleanup of a directory that is not a bpffs returns an error.
-func TestCleanupOfNoBPFFS(t *testing.T) {
+func TestCleanupNeedsBPFFS(t *testing.T) {
 	netlab.RequireXDP(t)
 	dir := t.TempDir()
 	if err := mux.Cleanup(dir, false, func(string) { t.Error("a report") }); err == nil || errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), dir) {

@@ -67,7 +67,7 @@ func messages(from, n uint32) (list []endpoint.Tag) {
 }
 
 // Held candidates are skipped, and any other error ends the search.
-func TestChooseWithinRule(t *testing.T) {
+func TestWildcardChoosesFreeTagOfRule(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
 	a, other := l.open(), l.open(messages(1, 499)...)
@@ -105,7 +105,7 @@ func TestChooseWithinRule(t *testing.T) {
 }
 
 // A port that the kernel chooses and the rule does not permit is not entered.
-func TestKernelsChoiceOutsideRule(t *testing.T) {
+func TestPortChosenOutsideRuleIsRefused(t *testing.T) {
 	l := openLab(t, mux.ModeAuto)
 	a := l.open()
 	before := look(t, l.A)
@@ -119,7 +119,7 @@ func TestKernelsChoiceOutsideRule(t *testing.T) {
 
 // The tags of the open and those claimed later count together. Tags that were given back, refused, or
 // ended with their lease do not count.
-func TestTagsOfALease(t *testing.T) {
+func TestLimitOfTagsOfUser(t *testing.T) {
 	t.Parallel()
 	l := &lab{t: t, Pair: netlab.RequirePair(t, netlab.Config{})}
 	l.openConfig(mux.Config{Limits: mux.Limits{Tags: 6, TagsPerUID: 4}})
@@ -177,7 +177,7 @@ func TestTagsOfALease(t *testing.T) {
 }
 
 // A block counts as its ports, and the rule limits the tags of a user.
-func TestBlocksCountTheirPorts(t *testing.T) {
+func TestBlockCountsAllItsPorts(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
 	l.policy.tags = 2*endpoint.BlockPorts + 1
@@ -224,7 +224,7 @@ func TestBlocksCountTheirPorts(t *testing.T) {
 
 // An endpoint that is taken over keeps its tags, also beyond the present limits, and they count: no
 // other tags can be claimed until it has given back enough.
-func TestAdoptedTagsCount(t *testing.T) {
+func TestTagsTakenOverCount(t *testing.T) {
 	t.Parallel()
 	l := newPinLab(t)
 	c := l.serve(order{})
@@ -301,7 +301,7 @@ func exchange(t *testing.T, client *net.UDPConn, to string, server *net.UDPConn)
 
 // A port of a masqueraded flow of another host cannot be claimed, by number or in a block, and is not
 // chosen, so that the answers of the flow go on arriving.
-func TestPortOfAMasqueradedFlow(t *testing.T) {
+func TestClaimOfMasqueradedPortIsRefused(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
 	inner := translate(t, l.A, func(table *nattest.Table) {
@@ -348,7 +348,7 @@ func TestPortOfAMasqueradedFlow(t *testing.T) {
 }
 
 // A port that is forwarded to another host cannot be claimed, so that its packets go on arriving.
-func TestForwardedPort(t *testing.T) {
+func TestClaimOfForwardedPortIsRefused(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
 	inner := translate(t, l.A, func(table *nattest.Table) {
@@ -370,7 +370,7 @@ func TestForwardedPort(t *testing.T) {
 }
 
 // An address that translation gives to flows cannot be claimed as a whole.
-func TestOwnedAddressOfTranslation(t *testing.T) {
+func TestClaimOfTranslatedAddressIsRefused(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
 	translate(t, l.A, func(table *nattest.Table) {
@@ -387,7 +387,7 @@ func TestOwnedAddressOfTranslation(t *testing.T) {
 }
 
 // Rules that cannot be read may name an address, so the policy decides.
-func TestOwnedAddressWithUnreadRules(t *testing.T) {
+func TestPolicyDecidesWhenRulesCannotBeRead(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
 	err := l.A.Do(nattest.LegacyTable)

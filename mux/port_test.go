@@ -65,7 +65,7 @@ func TestPortsAreDeletedTogether(t *testing.T) {
 
 // The port of an endpoint is deleted or moved by another program: its lease ends with the reason, the
 // log names the port, and the tag is free.
-func TestPortIsDeleted(t *testing.T) {
+func TestLeaseEndsWhenPortIsDeleted(t *testing.T) {
 	t.Parallel()
 	l := newPinLab(t)
 	var log logBuffer
@@ -127,7 +127,7 @@ func (l *logBuffer) String() string {
 }
 
 // The mux fails if the uplink is deleted, moved, or has another MAC address.
-func TestUplinkChanges(t *testing.T) {
+func TestMuxFailsWhenUplinkChanges(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		what, says string
@@ -259,7 +259,7 @@ func TestTagTableIsFull(t *testing.T) {
 }
 
 // A tag that cannot be deleted from the kernel's table is not given to another endpoint.
-func TestReleaseThatFails(t *testing.T) {
+func TestTagThatCannotBeDeletedStaysHeld(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
 	g, lease, err := l.mux.OpenEndpoint(t.Context(), endpoint.Request{Geometry: small, Tags: []endpoint.Tag{udpTag("10.0.0.1:7000")}})
@@ -294,7 +294,7 @@ func TestReleaseThatFails(t *testing.T) {
 
 // A port that cannot be deleted keeps its programs, so that frames of its endpoint are checked, until
 // Close tries again.
-func TestPortThatStays(t *testing.T) {
+func TestPortThatCannotBeDeletedKeepsPrograms(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
 	g, lease, err := l.mux.OpenEndpoint(t.Context(), endpoint.Request{Geometry: small})

@@ -60,7 +60,7 @@ func TestTagsOfAQueueHaveRules(t *testing.T) {
 
 // On hardware without rules that spreads frames over its queues a tag of a queue is refused, with
 // what to do about it. With no room for a rule it is refused, too.
-func TestTagsThatCannotBeLedToAQueue(t *testing.T) {
+func TestTagOfQueueWithoutRulesIsRefused(t *testing.T) {
 	l := openLab(t, mux.ModeAuto)
 	before := look(t, l.A)
 	for locations, why := range map[uint32][]string{
@@ -98,7 +98,7 @@ func TestTagsThatCannotBeLedToAQueue(t *testing.T) {
 // Frames come in on all queues of a veth pair, as the sender chooses. An endpoint on a port gets
 // all of them, those of a flow in their order. An endpoint on a queue gets those of its queue, the
 // kernel gets the others, and the log has said so.
-func TestFramesOfAllQueues(t *testing.T) {
+func TestFramesOfAllQueuesReachPort(t *testing.T) {
 	const flows, each = 32, 3
 	for _, mode := range []mux.Mode{mux.ModeTCX, mux.ModeGeneric, mux.ModeNative} {
 		t.Run(mode.String(), func(t *testing.T) {
@@ -158,7 +158,7 @@ func TestNumberOfQueuesChanges(t *testing.T) {
 }
 
 // They are looked at again when the driver may have opened the device again.
-func TestDeviceIsOpenedAgain(t *testing.T) {
+func TestRulesAreCheckedAfterMTUChange(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeTCX)
 	l.openRequest(onQueue)

@@ -50,7 +50,7 @@ func within(t *testing.T, what string, passed, burst uint64, begin time.Time) {
 }
 
 // What an endpoint sends beyond its rate is dropped and counted, in each mode; another endpoint is not affected.
-func TestRates(t *testing.T) {
+func TestFramesAboveRateAreDropped(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []mux.Mode{mux.ModeTCX, mux.ModeGeneric, mux.ModeNative} {
 		t.Run(mode.String(), func(t *testing.T) {
@@ -83,7 +83,7 @@ func TestRates(t *testing.T) {
 }
 
 // The endpoints of a user share its limit, now and one after another. Other users have their own.
-func TestRatesOfUsers(t *testing.T) {
+func TestEndpointsOfUserShareRate(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
 	open := func(uid uint32, r endpoint.Rates, tag uint32) *app {
@@ -218,7 +218,7 @@ func TestRatesTakenOver(t *testing.T) {
 	}
 }
 
-func TestRatesRefused(t *testing.T) {
+func TestInvalidRatesAreRefused(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
 	_, _, err := l.openAs(me, mux.Terms{Rule: "rule r", Trusted: true, Rates: endpoint.Rates{User: packets(5)}}, endpoint.Request{Attach: endpoint.AttachQueue, Geometry: small})

@@ -28,7 +28,7 @@ func table(t *testing.T, b []byte) *published {
 }
 
 // The sums are those of the first 255 records, whatever a table says.
-func TestTotalsOfATable(t *testing.T) {
+func TestTotalsOfTable(t *testing.T) {
 	b := make([]byte, 600*wire.ConnectionLen)
 	binary.NativeEndian.PutUint64(b[16+8:], 77) // received
 	record := func(n int, protocol, state uint8, remotePort uint16, words map[int]uint64) {

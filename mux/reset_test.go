@@ -70,7 +70,7 @@ func rst(t *testing.T, frame []byte) (text string, ok bool) {
 }
 
 // With wrong records in a table the mux sends only RSTs that its owner could have sent.
-func TestResetsOfALyingTable(t *testing.T) {
+func TestResetsOfWrongTable(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []mux.Mode{mux.ModeTCX, mux.ModeGeneric, mux.ModeNative} {
 		t.Run(mode.String(), func(t *testing.T) {
@@ -243,7 +243,7 @@ func (s *sniff) each(f func(frame []byte) (done bool)) {
 
 // The port of a revoked endpoint is deleted before its RSTs are sent. All RSTs are sent all the same,
 // since Close closes the table of connections after them.
-func TestRevokedWhileResetsWait(t *testing.T) {
+func TestResetsAreSentAfterPortIsDeleted(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
 	table, err := datapath.NewConnections()
@@ -306,7 +306,7 @@ func refuseToSend(t *testing.T, h *netlab.Host, device string) (refused func() u
 
 // The number of neighbour discoveries for RSTs is limited: after some neighbours without an answer only
 // those in the kernel's table get their RST.
-func TestResetsAskFewNeighbours(t *testing.T) {
+func TestResetsLimitNeighbourDiscoveries(t *testing.T) {
 	t.Parallel()
 	const most = 32
 	l := openLab(t, mux.ModeAuto)

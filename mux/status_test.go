@@ -54,7 +54,7 @@ func TestStatusOfPorts(t *testing.T) {
 }
 
 // Of what a process publishes only sockets at its own tags are shown, with possible values.
-func TestSocketsOfALyingTable(t *testing.T) {
+func TestSocketsOfWrongTable(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
 	table, err := datapath.NewConnections()

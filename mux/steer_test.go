@@ -118,7 +118,7 @@ func nonzero(b []byte) string {
 }
 
 // The commands are equal to those of a C program that was compiled with linux/ethtool.h.
-func TestRulesInTheKernelsLayout(t *testing.T) {
+func TestRulesHaveKernelLayout(t *testing.T) {
 	const all16 = "ffffffffffffffffffffffffffffffff"
 	for _, c := range []struct {
 		tag  string
@@ -148,7 +148,7 @@ func TestRulesInTheKernelsLayout(t *testing.T) {
 }
 
 // A rule with conditions that unet's rules do not have is not taken for one of them.
-func TestRulesOfOthersAreTold(t *testing.T) {
+func TestRulesWithOtherConditionsAreNotOurs(t *testing.T) {
 	ours := rulesOf(tagOfText(t, "udp:10.0.0.1:7000"), 2)[0][0]
 	b := newRxnfc(unix.ETHTOOL_GRXCLSRULE, 0)
 	b.putRule(ours, 5)
@@ -188,7 +188,7 @@ func TestDriverWithoutRules(t *testing.T) {
 	}
 }
 
-func TestSpreadLeads(t *testing.T) {
+func TestQueueOfTagWithoutRule(t *testing.T) {
 	const port, owned4, owned6, message = "tcp:10.0.0.1:80", "addr:10.0.0.77", "addr:fd00::77", "msg:7"
 	for _, c := range []struct {
 		s     spread
@@ -212,7 +212,7 @@ func TestSpreadLeads(t *testing.T) {
 }
 
 // A driver without masks of ports gets a rule for each port of a block; after an error none is left.
-func TestBlockWithoutMasks(t *testing.T) {
+func TestBlockOnDriverWithoutPortMasks(t *testing.T) {
 	d := newModelDriver(100)
 	d.accepts = func(r flowRule) error {
 		if m := r.mask[atPort4 : atPort4+2]; m[0] != 0xff || m[1] != 0xff {

@@ -84,7 +84,7 @@ func TestTrafficThroughAPort(t *testing.T) {
 }
 
 // Forbidden frames that an endpoint writes to its send queue are dropped and counted.
-func TestForgedFramesNeverLeave(t *testing.T) {
+func TestForgedFramesAreDropped(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
 	me := l.open(udpTag("10.0.0.1:7000"), endpoint.MessageTag(7))
@@ -124,7 +124,7 @@ func TestForgedFramesNeverLeave(t *testing.T) {
 }
 
 // A full-sized datagram goes out, and one whose frame spans descriptors too.
-func TestSeveralDescriptors(t *testing.T) {
+func TestFrameInSeveralDescriptors(t *testing.T) {
 	t.Parallel()
 	l := &lab{t: t, Pair: netlab.RequirePair(t, netlab.Config{MTU: 9000})}
 	l.openMux(mux.ModeAuto)
@@ -145,7 +145,7 @@ func TestSeveralDescriptors(t *testing.T) {
 }
 
 // The MTU of an untrusted owner's endpoint is the longest packet that it can receive.
-func TestUntrustedMTU(t *testing.T) {
+func TestMTUOfUntrustedEndpoint(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ uplink, frame, want int }{
 		{1500, 2048, 1500}, {9000, 2048, 1650}, {9000, 4096, 3698},
@@ -212,7 +212,7 @@ func TestLocalDelivery(t *testing.T) {
 
 // ARP and all else for an owned address arrives at its owner, which answers; ARP for the shared address
 // goes to the kernel.
-func TestOwnedAddress(t *testing.T) {
+func TestFramesToOwnedAddressReachOwner(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
 	owned := netip.MustParseAddr("10.0.0.77")
@@ -264,7 +264,7 @@ func TestICMPErrorReachesTheSender(t *testing.T) {
 // A super-frame (UDP_SEGMENT) arrives with the size of its parts in its header, on a port and on a
 // queue. In native mode the kernel has segmented it, and for an untrusted owner it does so on the way to
 // the port.
-func TestSuperFrame(t *testing.T) {
+func TestSuperFrameReachesEndpoint(t *testing.T) {
 	t.Parallel()
 	const size, total = 1000, 4500
 	text := strings.Repeat("abcdefghi ", total/10)
@@ -326,7 +326,7 @@ func TestSuperFrame(t *testing.T) {
 }
 
 // An endpoint on a queue receives frames of its tags, and sends directly out of the uplink.
-func TestQueue(t *testing.T) {
+func TestEndpointOnQueue(t *testing.T) {
 	t.Parallel()
 	inSKBModes(t, func(t *testing.T, mode mux.Mode) {
 		l := openLab(t, mode)
@@ -413,7 +413,7 @@ func TestNativeLossIsCounted(t *testing.T) {
 
 // The parts of a super-frame can be longer than the uplink's MTU if the sender's MTU is larger. They
 // are dropped, not segmented again.
-func TestSuperFrameOfLongFrames(t *testing.T) {
+func TestLongPartsOfSuperFrameAreDropped(t *testing.T) {
 	t.Parallel()
 	inSKBModes(t, func(t *testing.T, mode mux.Mode) {
 		l := openLab(t, mode)

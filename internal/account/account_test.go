@@ -23,7 +23,7 @@ func of(values map[string]uint64) (list []endpoint.Counter) {
 
 // Each counter of the programs has the fate that its description says, and the counters that are
 // compared exist.
-func TestFates(t *testing.T) {
+func TestFatesMatchDescriptions(t *testing.T) {
 	var names []string
 	for i := range bpf.NumCounters {
 		name, help := bpf.CounterName(bpf.Counter(i)), bpf.CounterHelp(bpf.Counter(i))

@@ -84,7 +84,7 @@ func TestChannels(t *testing.T) {
 }
 
 // The answers are whole while stacks of goroutines grow and memory is collected.
-func TestAnswersDuringCollection(t *testing.T) {
+func TestAnswersDuringGarbageCollection(t *testing.T) {
 	inNamespace(t, func(s *ethtool.Socket, iface string) {
 		stop := make(chan struct{})
 		var collector sync.WaitGroup

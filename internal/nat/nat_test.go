@@ -104,7 +104,7 @@ func tag(protocol int, port uint16) endpoint.Tag {
 }
 
 // The kernel forwards datagrams to the found ports to the host behind, and no others.
-func TestForwardedPortsAgainstTheKernel(t *testing.T) {
+func TestForwardedPortsMatchKernel(t *testing.T) {
 	inside := InnerAddr + ":9"
 	toInner := DNAT(inside)
 	set := func(table *Table, s *nftables.Set, elements ...nftables.SetElement) *nftables.Set {
@@ -270,7 +270,7 @@ func must0(err error) {
 }
 
 // Flows that leave get the found ports, and no others.
-func TestSourcePortsAgainstTheKernel(t *testing.T) {
+func TestSourcePortsMatchKernel(t *testing.T) {
 	for _, c := range []struct {
 		name        string
 		rules       func(*Table)
@@ -349,7 +349,7 @@ func TestSourcePortsAgainstTheKernel(t *testing.T) {
 }
 
 // Flows that are not translated use no ports.
-func TestFlowsThatAreNotTranslated(t *testing.T) {
+func TestUntranslatedFlowsUseNoPorts(t *testing.T) {
 	l := newLab(t, func(t *Table) { t.Rule(post, SNAT("10.0.0.9", 0, 0)) }) // so that flows are tracked
 	must(t, l.A.Do(func() error {
 		table, err := NewTable("nat")
@@ -378,7 +378,7 @@ func TestFlowsThatAreNotTranslated(t *testing.T) {
 }
 
 // An address that is not the host's is used only by rules that name it.
-func TestOwnedAddresses(t *testing.T) {
+func TestOnlyRulesThatNameOwnedAddressUseIt(t *testing.T) {
 	l := newLab(t, func(t *Table) {
 		t.Rule(post, OIFName(eq, "uplink"), Protocol(eq, udp), SNAT("10.0.0.9", 5000, 5009))
 		t.Rule(post, Masquerade())
@@ -396,7 +396,7 @@ func TestOwnedAddresses(t *testing.T) {
 
 // An answer about an owned address is not used again when the host has the address: masqueraded flows
 // may use its ports then.
-func TestOwnedAddressBecomesTheHosts(t *testing.T) {
+func TestOwnedAddressBecomesHostAddress(t *testing.T) {
 	l := newLab(t, func(t *Table) { t.Rule(post, OIFName(eq, "uplink"), Masquerade()) })
 	must(t, l.A.Do(func() error {
 		link, err := net.InterfaceByName(l.A.Interface)
@@ -418,7 +418,7 @@ func TestOwnedAddressBecomesTheHosts(t *testing.T) {
 
 // The evaluation of chains that jump to one another in exponentially many ways ends, with the result that any port
 // may be used.
-func TestManyWays(t *testing.T) {
+func TestEvaluationOfManyJumpsEnds(t *testing.T) {
 	l := newLab(t, func(t *Table) {
 		last := t.Chain("c14")
 		t.RuleOf(last, []expr.Any{&expr.Counter{}})
@@ -439,7 +439,7 @@ func TestManyWays(t *testing.T) {
 
 // The rules of iptables-legacy cannot be read: if they have a nat table, it may use every port of
 // every address.
-func TestTableOfLegacy(t *testing.T) {
+func TestLegacyTableMayUseAllPorts(t *testing.T) {
 	l := newLab(t, nil)
 	for a, p := range l.look("10.0.0.9") {
 		if p.MayUseBy() != "" {
@@ -460,7 +460,7 @@ func TestTableOfLegacy(t *testing.T) {
 
 // The conditions of a table of both families restrict it to one, and a table of IPv6 does not apply to
 // IPv4.
-func TestFamilies(t *testing.T) {
+func TestRulesApplyToTheirFamily(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{IPv6: true})
 	family := func(f byte) []expr.Any {
 		return []expr.Any{&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1}, &expr.Cmp{Op: eq, Register: 1, Data: []byte{f}}}

@@ -39,7 +39,7 @@ func listenUDP(t *testing.T, h *netlab.Host) *net.UDPConn {
 	return c
 }
 
-func TestKernelUDPCrossesTheCable(t *testing.T) {
+func TestDatagramsCrossCableBothWays(t *testing.T) {
 	p := netlab.RequirePair(t, netlab.Config{})
 	a, b := listenUDP(t, p.A), listenUDP(t, p.B)
 	buf := make([]byte, 64)
@@ -59,9 +59,9 @@ func TestKernelUDPCrossesTheCable(t *testing.T) {
 	}
 }
 
-// TestSocketsOfTheHosts: the echo service of one host's kernel, asked by the
+// TestEchoServiceOverBothFamilies: the echo service of one host's kernel, asked by the
 // other's over IPv4 and IPv6.
-func TestSocketsOfTheHosts(t *testing.T) {
+func TestEchoServiceOverBothFamilies(t *testing.T) {
 	p := netlab.RequirePair(t, netlab.Config{IPv6: true})
 	for _, addr := range []netip.Addr{p.A.Addr.Addr(), p.A.Addr6.Addr()} {
 		at := netip.AddrPortFrom(addr, 7).String()
@@ -206,7 +206,7 @@ func interfaces(t *testing.T) []string {
 	return names
 }
 
-func TestNothingIsLeftBehind(t *testing.T) {
+func TestCloseOfPairFreesDescriptorsAndNamespaces(t *testing.T) {
 	netlab.RequireXDP(t)
 	for _, cfg := range []netlab.Config{{}, {Cut: true}, {Routed: true}} {
 		nothingIsLeftBehind(t, cfg)
@@ -259,7 +259,7 @@ func nothingIsLeftBehind(t *testing.T, cfg netlab.Config) {
 	}
 }
 
-func TestDoComesBackFromPanicAndGoexit(t *testing.T) {
+func TestDoRestoresNamespaceAfterPanicAndGoexit(t *testing.T) {
 	p := netlab.RequirePair(t, netlab.Config{})
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -307,7 +307,7 @@ func status(t *testing.T, out []byte, field string) string {
 	return ""
 }
 
-func TestStartOnPinsAProcessWithoutPrivilegesInsideTheHost(t *testing.T) {
+func TestStartOnPinsUnprivilegedProcess(t *testing.T) {
 	p := netlab.RequirePair(t, netlab.Config{})
 	cpus, err := netlab.Processors()
 	if err != nil {
@@ -366,15 +366,15 @@ func TestStartOnPinsAProcessWithoutPrivilegesInsideTheHost(t *testing.T) {
 	}
 }
 
-func TestStartOnRefusesAProcessorThatIsNotThere(t *testing.T) {
+func TestStartOnRefusesMissingProcessor(t *testing.T) {
 	p := netlab.RequirePair(t, netlab.Config{})
 	if err := p.A.StartOn(exec.Command("true"), 1000); !errors.Is(err, unix.EINVAL) {
 		t.Errorf("got %v, want EINVAL", err)
 	}
 }
 
-// TestNothingCrossesACutCable: the ends of a cut cable exist and are up, and carry no frame.
-func TestNothingCrossesACutCable(t *testing.T) {
+// TestCutCableCarriesNoFrames: the ends of a cut cable exist and are up, and carry no frame.
+func TestCutCableCarriesNoFrames(t *testing.T) {
 	p := netlab.RequirePair(t, netlab.Config{Cut: true, MTU: 2000, IPv6: true})
 	a, b := listenUDP(t, p.A), listenUDP(t, p.B)
 	if _, err := a.WriteToUDPAddrPort([]byte("lost"), b.LocalAddr().(*net.UDPAddr).AddrPort()); err != nil {
@@ -424,7 +424,7 @@ func TestRouterForwards(t *testing.T) {
 	}
 }
 
-func TestPairsDoNotMeet(t *testing.T) {
+func TestPairsHaveSeparateNetworks(t *testing.T) {
 	p, q := netlab.RequirePair(t, netlab.Config{}), netlab.RequirePair(t, netlab.Config{})
 	at := listenUDP(t, p.B).LocalAddr().(*net.UDPAddr).AddrPort()
 	c := listenUDP(t, q.B) // the same address on another cable

@@ -130,7 +130,7 @@ func want(t *testing.T, got []endpoint.Notice, want ...endpoint.Notice) {
 
 // A state that has not changed is not delivered. A new watcher gets the states that are
 // not normal: unetd gone, link down, address gone.
-func TestStates(t *testing.T) {
+func TestUnchangedStatesAreNotDelivered(t *testing.T) {
 	done := make(chan struct{})
 	defer close(done)
 	w := New(done)
@@ -152,7 +152,7 @@ func TestStates(t *testing.T) {
 }
 
 // A watcher of a lease that was presented gets every state, the normal ones too.
-func TestPresented(t *testing.T) {
+func TestWatcherOfPresentedLeaseGetsAllStates(t *testing.T) {
 	done := make(chan struct{})
 	defer close(done)
 	w := New(done)
@@ -167,7 +167,7 @@ func TestPresented(t *testing.T) {
 
 // While a watcher blocks, Tell does not, and what is told meanwhile comes in one call.
 // Watchers are called in the order of Watch, also with notices between two Watch calls.
-func TestWatcherBlocks(t *testing.T) {
+func TestTellDoesNotWaitForWatchers(t *testing.T) {
 	done := make(chan struct{})
 	defer close(done)
 	w := New(done)
@@ -199,7 +199,7 @@ func TestWatcherBlocks(t *testing.T) {
 }
 
 // A watcher may stop itself and make others.
-func TestWatcherUsesWatchers(t *testing.T) {
+func TestWatcherMayStopAndAddWatchers(t *testing.T) {
 	done := make(chan struct{})
 	defer close(done)
 	w := New(done)

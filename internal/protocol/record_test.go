@@ -37,7 +37,7 @@ func TestOperationRoundTrip(t *testing.T) {
 
 // An error without a route is told apart from other unreachable ones across the socket, and is
 // unreachable to an application that does not know the difference.
-func TestNoRouteCrossesTheSocket(t *testing.T) {
+func TestNoRouteErrorIsKeptInRecord(t *testing.T) {
 	for _, c := range []struct {
 		err     error
 		noRoute bool

@@ -8,7 +8,7 @@ import (
 )
 
 // What encoding/json would accept, or do much work for, is refused.
-func TestShape(t *testing.T) {
+func TestMalformedRequestsAreRefused(t *testing.T) {
 	for _, c := range []struct{ record, says string }{
 		{`{"v":1,"id":1,"id":2,"op":"list"}`, `"id" comes twice`},
 		{`{"v":1,"id":1,"op":"open","open":{"geometry":{"rx_size":1,"rx_size":2}}}`, `"rx_size" comes twice`},

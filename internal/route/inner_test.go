@@ -12,7 +12,7 @@ import (
 )
 
 // With more hops than are remembered, changes of dropped hops are reported, perhaps once too often.
-func TestStandingsAreBounded(t *testing.T) {
+func TestStatesOfHopsAreBounded(t *testing.T) {
 	n := newNews(nil) // without run
 	host := func(i uint32) netip.Addr {
 		return netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, 10<<24+i)))
@@ -46,7 +46,7 @@ func TestStandingsAreBounded(t *testing.T) {
 }
 
 // The claimed address of a frame is in the frame, for any frame; a probe is a claim.
-func FuzzClaimed(f *testing.F) {
+func FuzzClaimedAddress(f *testing.F) {
 	us := wire.LinkAddr{2, 0, 0, 0, 0, 9}
 	for _, text := range []string{"10.0.0.7", "fd00::1:2:3"} {
 		a := netip.MustParseAddr(text)

@@ -16,7 +16,7 @@ import (
 )
 
 // A permanent neighbour is not probed; another one is.
-func TestFixedNeighbourIsNotAsked(t *testing.T) {
+func TestPermanentNeighbourIsNotProbed(t *testing.T) {
 	p, r, uplink := resolver(t)
 	ifindex := uplink.Attrs().Index
 	x := wire.LinkAddr{2, 0, 0, 0, 0, 0x77}
@@ -40,7 +40,7 @@ func TestFixedNeighbourIsNotAsked(t *testing.T) {
 }
 
 // Many calls of Resolve cause few probes.
-func TestQuestionsAreLimited(t *testing.T) {
+func TestManyResolvesCauseOneProbe(t *testing.T) {
 	p, r, uplink := resolver(t)
 	setNeigh(t, p, uplink.Attrs().Index, "10.0.0.78", netlink.NUD_STALE, wire.LinkAddr{2, 0, 0, 0, 0, 0x77})
 	heard := sniffARP(t, p.B)

@@ -80,7 +80,7 @@ func TestResolveIPv6(t *testing.T) {
 	}
 }
 
-func TestNobodyAnswersIPv6(t *testing.T) {
+func TestResolveWithoutAnswerIPv6(t *testing.T) {
 	p, r, _ := resolver6(t)
 	do(t, p.A, func() error {
 		return errors.Join(

@@ -157,7 +157,7 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-func TestRouteByAnotherInterface(t *testing.T) {
+func TestRouteByOtherInterfaceIsRefused(t *testing.T) {
 	p, r, _ := resolver(t)
 	do(t, p.A, func() error {
 		if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "other"}, PeerName: "end"}); err != nil {
@@ -178,7 +178,7 @@ func TestRouteByAnotherInterface(t *testing.T) {
 	}
 }
 
-func TestNobodyAnswers(t *testing.T) {
+func TestResolveWithoutAnswer(t *testing.T) {
 	p, r, _ := resolver(t)
 	do(t, p.A, func() error { // the kernel gives up after one try of the shortest length it allows
 		for name, v := range map[string]string{"mcast_solicit": "1", "retrans_time_ms": "10"} {
@@ -239,7 +239,7 @@ func TestStaleNeighbourIsUsedAndProbed(t *testing.T) {
 	})
 }
 
-func TestCancel(t *testing.T) {
+func TestResolveEndsWithContext(t *testing.T) {
 	_, r, _ := resolver(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -263,7 +263,7 @@ func TestConcurrentResolve(t *testing.T) {
 }
 
 // A thousand waiters for neighbours take as many descriptors as one.
-func TestWaitingCostsNoDescriptor(t *testing.T) {
+func TestWaitersUseNoDescriptors(t *testing.T) {
 	_, r, _ := resolver(t)
 	descriptors := func() int {
 		list, err := os.ReadDir("/proc/self/fd")

@@ -86,7 +86,7 @@ func setNeigh(t *testing.T, p *netlab.Pair, ifindex int, ip string, state int, a
 }
 
 // Events that change a hop, and events that do not.
-func TestWatchNeighbours(t *testing.T) {
+func TestChangesOfNeighboursAreReported(t *testing.T) {
 	for _, addr := range []string{"10.0.0.77", "fd00::77"} {
 		t.Run(addr, func(t *testing.T) {
 			p, r, uplink := resolver6(t)
@@ -120,7 +120,7 @@ func TestWatchNeighbours(t *testing.T) {
 }
 
 // All other events in a short time are one change.
-func TestWatchRoutes(t *testing.T) {
+func TestChangesOfRoutesAreReportedTogether(t *testing.T) {
 	p, r, uplink := resolver6(t)
 	told := changes(r)
 	all := netip.Addr{}
@@ -181,7 +181,7 @@ func TestWatchRoutes(t *testing.T) {
 }
 
 // After lost events a change of any answer is reported, and later changes are, too.
-func TestWatchLosesEvents(t *testing.T) {
+func TestLostEventsAreReported(t *testing.T) {
 	p, r, uplink := resolver(t)
 	told := changes(r)
 	r.DropEvents()
@@ -192,7 +192,7 @@ func TestWatchLosesEvents(t *testing.T) {
 
 // A peer changes its MAC address without an announcement, while the kernel's entry is reachable. Repeated
 // calls of Resolve find it, as a stack makes that gets no answer.
-func TestSilentMoveIsFound(t *testing.T) {
+func TestChangedMACAddressOfPeerIsFound(t *testing.T) {
 	for _, c := range []struct {
 		name, addr string
 		settled    bool // the kernel's entry is older than locktime

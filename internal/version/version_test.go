@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestOf(t *testing.T) {
+func TestVersionOfBuildInfo(t *testing.T) {
 	settings := func(pairs ...string) (list []debug.BuildSetting) {
 		for i := 0; i < len(pairs); i += 2 {
 			list = append(list, debug.BuildSetting{Key: pairs[i], Value: pairs[i+1]})
@@ -43,7 +43,7 @@ func TestOf(t *testing.T) {
 	}
 }
 
-func TestLine(t *testing.T) {
+func TestVersionLine(t *testing.T) {
 	line := Line("unetd", "control protocol 1")
 	if !regexp.MustCompile(`^unetd \S+( [0-9a-f]{12})?(\+dirty)?, control protocol 1, go1\.\S+ \w+/\w+$`).MatchString(line) || strings.Contains(line, "\n") {
 		t.Errorf("%q", line)

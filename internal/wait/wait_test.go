@@ -7,7 +7,7 @@ import (
 	"github.com/unet-go/unet/internal/wait"
 )
 
-func TestModeText(t *testing.T) {
+func TestParseReadsModeNames(t *testing.T) {
 	for _, m := range []wait.Mode{wait.Adaptive, wait.Spin, wait.Block} {
 		if got, err := wait.Parse(m.String()); err != nil || got != m {
 			t.Errorf("%v read back as %v, %v", m, got, err)
@@ -20,9 +20,9 @@ func TestModeText(t *testing.T) {
 	}
 }
 
-// TestSpinner counts the rounds of 10 us until each mode sleeps, with a budget of
+// TestSpinnerSleepsAfterBudget counts the rounds of 10 us until each mode sleeps, with a budget of
 // 50 us that begins when the first round ends, and after a restart.
-func TestSpinner(t *testing.T) {
+func TestSpinnerSleepsAfterBudget(t *testing.T) {
 	const most = 100
 	for mode, want := range map[wait.Mode]int{wait.Adaptive: 6, wait.Spin: most, wait.Block: 0} {
 		now := time.Hour
@@ -41,9 +41,9 @@ func TestSpinner(t *testing.T) {
 	}
 }
 
-// TestSpinnerSkips: the more spins in a row have found nothing, the more waits sleep at once. After a
+// TestSpinnerSkipsSpinsThatFindNothing: the more spins in a row have found nothing, the more waits sleep at once. After a
 // spin that found something all waits spin again. What arrives after a sleep has no effect.
-func TestSpinnerSkips(t *testing.T) {
+func TestSpinnerSkipsSpinsThatFindNothing(t *testing.T) {
 	now := time.Hour
 	s := wait.Spinner{Budget: wait.DefaultBudget}
 	waits := func(n int, found bool) (spun string) {

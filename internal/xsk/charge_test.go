@@ -139,7 +139,7 @@ func killThreads(pid string) {
 // A user may send signals to all processes with his real uid. No thread of the process that opens
 // endpoints may have this uid at any time: the user can only kill the process that registers his
 // segment.
-func TestChargeGivesNoThreadAway(t *testing.T) {
+func TestNoThreadHasUIDOfChargedUser(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	// All processes of this uid are killed: it is of a range that nothing assigns
 	// (systemd's UIDS-GIDS), and seldom that of the same test in another process.
@@ -203,7 +203,7 @@ func TestChargeGivesNoThreadAway(t *testing.T) {
 }
 
 // A failure of a registration is the error of this registration, and leaves no process.
-func TestChargeFails(t *testing.T) {
+func TestFailedChargeIsReported(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	const uid = 64020
 	memory, _ := newSegment(t, testParams)

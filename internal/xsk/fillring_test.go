@@ -53,7 +53,7 @@ func TestSoundFillRing(t *testing.T) {
 
 // The kernel skips the entries of a fill ring that is far ahead, for seconds, and
 // stops when one is a frame: the frame that waited is received.
-func TestStopEndsTheWalk(t *testing.T) {
+func TestStopEndsKernelsReadOfFillRing(t *testing.T) {
 	p := netlab.RequirePair(t, netlab.Config{})
 	victim, _ := open(t, p.A, testParams)
 	redirect(t, p.A, victim.fd)

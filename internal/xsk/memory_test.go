@@ -15,7 +15,7 @@ import (
 )
 
 // A segment cannot be resized, nor, where the kernel can promise that, be executed.
-func TestSegmentSeals(t *testing.T) {
+func TestSealsOfSegment(t *testing.T) {
 	f, err := NewSegment(4096, false)
 	if err != nil {
 		t.Fatal(err)
@@ -36,7 +36,7 @@ func TestSegmentSeals(t *testing.T) {
 }
 
 // The error of too little memory is ErrHugePages only if huge pages were asked for.
-func TestTooLittleMemory(t *testing.T) {
+func TestMapSegmentWithoutMemory(t *testing.T) {
 	const size = 1 << 48 // no process has that much address space; the file has no page of it
 	f, err := NewSegment(size, false)
 	if err != nil {
@@ -57,7 +57,7 @@ func TestTooLittleMemory(t *testing.T) {
 	}
 }
 
-func TestMemoryErrors(t *testing.T) {
+func TestTextsOfMemoryErrors(t *testing.T) {
 	for _, c := range []struct {
 		err  error
 		huge bool
@@ -112,7 +112,7 @@ func TestSegmentInUse(t *testing.T) {
 
 // An unprivileged process that has the descriptor of a shared segment cannot open the file again
 // (/proc/self/fd). SegmentInUse would not count such an open file.
-func TestSegmentIsNobodysToOpen(t *testing.T) {
+func TestUnprivilegedProcessCannotReopenSegment(t *testing.T) {
 	netlab.RequireXDP(t) // root
 	f, err := NewSegment(4096, false)
 	if err != nil {

@@ -112,9 +112,9 @@ func frameFor(h *netlab.Host, n uint32) []byte {
 	return f
 }
 
-// TestAgainstIndependentPeer passes frames between this package and asavie/xdp,
+// TestExchangeWithOtherImplementation passes frames between this package and asavie/xdp,
 // both ways, with both rings wrapping several times.
-func TestAgainstIndependentPeer(t *testing.T) {
+func TestExchangeWithOtherImplementation(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	ours, mem := open(t, pair.A, testParams)
 	var theirs *xdp.Socket
@@ -197,8 +197,8 @@ func TestAgainstIndependentPeer(t *testing.T) {
 	}
 }
 
-// TestPoller: a sleeper is woken by a frame, by Wake and by its deadline.
-func TestPoller(t *testing.T) {
+// TestPollerIsWoken: a sleeper is woken by a frame, by Wake and by its deadline.
+func TestPollerIsWoken(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	a, _ := open(t, pair.A, testParams)
 	b, memB := open(t, pair.B, testParams)
@@ -251,7 +251,7 @@ func TestPoller(t *testing.T) {
 	}
 }
 
-func TestQueueBusy(t *testing.T) {
+func TestSecondSocketOnQueueIsRefused(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	open(t, pair.A, testParams)
 	p := testParams
@@ -262,7 +262,7 @@ func TestQueueBusy(t *testing.T) {
 	}
 }
 
-func TestZeroCopyRefused(t *testing.T) {
+func TestZeroCopyOnVethIsRefused(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	p := testParams
 	p.ZeroCopy = true
@@ -273,7 +273,7 @@ func TestZeroCopyRefused(t *testing.T) {
 	}
 }
 
-func TestSegmentIsSealed(t *testing.T) {
+func TestSegmentCannotBeResized(t *testing.T) {
 	netlab.RequireXDP(t)
 	f, _ := newSegment(t, testParams)
 	for _, size := range []int64{0, int64(testParams.segmentSize()) * 2} {
@@ -338,9 +338,9 @@ func submit(t testing.TB, s *Socket, mem []byte, h *netlab.Host, n int) {
 	s.TX.Submit(uint32(n))
 }
 
-// TestKickIsInterrupted: while a goroutine kicks a full ring, which takes
+// TestWorldCanBeStoppedDuringKick: while a goroutine kicks a full ring, which takes
 // milliseconds, the world can be stopped, as the garbage collector does.
-func TestKickIsInterrupted(t *testing.T) {
+func TestWorldCanBeStoppedDuringKick(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s, mem := open(t, pair.A, manyParams)
 	for deadline := time.Now().Add(20 * time.Second); ; {
@@ -455,7 +455,7 @@ func quantile(before, after *metrics.Float64Histogram, q float64) float64 {
 }
 
 // A socket is recognised by any descriptor of it, and nothing else is taken for one.
-func TestCookie(t *testing.T) {
+func TestCookieIdentifiesSocket(t *testing.T) {
 	netlab.RequireXDP(t)
 	unbound := func() *os.File {
 		f, err := NewUnbound()
@@ -525,7 +525,7 @@ func TestCookieKeepsFlags(t *testing.T) {
 
 // The unbound socket has an RX ring: from Linux 7.3 on an XSKMAP does not accept a socket without
 // one.
-func TestUnboundHasARing(t *testing.T) {
+func TestUnboundSocketHasRxRing(t *testing.T) {
 	netlab.RequireXDP(t)
 	f, err := NewUnbound()
 	if err != nil {

@@ -76,10 +76,10 @@ func counted(t *testing.T, h *netlab.Host, names ...string) (sum uint64) {
 	return sum
 }
 
-// TestDamageIsFound: every second datagram is damaged, and the receiver's kernel
+// TestKernelDropsCorruptedDatagrams: every second datagram is damaged, and the receiver's kernel
 // delivers none of these. Both directions and families; also if the sender's kernel
 // leaves checksums to the hardware.
-func TestDamageIsFound(t *testing.T) {
+func TestKernelDropsCorruptedDatagrams(t *testing.T) {
 	for _, offloads := range []bool{false, true} {
 		for _, six := range []bool{false, true} {
 			for d := range impair.Direction(2) {
@@ -128,7 +128,7 @@ func TestDamageIsFound(t *testing.T) {
 // noNeighbours spares what the kernels send by themselves: ARP, neighbour discovery and other multicast.
 func noNeighbours(frame []byte) bool { return impair.Resolution(frame) || frame[0]&1 != 0 }
 
-func TestSpare(t *testing.T) {
+func TestSparedFramesAreNotImpaired(t *testing.T) {
 	l := open(t, netlab.Config{}, impair.Config{AtoB: impair.Rule{Loss: 1}, BtoA: impair.Rule{Loss: 1}, Spare: impair.Resolution})
 	out, in := l.udp(t, impair.AtoB, false)
 	_, err := out.Write([]byte("lost"))
@@ -228,9 +228,9 @@ func (l lab) transfer(t *testing.T, size int) {
 	}
 }
 
-// TestSuperFrames: with the kernel's offloads TCP delivers all data too. Super-frames are
+// TestTCPWithAndWithoutOffloads: with the kernel's offloads TCP delivers all data too. Super-frames are
 // lost, doubled and overtaken as a whole.
-func TestSuperFrames(t *testing.T) {
+func TestTCPWithAndWithoutOffloads(t *testing.T) {
 	r := impair.Rule{Loss: 0.01, Duplicate: 0.02, Corrupt: 0.02, Reorder: 0.05, HoldBack: 200 * time.Microsecond, Burst: linksim.Burst{Enter: 0.001, Leave: 0.5}}
 	for _, offloads := range []bool{true, false} {
 		l := open(t, netlab.Config{}, impair.Config{Offloads: offloads, AtoB: r, BtoA: r, Spare: impair.Resolution})

@@ -37,9 +37,9 @@ func expected(m *linksim.Model, frames [][]byte) (out [][]byte) {
 // batch is a number of frames that every buffer on the path can hold.
 const batch = 500
 
-// TestFramesHaveTheirFate sends the same frames over the link and past a model of
+// TestLinkDeliversWhatModelDecides sends the same frames over the link and past a model of
 // the same seed: what arrives is the same, byte for byte, in both directions at once.
-func TestFramesHaveTheirFate(t *testing.T) {
+func TestLinkDeliversWhatModelDecides(t *testing.T) {
 	n := 8 * batch
 	if testing.Short() {
 		n = 2 * batch
@@ -101,9 +101,9 @@ func plausible(t *testing.T, what string, k, n uint64, p float64) {
 	}
 }
 
-// TestChangesWhileRunning: what has been sent before a change is under the old rule,
+// TestSetChangesRuleOfOneDirection: what has been sent before a change is under the old rule,
 // and the other direction has its own.
-func TestChangesWhileRunning(t *testing.T) {
+func TestSetChangesRuleOfOneDirection(t *testing.T) {
 	l := open(t, netlab.Config{}, impair.Config{})
 	out, in, back, here := l.packetSocket(t, l.A), l.packetSocket(t, l.B), l.packetSocket(t, l.B), l.packetSocket(t, l.A)
 	m := linksim.New(seed, linksim.Rule{})
@@ -141,9 +141,9 @@ func TestChangesWhileRunning(t *testing.T) {
 	}
 }
 
-// TestSetIsAtOnce: Set applies at once. Each frame is under the rule at the time of its send,
+// TestSetAppliesAtOnce: Set applies at once. Each frame is under the rule at the time of its send,
 // also if the test does not wait for its arrival.
-func TestSetIsAtOnce(t *testing.T) {
+func TestSetAppliesAtOnce(t *testing.T) {
 	l := open(t, netlab.Config{}, impair.Config{AtoB: impair.Rule{Delay: 5 * ms}})
 	out := l.packetSocket(t, l.A)
 	for i := range 200 {
@@ -157,8 +157,8 @@ func TestSetIsAtOnce(t *testing.T) {
 	}
 }
 
-// TestOvertaking: frames that are held back are overtaken by others, which keep their order.
-func TestOvertaking(t *testing.T) {
+// TestOnlyHeldBackFramesAreOvertaken: frames that are held back are overtaken by others, which keep their order.
+func TestOnlyHeldBackFramesAreOvertaken(t *testing.T) {
 	r := impair.Rule{Delay: ms, Reorder: 0.2, HoldBack: 30 * ms}
 	l := open(t, netlab.Config{}, impair.Config{AtoB: r})
 	out, in := l.packetSocket(t, l.A), l.packetSocket(t, l.B)
@@ -191,8 +191,8 @@ func TestOvertaking(t *testing.T) {
 	}
 }
 
-// TestTime: nothing arrives before its time. (How much later depends on the machine.)
-func TestTime(t *testing.T) {
+// TestNoFrameArrivesEarly: nothing arrives before its time. (How much later depends on the machine.)
+func TestNoFrameArrivesEarly(t *testing.T) {
 	l := open(t, netlab.Config{}, impair.Config{})
 	out, in := l.packetSocket(t, l.A), l.packetSocket(t, l.B)
 	for i, delay := range []time.Duration{100 * time.Microsecond, ms, 20 * ms, 50 * ms} {
@@ -222,9 +222,9 @@ func TestTime(t *testing.T) {
 	}
 }
 
-// TestDropTail: of a burst, as many frames pass as fit the queue, and as leave the queue
+// TestFullQueueDropsFrames: of a burst, as many frames pass as fit the queue, and as leave the queue
 // during the burst.
-func TestDropTail(t *testing.T) {
+func TestFullQueueDropsFrames(t *testing.T) {
 	const size, perFrame = 1000, 8 * ms // at 1 Mb/s
 	l := open(t, netlab.Config{}, impair.Config{AtoB: impair.Rule{Rate: 1e6, Queue: 10 * size}})
 	out, in := l.packetSocket(t, l.A), l.packetSocket(t, l.B)
@@ -271,8 +271,8 @@ func TestBlackout(t *testing.T) {
 	}
 }
 
-// TestAnyFrame: short and long frames, with no, one and two VLAN tags, with several MTUs.
-func TestAnyFrame(t *testing.T) {
+// TestFramesOfAllSizesWithVLANTags: short and long frames, with no, one and two VLAN tags, with several MTUs.
+func TestFramesOfAllSizesWithVLANTags(t *testing.T) {
 	for _, mtu := range []int{576, 1500, 9000} {
 		t.Run(fmt.Sprint(mtu), func(t *testing.T) {
 			l := open(t, netlab.Config{MTU: mtu}, impair.Config{BtoA: impair.Rule{Delay: ms}})
@@ -313,7 +313,7 @@ func held(t *testing.T) [4]int {
 	return [4]int{len(fds), strings.Count(string(maps), "socket:"), runtime.NumGoroutine(), runtime.GOMAXPROCS(0)}
 }
 
-func TestNothingIsLeftBehind(t *testing.T) {
+func TestCloseFreesDescriptorsAndMappings(t *testing.T) {
 	netlab.RequireXDP(t)
 	round := func(t *testing.T) {
 		p, err := netlab.NewPair(netlab.Config{Cut: true})
@@ -354,7 +354,7 @@ func TestNothingIsLeftBehind(t *testing.T) {
 	})
 }
 
-func TestWholeCable(t *testing.T) {
+func TestNewLinkNeedsCutCable(t *testing.T) {
 	p := netlab.RequirePair(t, netlab.Config{})
 	if _, err := impair.NewLink(p, impair.Config{}); err == nil {
 		t.Error("a link in a cable that is whole")

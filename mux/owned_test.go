@@ -27,7 +27,7 @@ import (
 )
 
 // The address of a neighbour or a router cannot be claimed.
-func TestOwnedAddressOfAnotherHost(t *testing.T) {
+func TestClaimOfOtherHostsAddressIsRefused(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
 	hw := net.HardwareAddr{2, 0, 0, 0, 0, 0x77}
@@ -95,7 +95,7 @@ func arpFrame(dst net.HardwareAddr, p *layers.ARP) []byte {
 }
 
 // Probes and conflicts are those of RFC 5227, 2.1.1.
-func TestProbes(t *testing.T) {
+func TestARPProbesAndConflicts(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
 	wire := openARP(t, l.B)
@@ -156,7 +156,7 @@ func TestProbes(t *testing.T) {
 }
 
 // One of several claims of an address at the same time succeeds.
-func TestOneAddressManyClaims(t *testing.T) {
+func TestOneOfManyClaimsOfAddressSucceeds(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
 	apps := []*app{l.open(), l.open(), l.open(), l.open()}
@@ -187,7 +187,7 @@ func TestOneAddressManyClaims(t *testing.T) {
 
 // A claim that waits for the network blocks no other claim, ends with its context or its lease, and
 // leaves nothing.
-func TestProbeHoldsNobodyUp(t *testing.T) {
+func TestProbeDoesNotDelayOtherClaims(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
 	release := l.mux.HoldProbes()
@@ -234,7 +234,7 @@ func TestProbeHoldsNobodyUp(t *testing.T) {
 }
 
 // Many addresses are probed at the same time.
-func TestManyOwnedAddresses(t *testing.T) {
+func TestManyAddressesAreProbedTogether(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
 	var tags []endpoint.Tag
@@ -306,7 +306,7 @@ func nextSolicitation(t *testing.T, wire *os.File) []byte {
 }
 
 // Solicitations are those of RFC 4862, 5.4.2; conflicts are those of 5.4.3 and 5.4.4.
-func TestSolicitations(t *testing.T) {
+func TestIPv6ProbesAndConflicts(t *testing.T) {
 	l := openLab6(t)
 	wire := openND(t, l.B)
 	a := l.open()
@@ -370,7 +370,7 @@ func drain(t *testing.T, wire *os.File) {
 }
 
 // One request probes many addresses of both families, and finds the one that a host has.
-func TestManyOwnedAddressesOfBothFamilies(t *testing.T) {
+func TestManyAddressesOfBothFamiliesAreProbedTogether(t *testing.T) {
 	l := openLab6(t)
 	var tags []endpoint.Tag
 	for i := range 70 {
