@@ -28,8 +28,8 @@ func setQueues(h *netlab.Host, receive, send uint32) error {
 	})
 }
 
-// A queue that the device has and does not use now, or by which nothing is sent, is refused. One
-// with an endpoint cannot be turned off.
+// A queue that the device does not use now, or does not send by, is refused. A queue with an endpoint cannot be
+// turned off.
 func TestInactiveQueueIsRefused(t *testing.T) {
 	t.Parallel()
 	l := &lab{t: t, Pair: netlab.RequirePair(t, netlab.Config{Queues: 2})}
@@ -77,7 +77,7 @@ func TestNativeModeRefused(t *testing.T) {
 			t.Errorf("%v: no %q", err, want)
 		}
 	}
-	if x := look(t, p.B).programs; len(x) != 0 {
+	if x := listObjects(t, p.B).programs; len(x) != 0 {
 		t.Errorf("left: %v", x)
 	}
 	var log strings.Builder
@@ -87,7 +87,7 @@ func TestNativeModeRefused(t *testing.T) {
 	}
 }
 
-// An endpoint on a queue has copies and says why.
+// The grant of an endpoint that copies frames has the reason why it has no zero copy.
 func TestGrantHasReasonForCopyMode(t *testing.T) {
 	t.Parallel()
 	for mode, why := range map[mux.Mode]string{mux.ModeTCX: "tcx mode has no zero copy", mux.ModeNative: "driver veth has no zero copy"} {

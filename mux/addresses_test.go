@@ -21,31 +21,15 @@ import (
 	"github.com/unet-go/unet/mux"
 )
 
-// addrOn adds an address to an interface of a host, and takeFrom deletes it.
+// addrOn adds an address to an interface of a host, and addrOff deletes it.
 func addrOn(t *testing.T, h *netlab.Host, iface, prefix string) {
 	t.Helper()
-	changeAddr(t, h, iface, prefix, netlink.AddrAdd)
+	onDevice(t, h, iface, addAddress(prefix))
 }
 
-func takeFrom(t *testing.T, h *netlab.Host, iface, prefix string) {
+func addrOff(t *testing.T, h *netlab.Host, iface, prefix string) {
 	t.Helper()
-	changeAddr(t, h, iface, prefix, netlink.AddrDel)
-}
-
-func changeAddr(t *testing.T, h *netlab.Host, iface, prefix string, change func(netlink.Link, *netlink.Addr) error) {
-	t.Helper()
-	must(t, h.Do(func() error {
-		link, err := netlink.LinkByName(iface)
-		if err != nil {
-			return err
-		}
-		addr, err := netlink.ParseAddr(prefix)
-		if err != nil {
-			return err
-		}
-		addr.Flags = unix.IFA_F_NODAD
-		return change(link, addr)
-	}))
+	onDevice(t, h, iface, deleteAddress(prefix))
 }
 
 func gone(a string) endpoint.Notice {
@@ -56,14 +40,14 @@ func back(a string) endpoint.Notice {
 	return endpoint.Notice{Kind: endpoint.NoticeAddrBack, Addr: netip.MustParseAddr(a)}
 }
 
-// send puts a frame on the cable.
-func (s *sniff) send(frame []byte) {
+// send sends a frame to the other host.
+func (s *capture) send(frame []byte) {
 	s.t.Helper()
 	must(s.t, unix.Send(s.fd, frame, 0))
 }
 
 // first waits for a frame that contains one of the texts.
-func (s *sniff) first(texts ...string) string {
+func (s *capture) first(texts ...string) string {
 	s.t.Helper()
 	frame := make([]byte, 2048)
 	for {
@@ -91,8 +75,9 @@ func (l *lab) wantSuspended(tags ...endpoint.Tag) {
 	}
 }
 
-// The host loses an address, and another host takes it. Then the endpoint cannot send from it or
-// receive, no other endpoint gets its tags, and all is as before when the address is back.
+// An address of the uplink is deleted, and another host takes it. Then the endpoint can neither send from it
+// nor receive, and no other endpoint gets its tags. When the address is back the endpoint sends and receives
+// as before.
 func TestTagsOfRemovedAddressAreSuspended(t *testing.T) {
 	for _, c := range []struct{ addr, prefix, other string }{
 		{"10.0.0.3", "10.0.0.3/24", "10.0.0.2:9000"},
@@ -106,8 +91,8 @@ func TestTagsOfRemovedAddressAreSuspended(t *testing.T) {
 			tags := []endpoint.Tag{udpTag(ap), tcpTag(ap), udpBlock(block)}
 			a := l.open(append([]endpoint.Tag{udpTag("10.0.0.1:7000"), endpoint.MessageTag(7)}, tags...)...)
 			b := l.open()
-			told, _ := hear(a.lease)
-			others, _ := hear(b.lease)
+			notices, _ := watchNotices(a.lease)
+			others, _ := watchNotices(b.lease)
 			program{network: "udp", at: c.other}.keep(t, l.B) // so that its kernel sends no errors
 			datagram := datagram
 			if netip.MustParseAddr(c.addr).Is6() {
@@ -115,10 +100,10 @@ func TestTagsOfRemovedAddressAreSuspended(t *testing.T) {
 			}
 			frame := datagram(l.B.LinkAddr, l.A.LinkAddr, ap, c.other, "from the lost address")
 			in := datagram(l.A.LinkAddr, l.B.LinkAddr, c.other, ap, "to the lost address")
-			wire := openSniff(t, l.B)
+			wire := openCapture(t, l.B)
 			send := func(what string, counter string) {
 				t.Helper()
-				l.moved(what, "tx_", func() { a.send(frame) }, counter)
+				l.wantIncrements(what, "tx_", func() { a.send(frame) }, counter)
 			}
 			receive := func(what string, counter string) {
 				t.Helper()
@@ -130,15 +115,15 @@ func TestTagsOfRemovedAddressAreSuspended(t *testing.T) {
 			receive("while it is there", "rx_port")
 			a.recv()
 
-			takeFrom(t, l.A, l.A.Interface, c.prefix)
-			eventually(t, "notice that it is gone", func() bool { return told.has(gone(c.addr)) })
+			addrOff(t, l.A, l.A.Interface, c.prefix)
+			eventually(t, "a notice that the address is gone", func() bool { return notices.has(gone(c.addr)) })
 			addrOn(t, l.B, l.B.Interface, c.prefix)
 			l.wantSuspended(tags...)
 			send("while it is gone", "tx_forged_tag")
 			receive("while it is gone", "rx_pass_port_gone")
-			a.nothing("for an address that is gone")
-			late, _ := hear(a.lease)
-			eventually(t, "notice to a late watcher that it is gone", func() bool { return late.has(gone(c.addr)) })
+			a.wantNothing("for an address that is gone")
+			late, _ := watchNotices(a.lease)
+			eventually(t, "a notice to a late watcher that the address is gone", func() bool { return late.has(gone(c.addr)) })
 			for _, tag := range append(tags, addrTag(c.addr)) {
 				if _, err := b.lease.Claim(t.Context(), tag); !errors.Is(err, endpoint.ErrTagHeld) && !errors.Is(err, endpoint.ErrTagDenied) {
 					t.Errorf("another claims %v: %v", tag, err)
@@ -146,13 +131,13 @@ func TestTagsOfRemovedAddressAreSuspended(t *testing.T) {
 			}
 			// On another interface it is an address of the host, but not of the uplink.
 			addrOn(t, l.A, "lo", netip.PrefixFrom(netip.MustParseAddr(c.addr), netip.MustParseAddr(c.addr).BitLen()).String())
-			takeFrom(t, l.A, "lo", netip.PrefixFrom(netip.MustParseAddr(c.addr), netip.MustParseAddr(c.addr).BitLen()).String())
+			addrOff(t, l.A, "lo", netip.PrefixFrom(netip.MustParseAddr(c.addr), netip.MustParseAddr(c.addr).BitLen()).String())
 			l.wantSuspended(tags...)
 			must(t, a.lease.Unclaim(t.Context(), tags[1]))
 
-			takeFrom(t, l.B, l.B.Interface, c.prefix)
+			addrOff(t, l.B, l.B.Interface, c.prefix)
 			addrOn(t, l.A, l.A.Interface, c.prefix)
-			eventually(t, "notice that it is back", func() bool { return told.has(back(c.addr)) })
+			eventually(t, "a notice that the address is back", func() bool { return notices.has(back(c.addr)) })
 			l.wantSuspended()
 			send("when it is back", "tx_uplink")
 			receive("when it is back", "rx_port")
@@ -169,8 +154,8 @@ func TestTagsOfRemovedAddressAreSuspended(t *testing.T) {
 	}
 }
 
-// Suspended tags stay suspended when the mux's process dies. The next process finds changes of
-// addresses since then, and the ports stay reserved until the address is back.
+// Suspended tags stay suspended when the mux's process dies. The next process finds the addresses that were
+// added and deleted since then. The ports stay reserved until the address is back.
 func TestAddressRemovedWhileNoProcessServes(t *testing.T) {
 	t.Parallel()
 	l := newPinLab(t)
@@ -181,11 +166,11 @@ func TestAddressRemovedWhileNoProcessServes(t *testing.T) {
 	early, later, owned := udpTag("10.0.0.3:7000"), udpTag("10.0.0.4:7000"), addrTag("10.0.0.77")
 	a := l.openIn(c, endpoint.Request{Tags: []endpoint.Tag{early, later, udpTag("10.0.0.5:7000")}})
 	w := l.openIn(c, endpoint.Request{Tags: []endpoint.Tag{owned, udpTag("10.0.0.77:7000")}})
-	takeFrom(t, l.A, l.A.Interface, "10.0.0.5/24")
-	takeFrom(t, l.A, l.A.Interface, "10.0.0.3/24") // when its tag is suspended, the tag of 10.0.0.5 is suspended, too
+	addrOff(t, l.A, l.A.Interface, "10.0.0.5/24")
+	addrOff(t, l.A, l.A.Interface, "10.0.0.3/24") // when its tag is suspended, the tag of 10.0.0.5 is suspended, too
 	from3 := datagram(l.B.LinkAddr, l.A.LinkAddr, "10.0.0.3:7000", "10.0.0.2:9000", "from 10.0.0.3")
 	from4 := datagram(l.B.LinkAddr, l.A.LinkAddr, "10.0.0.4:7000", "10.0.0.2:9000", "from 10.0.0.4")
-	frames := openSniff(t, l.B)
+	frames := openCapture(t, l.B)
 	eventually(t, "nothing is sent from 10.0.0.3", func() bool {
 		a.send(from3)
 		a.send(from4)
@@ -196,7 +181,7 @@ func TestAddressRemovedWhileNoProcessServes(t *testing.T) {
 		return false
 	})
 	c.kill()
-	takeFrom(t, l.A, l.A.Interface, "10.0.0.4/24")
+	addrOff(t, l.A, l.A.Interface, "10.0.0.4/24")
 	addrOn(t, l.A, l.A.Interface, "10.0.0.5/24")
 	addrOn(t, l.A, "lo", "10.0.0.77/32")
 
@@ -210,18 +195,18 @@ func TestAddressRemovedWhileNoProcessServes(t *testing.T) {
 		t.Errorf("the endpoint whose address the host has taken: %v", err)
 	}
 	l.present(a)
-	told, _ := hear(a.lease)
-	eventually(t, "notice that they are gone", func() bool { return told.has(gone("10.0.0.3")) && told.has(gone("10.0.0.4")) })
-	if got := told.all()[:2]; got[0] != linkUp || got[1] != (endpoint.Notice{Kind: endpoint.NoticeAddrBack}) {
+	notices, _ := watchNotices(a.lease)
+	eventually(t, "notices that both addresses are gone", func() bool { return notices.has(gone("10.0.0.3")) && notices.has(gone("10.0.0.4")) })
+	if got := notices.all()[:2]; got[0] != linkUp || got[1] != (endpoint.Notice{Kind: endpoint.NoticeAddrBack}) {
 		t.Errorf("the first notices to a presented endpoint are %v, not those of the link and all addresses", got)
 	}
-	l.moved("from 10.0.0.3", "tx_", func() { a.send(from3) }, "tx_forged_tag")
-	l.moved("from 10.0.0.4", "tx_", func() { a.send(from4) }, "tx_forged_tag")
+	l.wantIncrements("from 10.0.0.3", "tx_", func() { a.send(from3) }, "tx_forged_tag")
+	l.wantIncrements("from 10.0.0.4", "tx_", func() { a.send(from4) }, "tx_forged_tag")
 	addrOn(t, l.A, l.A.Interface, "10.0.0.3/24")
 	addrOn(t, l.A, l.A.Interface, "10.0.0.4/24")
-	eventually(t, "notice that they are back", func() bool { return told.has(back("10.0.0.3")) && told.has(back("10.0.0.4")) })
-	l.moved("from 10.0.0.3", "tx_", func() { a.send(from3) }, "tx_uplink")
-	l.moved("from 10.0.0.4", "tx_", func() { a.send(from4) }, "tx_uplink")
+	eventually(t, "notices that both addresses are back", func() bool { return notices.has(back("10.0.0.3")) && notices.has(back("10.0.0.4")) })
+	l.wantIncrements("from 10.0.0.3", "tx_", func() { a.send(from3) }, "tx_uplink")
+	l.wantIncrements("from 10.0.0.4", "tx_", func() { a.send(from4) }, "tx_uplink")
 	for _, at := range []string{"10.0.0.3:7000", "10.0.0.4:7000"} {
 		if _, err := (program{network: "udp4", at: at}).start(l.A); !errors.Is(err, unix.EADDRINUSE) {
 			t.Errorf("a program binds %s: %v", at, err)
@@ -229,8 +214,8 @@ func TestAddressRemovedWhileNoProcessServes(t *testing.T) {
 	}
 }
 
-// The host takes an address that an endpoint owns, on any interface: the endpoint ends with
-// the reason, and the host's service is reached at the address.
+// When an address that an endpoint owns is added to any interface of the host, the endpoint ends with the
+// reason, and the other host reaches the host's service at the address.
 func TestEndpointEndsWhenHostTakesItsAddress(t *testing.T) {
 	l := openLab6(t)
 	for _, c := range []struct{ addr, prefix, iface string }{
@@ -264,11 +249,13 @@ func TestHostTakesAddressDuringClaim(t *testing.T) {
 	for _, how := range []string{"claim", "open"} {
 		claimed := make(chan error, 1)
 		var lease *mux.Lease
+		if how == "claim" {
+			lease = l.open().lease
+		}
 		tag := addrTag("10.0.0.77")
 		go func() {
 			var err error
 			if how == "claim" {
-				lease = l.open().lease
 				_, err = lease.Claim(t.Context(), tag)
 			} else {
 				var g *endpoint.Grant
@@ -278,20 +265,20 @@ func TestHostTakesAddressDuringClaim(t *testing.T) {
 			}
 			claimed <- err
 		}()
-		eventually(t, "it is being claimed", func() bool { return l.mux.SetAside(tag.Addr) })
+		eventually(t, "the address is being claimed", func() bool { return l.mux.IsBeingClaimed(tag.Addr) })
 		addrOn(t, l.A, l.A.Interface, "10.0.0.77/24")
-		if err := <-claimed; err == nil { // the address came too late for it
+		if err := <-claimed; err == nil { // the claim was done before the address was added
 			eventually(t, "the endpoint has ended", func() bool { return lease.Err() != nil })
 		} else if !errors.Is(err, endpoint.ErrTagDenied) && !errors.Is(err, mux.ErrAddrTaken) {
 			t.Errorf("%s: %v", how, err)
 		}
 		l.wantClaims(0)
-		takeFrom(t, l.A, l.A.Interface, "10.0.0.77/24")
+		addrOff(t, l.A, l.A.Interface, "10.0.0.77/24")
 	}
 }
 
-// Addresses and claims come and go at the same time; afterwards each tag is in effect if and only if
-// the uplink has its address.
+// Addresses are added and deleted while tags are claimed. Afterwards a tag is in effect if and only if the
+// uplink has its address.
 func TestClaimsWhileAddressesChange(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
@@ -308,14 +295,16 @@ func TestClaimsWhileAddressesChange(t *testing.T) {
 			}
 			tag := udpTag(fmt.Sprintf("10.0.0.3:%d", 7000+i%50))
 			if _, err := a.lease.Claim(t.Context(), tag); err == nil && i%3 == 0 {
-				must0(a.lease.Unclaim(t.Context(), tag))
+				if err := a.lease.Unclaim(t.Context(), tag); err != nil {
+					t.Errorf("unclaim %v: %v", tag, err)
+				}
 			}
 		}
 	}()
 	for range 50 {
 		addrOn(t, l.A, l.A.Interface, "10.0.0.3/24")
-		time.Sleep(time.Millisecond) // for some claims; nothing depends on it
-		takeFrom(t, l.A, l.A.Interface, "10.0.0.3/24")
+		time.Sleep(time.Millisecond) // time for some claims; the result does not depend on it
+		addrOff(t, l.A, l.A.Interface, "10.0.0.3/24")
 	}
 	close(stop)
 	<-done
@@ -348,7 +337,7 @@ func TestClaimsWhileAddressesChange(t *testing.T) {
 func TestIdentityHasPresentAddress(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
-	takeFrom(t, l.A, l.A.Interface, "10.0.0.1/24")
+	addrOff(t, l.A, l.A.Interface, "10.0.0.1/24")
 	eventually(t, "no address", func() bool { return !l.mux.Identity().Addr.IsValid() })
 	addrOn(t, l.A, l.A.Interface, "10.0.0.5/24")
 	eventually(t, "another address", func() bool { return l.mux.Identity().Addr == netip.MustParsePrefix("10.0.0.5/24") })
@@ -362,25 +351,27 @@ func TestIdentityHasPresentAddress(t *testing.T) {
 func TestOpeningWhileAddressesChange(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
-	stop, done := make(chan struct{}), make(chan struct{})
+	stop, done := make(chan struct{}), make(chan error)
 	go func() {
-		defer close(done)
-		for {
+		var err error
+		for err == nil {
 			select {
 			case <-stop:
+				done <- nil
 				return
 			default:
-				addrOn(t, l.A, "lo", "192.0.2.1/32")
-				takeFrom(t, l.A, "lo", "192.0.2.1/32")
+				err = errors.Join(withDevice(l.A, "lo", addAddress("192.0.2.1/32")), withDevice(l.A, "lo", deleteAddress("192.0.2.1/32")))
 			}
 		}
+		<-stop
+		done <- err
 	}()
 	var apps []*app
 	for range 100 {
 		apps = append(apps, l.open())
 	}
 	close(stop)
-	<-done
+	must(t, <-done)
 	for _, a := range apps {
 		if err := a.lease.Err(); err != nil {
 			t.Errorf("ended: %v", err)
@@ -395,13 +386,18 @@ const patience = 2 * time.Minute
 // onDevice calls a function with a network device of a host.
 func onDevice(t *testing.T, h *netlab.Host, name string, fn func(netlink.Link) error) {
 	t.Helper()
-	must(t, h.Do(func() error {
+	must(t, withDevice(h, name, fn))
+}
+
+// withDevice is onDevice for goroutines.
+func withDevice(h *netlab.Host, name string, fn func(netlink.Link) error) error {
+	return h.Do(func() error {
 		device, err := netlink.LinkByName(name)
 		if err != nil {
 			return err
 		}
 		return fn(device)
-	}))
+	})
 }
 
 func mtu(n int) func(netlink.Link) error {
@@ -433,6 +429,7 @@ func changeAddress(device netlink.Link, prefix string, change func(netlink.Link,
 	if err != nil {
 		return err
 	}
+	addr.Flags = unix.IFA_F_NODAD // usable at once
 	return change(device, addr)
 }
 

@@ -72,7 +72,7 @@ func loadPinned(h *netlink.Handle, keep *pins, u *uplink, want Mode) (_ *program
 	}
 	needed := append(mapNames(spec), pinUplink)
 	needed = slices.AppendSeq(needed, maps.Keys(p.ofPorts()))
-	for _, name := range aides(p.mode, u) {
+	for _, name := range sidePrograms(p.mode, u) {
 		needed = append(needed, pinLink+name)
 	}
 	for _, name := range needed {
@@ -95,12 +95,12 @@ func (p *programs) load(spec *ebpf.CollectionSpec, u *uplink) (err error) {
 	if at != u.ifindex {
 		return unusable("its link is not attached to %s", u.name)
 	}
-	for _, name := range aides(p.mode, u) {
+	for _, name := range sidePrograms(p.mode, u) {
 		l, err := link.LoadPinnedLink(p.pins.at(pinLink+name), nil)
 		if err != nil {
 			return fmt.Errorf("pinned link of %s: %w", name, err)
 		}
-		p.aides = append(p.aides, l)
+		p.sideLinks = append(p.sideLinks, l)
 	}
 	if _, err := net.InterfaceByName(upName(u.ifindex)); err != nil {
 		return unusable("%s is missing", upName(u.ifindex))

@@ -21,7 +21,7 @@ import (
 	"github.com/unet-go/unet/mux"
 )
 
-// pinLab is a lab whose muxes are pinned.
+// pinLab is a lab whose muxes are pinned, so that another process can take them over.
 type pinLab struct {
 	*lab
 	pin string
@@ -63,7 +63,7 @@ func (l *pinLab) present(a *app) endpoint.Info {
 	return info
 }
 
-// echo sends a datagram to an endpoint, which sends one back. Neither may be lost.
+// echo sends a datagram to an endpoint, which sends an answer. Both must arrive.
 func (l *lab) echo(b *net.UDPConn, a *app, text string) {
 	l.t.Helper()
 	tag := a.grant.Tags[0]
@@ -95,7 +95,11 @@ func TestTakeoverLosesNoFrames(t *testing.T) {
 			go func() {
 				for range 5 {
 					c.kill()
-					next := startChild(t, l.A)
+					next, err := newChild(t, l.A)
+					if err != nil {
+						done <- err
+						return
+					}
 					if r, died := next.try(order{Do: "open", Interface: l.A.Interface, Pin: l.pin}); died || r.Error != "" {
 						done <- fmt.Errorf("died %v, %s\n%s", died, r.Error, next.out)
 						return
@@ -140,7 +144,8 @@ func TestTakeoverLosesNoFrames(t *testing.T) {
 	}
 }
 
-// Presenting the socket gives the endpoint with all that it had; no other socket or user gets it.
+// Who presents the socket of an endpoint gets the endpoint with all that it had. Another socket is refused, and
+// so is another user.
 func TestPresentedSocketGetsItsEndpoint(t *testing.T) {
 	t.Parallel()
 	l := newPinLab(t)
@@ -176,7 +181,7 @@ func TestPresentedSocketGetsItsEndpoint(t *testing.T) {
 		t.Errorf("twice: %v", err)
 	}
 	l.present(q)
-	// All is as before, except the process.
+	// All data of the endpoints are as before, except the number of the process.
 	after := l.mux.Endpoints()
 	for i := range listed {
 		if listed[i].PID != c.cmd.Process.Pid || after[i].PID != os.Getpid() {
@@ -214,7 +219,7 @@ func TestPresentedSocketGetsItsEndpoint(t *testing.T) {
 		t.Error(err)
 	}
 	b := kernelUDP(t, l.B, "10.0.0.2:9000")
-	sendTo(t, b, "10.0.0.1:7000", "to its new owner")
+	sendTo(t, b, "10.0.0.1:7000", "to the new owner of the tag")
 	other.recv()
 	sendRaw(t, l.B, messageFrame(l.A.LinkAddr, l.B.LinkAddr, 8, 1, "to the queue"))
 	q.recv()
@@ -235,20 +240,20 @@ func TestEndpointIsReclaimedAfterGracePeriod(t *testing.T) {
 	if n := len(l.mux.Endpoints()); n != 2 {
 		t.Fatalf("%d endpoints were taken over", n)
 	}
-	eventually(t, "the endpoints are gone", func() bool { return len(l.mux.Endpoints()) == 0 })
-	eventually(t, "the log says so", func() bool { return strings.Count(log.String(), "not presented within 300ms") == 2 })
+	eventually(t, "the endpoints have been reclaimed", func() bool { return len(l.mux.Endpoints()) == 0 })
+	eventually(t, "the log has the reason", func() bool { return strings.Count(log.String(), "not presented within 300ms") == 2 })
 	if _, _, err := l.mux.Present(t.Context(), me, a.grant.XSK, nil); !errors.Is(err, endpoint.ErrNotPresentable) {
-		t.Errorf("present what was reclaimed: %v", err)
+		t.Errorf("present an endpoint that was reclaimed: %v", err)
 	}
 	l.openRequest(ask)
 	l.wantStillCounted(3)
-	a.leave()
-	q.leave()
+	a.closeDescriptors()
+	q.closeDescriptors()
 	l.wantCounted(0, 1)
 	l.openRequest(queue)
 }
 
-// The next process reclaims at once the endpoints whose processes died while none served the mux.
+// Endpoints whose processes died while no process served the mux are reclaimed as soon as a process does.
 func TestEndpointsOfDeadProcessesAreReclaimed(t *testing.T) {
 	t.Parallel()
 	l := newPinLab(t)
@@ -259,14 +264,14 @@ func TestEndpointsOfDeadProcessesAreReclaimed(t *testing.T) {
 	}
 	a, q := l.openIn(c, ask[0]), l.openIn(c, ask[1])
 	c.kill()
-	a.leave()
-	q.leave()
-	eventually(t, "the port is gone", func() bool { return len(look(t, l.A).links) == 2 })
-	// Until then its tags claim nothing.
-	heard := openSniff(t, l.A)
+	a.closeDescriptors()
+	q.closeDescriptors()
+	eventually(t, "the port is gone", func() bool { return len(listObjects(t, l.A).links) == 2 })
+	// Frames for its tags go to the kernel meanwhile.
+	frames := openCapture(t, l.A)
 	b := kernelUDP(t, l.B, "10.0.0.2:9000")
 	sendTo(t, b, "10.0.0.1:7000", "to the kernel")
-	heard.vlanOf("to the kernel")
+	frames.vlanOf("to the kernel")
 
 	l.openConfig(mux.Config{Pin: l.pin})
 	if list := l.mux.Endpoints(); len(list) != 0 {
@@ -296,7 +301,7 @@ func TestEndpointIsReclaimedWhenItsProcessDies(t *testing.T) {
 	if n := len(l.mux.Endpoints()); n != 1 {
 		t.Fatalf("%d endpoints were taken over", n)
 	}
-	a.leave()
+	a.closeDescriptors()
 	eventually(t, "the endpoint is gone", func() bool { return len(l.mux.Endpoints()) == 0 })
 }
 
@@ -319,29 +324,29 @@ func TestClaimedPortBoundByProgramIsLogged(t *testing.T) {
 	must(t, a.lease.Unclaim(t.Context(), udpTag("10.0.0.1:7000")))
 }
 
-// If the fill ring of a presented socket cannot be mapped, the endpoint stays its earlier owner's, and
+// If the fill ring of a presented socket cannot be mapped, Present fails, the endpoint keeps its owner, and
 // another attempt can succeed.
 func TestPresentFailsWithoutFillRing(t *testing.T) {
 	t.Parallel()
 	l, c, a := takenOver(t)
 	l.mux.SetFillSize(a.grant.ID, 1<<20)
 	if _, _, err := l.mux.Present(t.Context(), me, a.grant.XSK, nil); err == nil {
-		t.Fatal("presented")
+		t.Fatal("presented without its fill ring")
 	}
-	owner := func(where string) {
+	wantOwner := func(where string) {
 		t.Helper()
 		if list := l.mux.Endpoints(); len(list) != 1 || list[0].PID != c.cmd.Process.Pid || list[0].Leased {
 			t.Errorf("%s: %+v, want process %d", where, list, c.cmd.Process.Pid)
 		}
 	}
-	owner("in the mux")
+	wantOwner("in the mux")
 	must(t, l.mux.Abandon())
 	l.openConfig(mux.Config{Pin: l.pin, Grace: time.Hour})
-	owner("in the kernel")
+	wantOwner("in the kernel")
 	l.present(a)
 }
 
-// An endpoint that is reclaimed was not leased, and cannot be presented any more.
+// An endpoint that is being reclaimed has no lease, and cannot be presented any more.
 func TestReclaimedEndpointCannotBePresented(t *testing.T) {
 	t.Parallel()
 	l, _, a := takenOver(t)

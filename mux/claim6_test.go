@@ -236,8 +236,8 @@ func addressFlags(t *testing.T, h *netlab.Host, addr string) (flags int) {
 	return flags
 }
 
-// The IPv6 addresses of the uplink on which ports can be claimed, and the one that a wildcard stands
-// for.
+// Ports can be claimed on each IPv6 address of the uplink, and on no other. A wildcard stands for the first that
+// the kernel prefers.
 func TestClaimsOnIPv6AddressesOfUplink(t *testing.T) {
 	l := openLab6(t)
 	a := l.open()
@@ -271,7 +271,7 @@ func TestClaimsOnIPv6AddressesOfUplink(t *testing.T) {
 	plain := func(*netlink.Addr) {}
 	addAddr(t, l.A, "fe80::a/64", plain)
 	addAddr(t, l.A, "2001:db8::1/64", plain)
-	addAddr(t, l.A, "2001:db8::dead/64", func(a *netlink.Addr) { a.PreferedLft, a.ValidLft = 0, 1000 }) // being retired
+	addAddr(t, l.A, "2001:db8::dead/64", func(a *netlink.Addr) { a.PreferedLft, a.ValidLft = 0, 1000 }) // deprecated (RFC 4862, 5.5.4)
 	must(t, l.A.Do(func() error {
 		lo, err := netlink.LinkByName("lo")
 		if err != nil {
@@ -300,7 +300,7 @@ func TestClaimsOnIPv6AddressesOfUplink(t *testing.T) {
 		t.Errorf("an IPv4 address in IPv6 form: %v, %v", got, err)
 	}
 
-	del := func(addr string) { onDevice(t, l.A, l.A.Interface, deleteAddress(addr)) }
+	del := func(addr string) { addrOff(t, l.A, l.A.Interface, addr) }
 	del("fd00::1/64")
 	wildcard("2001:db8::1")
 	del("2001:db8::1/64")
@@ -308,7 +308,7 @@ func TestClaimsOnIPv6AddressesOfUplink(t *testing.T) {
 	identity("", "fe80::a/64")
 	del("2001:db8::dead/64")
 	wildcard("fe80::a")
-	must(t, a.lease.Unclaim(t.Context(), tcpBlock("[fd00::1]:50048"))) // the address is gone, not the claim
+	must(t, a.lease.Unclaim(t.Context(), tcpBlock("[fd00::1]:50048"))) // the claim is still there, without the address
 	del("fe80::a/64")
 	if got, err := a.lease.Claim(t.Context(), udpTag("[::]:0")); !errors.Is(err, endpoint.ErrTagDenied) {
 		t.Errorf("without an address: %v, %v", got, err)
@@ -321,7 +321,7 @@ func TestClaimsOnIPv6AddressesOfUplink(t *testing.T) {
 func TestClaimsOnTentativeAndTemporaryAddressesAreRefused(t *testing.T) {
 	l := openLab6(t)
 	a := l.open()
-	// A duplicate: host B has it. A hundred probes leave time to look.
+	// A duplicate: host B has it. A hundred probes leave time to check it.
 	sysctl(t, l.A, "ipv6/conf/"+l.A.Interface+"/dad_transmits", "100")
 	addAddr(t, l.A, "fd00::3/64", func(a *netlink.Addr) { a.Flags = 0 })
 	if addressFlags(t, l.A, "fd00::3")&unix.IFA_F_TENTATIVE == 0 {
@@ -366,7 +366,7 @@ func TestClaimsOnTentativeAndTemporaryAddressesAreRefused(t *testing.T) {
 	}
 }
 
-// Owned IPv6 addresses that cannot be claimed.
+// Which IPv6 addresses can be claimed as owned ones, and the reasons of refusals.
 func TestClaimsOfOwnedIPv6Addresses(t *testing.T) {
 	l := openLab6(t)
 	a, b := l.open(), l.open()
@@ -423,7 +423,7 @@ func TestClaimsOfOwnedIPv6Addresses(t *testing.T) {
 		t.Errorf("unclaim an address on which a port is held: %v", err)
 	}
 	// A refusal has no effect: the address is free when its host is gone.
-	onDevice(t, l.B, l.B.Interface, deleteAddress("fd00::2/64"))
+	addrOff(t, l.B, l.B.Interface, "fd00::2/64")
 	for _, n := range neighbours(t, l.A) {
 		onDevice(t, l.A, l.A.Interface, func(netlink.Link) error { return netlink.NeighDel(&n) })
 	}
@@ -457,8 +457,8 @@ func TestUplinkJoinsSolicitedNodeGroups(t *testing.T) {
 	want("none", false, false, false, false)
 }
 
-// Packets of another host's kernel to a claimed port arrive at its owner, for a single port or a
-// block, on a shared or an owned address, and nowhere else.
+// Packets of another host's kernel to a claimed port arrive at its owner and nowhere else: for a single port or a
+// block, on a shared or an owned address.
 func TestFramesToClaimedPortsReachOwner(t *testing.T) {
 	l := openLab6(t)
 	setNeighbour(t, l.B, "10.0.0.77", l.A.LinkAddr)
@@ -486,7 +486,7 @@ func TestFramesToClaimedPortsReachOwner(t *testing.T) {
 				_, err := unix.Write(fd, []byte("hello"))
 				must(t, err)
 			}
-			ours := func(p gopacket.Packet) bool {
+			asSent := func(p gopacket.Packet) bool {
 				switch l := p.TransportLayer().(type) {
 				case *layers.UDP:
 					return tag.Kind == endpoint.TagUDP && uint16(l.DstPort) == port && string(l.Payload) == "hello"
@@ -496,13 +496,13 @@ func TestFramesToClaimedPortsReachOwner(t *testing.T) {
 				return false
 			}
 			p2 := packet(t, a.recv().frame)
-			if !ours(p2) || !net.IP(p2.NetworkLayer().NetworkFlow().Dst().Raw()).Equal(tag.Addr.AsSlice()) {
+			if !asSent(p2) || !net.IP(p2.NetworkLayer().NetworkFlow().Dst().Raw()).Equal(tag.Addr.AsSlice()) {
 				t.Errorf("sent to %v %v, received %v", p.network, to, p2)
 			}
 			unix.Close(fd) // no SYN again
 		}
 	}
-	other.nothing("for another endpoint's ports")
+	other.wantNothing("to ports of another endpoint")
 	// Ports without a claim are the kernel's.
 	ping(t, l.B, "10.0.0.1")
 	ping(t, l.B, "fd00::1")
@@ -512,7 +512,7 @@ func TestFramesToClaimedPortsReachOwner(t *testing.T) {
 	c, err := l.B.Dial("tcp6", "[fd00::1]:80")
 	must(t, err)
 	must(t, c.Close())
-	a.nothing("of the kernel's traffic")
+	a.wantNothing("to ports of the kernel")
 }
 
 // datagram6 is datagram over IPv6.
@@ -520,9 +520,9 @@ func datagram6(dst, src [6]byte, from, to string, payload string) []byte {
 	f, d := netip.MustParseAddrPort(from), netip.MustParseAddrPort(to)
 	ip := &layers.IPv6{Version: 6, HopLimit: 64, NextHeader: layers.IPProtocolUDP, SrcIP: f.Addr().AsSlice(), DstIP: d.Addr().AsSlice()}
 	udp := &layers.UDP{SrcPort: layers.UDPPort(f.Port()), DstPort: layers.UDPPort(d.Port())}
-	must0(udp.SetNetworkLayerForChecksum(ip))
+	panicOn(udp.SetNetworkLayerForChecksum(ip))
 	buf := gopacket.NewSerializeBuffer()
-	must0(gopacket.SerializeLayers(buf, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true},
+	panicOn(gopacket.SerializeLayers(buf, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true},
 		&layers.Ethernet{DstMAC: dst[:], SrcMAC: src[:], EthernetType: layers.EthernetTypeIPv6}, ip, udp, gopacket.Payload(payload)))
 	return buf.Bytes()
 }
@@ -534,25 +534,25 @@ func TestErrorsForPortsOfBlockReachOwner(t *testing.T) {
 	a := l.open(udpBlock("10.0.0.1:40000"), udpBlock("[fd00::1]:40000"), tcpBlock("10.0.0.1:40000"))
 	b := l.open(udpBlock("10.0.0.1:40064"), udpBlock("[fd00::1]:40064"), udpTag("10.0.0.1:9"))
 	A, B := l.A.LinkAddr, l.B.LinkAddr
-	a.send(datagram(B, A, "10.0.0.1:40063", "10.0.0.2:9", "anybody?"))
+	a.send(datagram(B, A, "10.0.0.1:40063", "10.0.0.2:9", "to a closed port"))
 	p := packet(t, a.recv().frame)
 	if icmp, ok := p.Layer(layers.LayerTypeICMPv4).(*layers.ICMPv4); !ok || icmp.TypeCode != layers.CreateICMPv4TypeCode(3, 3) {
 		t.Errorf("received %v", p)
 	}
-	a.send(datagram6(B, A, "[fd00::1]:40063", "[fd00::2]:9", "anybody?"))
+	a.send(datagram6(B, A, "[fd00::1]:40063", "[fd00::2]:9", "to a closed port"))
 	p = packet(t, a.recv().frame)
 	if icmp, ok := p.Layer(layers.LayerTypeICMPv6).(*layers.ICMPv6); !ok || icmp.TypeCode != layers.CreateICMPv6TypeCode(1, 4) {
 		t.Errorf("received %v", p)
 	}
 	ip := &layers.IPv4{Version: 4, TTL: 64, Protocol: layers.IPProtocolTCP, SrcIP: net.IPv4(10, 0, 0, 1), DstIP: net.IPv4(10, 0, 0, 2)}
 	syn := &layers.TCP{SrcPort: 40001, DstPort: 9, SYN: true, Window: 1000}
-	must0(syn.SetNetworkLayerForChecksum(ip))
+	panicOn(syn.SetNetworkLayerForChecksum(ip))
 	a.send(build(&layers.Ethernet{DstMAC: B[:], SrcMAC: A[:], EthernetType: layers.EthernetTypeIPv4}, ip, syn))
 	p = packet(t, a.recv().frame)
 	if tcp, ok := p.Layer(layers.LayerTypeTCP).(*layers.TCP); !ok || !tcp.RST || tcp.DstPort != 40001 {
 		t.Errorf("received %v", p)
 	}
-	b.nothing("errors about another's datagrams")
+	b.wantNothing("errors about another's datagrams")
 }
 
 // Solicitations for an owned IPv6 address arrive at its owner, which answers; those for the shared
@@ -579,5 +579,5 @@ func TestSolicitationsForOwnedAddressReachOwner(t *testing.T) {
 	}
 	ping(t, l.B, "fd00::1")
 	ping(t, l.B, "fd00::1")
-	a.nothing("solicitations and ping of the shared address")
+	a.wantNothing("of solicitations and ping for the shared address")
 }

@@ -159,7 +159,7 @@ func (m *Mux) candidates(c *claiming, t endpoint.Tag, r *reserver, ports *nat.Po
 	}
 	// Blocks without a port that is excluded from automatic choice: from anyBlock on, or
 	// below it if endpoints have mostHigh ports already.
-	kept, err := readKeptPorts()
+	kept, err := readExcludedBlocks()
 	if err != nil {
 		return nil, "", err
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/unet-go/unet/mux"
 )
 
-// reuses are the socket options of programs that bind a port in use.
+// reuses are the socket options, SO_REUSEADDR and SO_REUSEPORT, of programs that bind a port in use.
 var reuses = []struct{ addr, port bool }{{false, false}, {true, false}, {false, true}, {true, true}}
 
 // programsAt are programs that bind a port of one of the uplink's addresses, or of all addresses.
@@ -57,7 +57,7 @@ func TestProgramsCannotBindClaimedPorts(t *testing.T) {
 	l := openLab6(t)
 	a := l.open()
 	for _, tag := range sharedTags {
-		before := look(t, l.A)
+		before := listObjects(t, l.A)
 		if got, err := a.lease.Claim(t.Context(), tag); err != nil || got != tag {
 			t.Fatalf("claim %v: %v, %v", tag, got, err)
 		}
@@ -82,11 +82,12 @@ func TestProgramsCannotBindClaimedPorts(t *testing.T) {
 		must(t, a.lease.Unclaim(t.Context(), tag))
 		l.wantClaims(0)
 		try(tag.Port, nil)
-		wantTraces(t, l.A, before)
+		wantObjects(t, l.A, before)
 	}
 }
 
-// A port that a program has cannot be claimed, nor a block with such a port. A refusal has no effect.
+// A port that a program has bound cannot be claimed, nor a block with such a port. A refused claim leaves no
+// descriptor.
 func TestClaimOfBoundPortIsRefused(t *testing.T) {
 	l := openLab6(t)
 	a := l.open()
@@ -95,12 +96,12 @@ func TestClaimOfBoundPortIsRefused(t *testing.T) {
 			for _, p := range programsAt(tag, port) {
 				fd, err := p.start(l.A)
 				must(t, err)
-				before := look(t, l.A)
+				before := listObjects(t, l.A)
 				_, err = a.lease.Claim(t.Context(), tag)
 				if !errors.Is(err, endpoint.ErrTagHeld) || !strings.Contains(err.Error(), fmt.Sprint("port ", port)) {
 					t.Errorf("claim %v beside %v: %v", tag, p, err)
 				}
-				wantTraces(t, l.A, before)
+				wantObjects(t, l.A, before)
 				unix.Close(fd)
 			}
 		}
@@ -111,10 +112,10 @@ func TestClaimOfBoundPortIsRefused(t *testing.T) {
 	}
 }
 
-// The same port of another protocol, family or address is a tag of its own.
+// The same port number of another protocol, family or address is another tag.
 func TestSamePortOfOtherProtocolIsOtherTag(t *testing.T) {
 	l := openLab6(t)
-	onDevice(t, l.A, l.A.Interface, addAddress("10.0.0.9/24"))
+	addrOn(t, l.A, l.A.Interface, "10.0.0.9/24")
 	tags := append(sharedTags, udpTag("10.0.0.9:7000"), tcpBlock("10.0.0.9:40000"))
 	l.open(tags[:3]...)
 	a := l.open(tags[3:]...)
@@ -171,7 +172,7 @@ func TestClaimOfPortOfConnectionIsRefused(t *testing.T) {
 	}
 }
 
-// The kernel chooses no claimed port for its own connections, in any way of choosing.
+// The kernel chooses no claimed port for its own connections, whether it chooses at bind or at connect.
 func TestKernelChoosesNoClaimedPort(t *testing.T) {
 	l := openLab6(t)
 	// Sometimes the kernel leaves out one port of a range with an odd number of ports.
@@ -202,7 +203,7 @@ func TestKernelChoosesNoClaimedPort(t *testing.T) {
 	}
 }
 
-// The kernel chooses the port of a wildcard.
+// If a claim names no port, the kernel chooses one of its range of local ports.
 func TestClaimOfAnyPort(t *testing.T) {
 	l := openLab6(t)
 	sysctl(t, l.A, "ipv4/ip_local_port_range", "40000 40001")
@@ -321,11 +322,11 @@ func TestClaimOfAnyBlock(t *testing.T) {
 		if got, err := a.lease.Claim(t.Context(), c.tag); err != nil || got != c.want {
 			t.Errorf("claim %v: %v, %v; want %v", c.tag, got, err, c.want)
 		}
-		before := look(t, l.A)
+		before := listObjects(t, l.A)
 		if got, err := a.lease.Claim(t.Context(), c.tag); !errors.Is(err, endpoint.ErrTagHeld) {
 			t.Errorf("claim %v when none is left: %v, %v", c.tag, got, err)
 		}
-		wantTraces(t, l.A, before)
+		wantObjects(t, l.A, before)
 		must(t, a.lease.Unclaim(t.Context(), c.want))
 	}
 	// A block with a port that is held by itself is not free.
@@ -385,7 +386,7 @@ func TestClaimsOfAllBlocksOfOwnedAddress(t *testing.T) {
 		last = tag.Port
 	}
 	if ordered {
-		t.Error("one after the other")
+		t.Error("the blocks were given in ascending order, not in a random one")
 	}
 	for _, tag := range []endpoint.Tag{tcpBlock("[fd00::77]:0"), tcpTag("[fd00::77]:0")} {
 		if got, err := a.lease.Claim(t.Context(), tag); !errors.Is(err, endpoint.ErrTagHeld) {
@@ -410,7 +411,7 @@ func TestReadmitReservesPortsAgain(t *testing.T) {
 		udpTag("10.0.0.1:7000"), tcpTag("[fd00::1]:7000"), tcpBlock("10.0.0.1:40000"), udpBlock("[fd00::1]:40000"),
 	}
 	a := l.open(tags...)
-	before := look(t, l.A)
+	before := listObjects(t, l.A)
 	l.wantClaims(1+1+1+64+64, tags...)
 	must(t, l.mux.ForgetClaims())
 	for _, at := range []string{"10.0.0.1:40001", "10.0.0.1:40062"} {
@@ -428,14 +429,14 @@ func TestReadmitReservesPortsAgain(t *testing.T) {
 		}
 	}
 	l.wantClaims(1+1+1+62+64, tags...)
-	wantTraces(t, l.A, before) // two for the programs, two less reserved
+	wantObjects(t, l.A, before) // two for the programs, two less reserved
 	for _, c := range []struct {
 		tag  endpoint.Tag
 		port uint16
 	}{{udpTag("10.0.0.1:7000"), 7000}, {tcpTag("[fd00::1]:7000"), 7000}, {tcpBlock("10.0.0.1:40000"), 40000}, {udpBlock("[fd00::1]:40000"), 40063}} {
 		for _, p := range programsAt(c.tag, c.port) {
 			if _, err := p.start(l.A); err == nil {
-				t.Errorf("%v after readmit of %v: no error", p, c.tag)
+				t.Errorf("%v was bound, and %v is reserved again", p, c.tag)
 			}
 		}
 	}
@@ -490,7 +491,7 @@ func TestReservedPortsLeaveDescriptors(t *testing.T) {
 		}
 	}
 	if refused == 0 {
-		t.Error("readmitted with more descriptors than there may be")
+		t.Error("all tags were reserved again with fewer descriptors than they need")
 	}
 	l.wantClaims(597, tags...)
 	must(t, a.lease.Close())

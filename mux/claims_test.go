@@ -12,7 +12,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/endpoint"
@@ -47,7 +46,7 @@ func TestClaims(t *testing.T) {
 		{b, endpoint.MessageTag(7), held},
 		{b, addrTag("10.0.0.77"), held},
 		{b, addrTag("10.0.0.1"), denied},  // the host's own
-		{b, addrTag("127.0.0.1"), denied}, //
+		{b, addrTag("127.0.0.1"), denied}, // of another interface
 		{b, addrTag("10.0.1.1"), denied},  // not on this network
 		{b, addrTag("10.0.0.0"), denied},
 		{b, addrTag("10.0.0.255"), denied},
@@ -113,11 +112,11 @@ func TestClaims(t *testing.T) {
 	b.recv()
 	must(t, b.lease.Unclaim(ctx, udpTag("10.0.0.1:7000")))
 	passed := l.count()["rx_pass"]
-	l.moved("a port given back", "rx_", func() {
+	l.wantIncrements("a port given back", "rx_", func() {
 		sendTo(t, peer, "10.0.0.1:7000", "to nobody")
 		l.await("rx_pass", passed+1)
 	}, "rx_pass")
-	b.nothing("after the tag was given back")
+	b.wantNothing("after the tag was given back")
 
 	must(t, a.lease.Close())
 	if _, err := b.lease.Claim(ctx, addrTag("10.0.0.77")); err != nil {
@@ -141,31 +140,21 @@ func TestRequestGetsAllTagsOrNone(t *testing.T) {
 	if a := l.open(want...); !slices.Equal(a.grant.Tags, want) {
 		t.Errorf("tags %v, want %v", a.grant.Tags, want)
 	}
-	before := look(t, l.A)
+	before := listObjects(t, l.A)
 	_, _, err := l.mux.OpenEndpoint(t.Context(), endpoint.Request{Geometry: small, Tags: []endpoint.Tag{
 		endpoint.MessageTag(8), udpTag("10.0.0.1:7001"), addrTag("10.0.0.78"), endpoint.MessageTag(7)}})
 	if !errors.Is(err, endpoint.ErrTagHeld) {
 		t.Fatalf("got %v", err)
 	}
-	wantTraces(t, l.A, before)
-	l.open(endpoint.MessageTag(8), udpTag("10.0.0.1:7001"), addrTag("10.0.0.78")) // none was kept
+	wantObjects(t, l.A, before)
+	l.open(endpoint.MessageTag(8), udpTag("10.0.0.1:7001"), addrTag("10.0.0.78")) // none of the refused request is held
 }
 
 // A wildcard stands for an address that the uplink has at the time of the claim.
 func TestClaimOfWildcardWithoutAddressIsRefused(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
-	must(t, l.A.Do(func() error {
-		link, err := netlink.LinkByName(l.A.Interface)
-		if err != nil {
-			return err
-		}
-		addrs, err := netlink.AddrList(link, netlink.FAMILY_V4)
-		if err != nil {
-			return err
-		}
-		return netlink.AddrDel(link, &addrs[0])
-	}))
+	addrOff(t, l.A, l.A.Interface, "10.0.0.1/24")
 	a := l.open(endpoint.MessageTag(7))
 	if _, err := a.lease.Claim(t.Context(), udpTag("0.0.0.0:7000")); !errors.Is(err, endpoint.ErrTagDenied) {
 		t.Errorf("got %v", err)
@@ -197,8 +186,8 @@ func modelKind(p program) endpoint.TagKind {
 	return endpoint.TagUDP
 }
 
-// meet reports whether a program has, or would have, a port of a tag.
-func (m *claimModel) meet(p program, tag endpoint.Tag) bool {
+// conflicts reports whether a program has, or would have, a port of a tag.
+func (m *claimModel) conflicts(p program, tag endpoint.Tag) bool {
 	at := netip.MustParseAddrPort(p.at)
 	if modelKind(p) != tag.Kind || at.Port() < tag.Port || at.Port() > tag.LastPort() {
 		return false
@@ -207,8 +196,8 @@ func (m *claimModel) meet(p program, tag endpoint.Tag) bool {
 	return at.Addr() == tag.Addr || at.Addr().IsUnspecified() && (both || at.Addr().Is4() == tag.Addr.Is4())
 }
 
-// disturb reports whether two programs cannot have their ports at the same time.
-func disturb(p, q program) bool {
+// exclude reports whether two programs cannot have their ports at the same time.
+func exclude(p, q program) bool {
 	a, b := netip.MustParseAddrPort(p.at), netip.MustParseAddrPort(q.at)
 	if modelKind(p) != modelKind(q) || a.Port() != b.Port() {
 		return false
@@ -244,7 +233,7 @@ func (m *claimModel) want(by *app, tag endpoint.Tag) error {
 		}
 	}
 	for _, p := range m.programs {
-		if shared(tag) && m.meet(p, tag) {
+		if shared(tag) && m.conflicts(p, tag) {
 			return endpoint.ErrTagHeld
 		}
 	}
@@ -282,7 +271,7 @@ func (m *claimModel) claim() {
 	if m.rng.IntN(3) == 0 {
 		tag = tag.AsBlock()
 	}
-	if m.rng.IntN(300) == 0 { // it takes long
+	if m.rng.IntN(300) == 0 { // seldom: the claim of an owned address waits for probes
 		tag = endpoint.AddrTag(netip.MustParseAddr(pick(m.rng, modelOwned)))
 	}
 	any := tag.Kind != endpoint.TagAddr && m.rng.IntN(4) == 0
@@ -319,7 +308,7 @@ func (m *claimModel) unclaim() {
 		}
 		for other := range m.tags {
 			if tag.Kind == endpoint.TagAddr && other.Kind != endpoint.TagAddr && other.Addr == tag.Addr {
-				want = endpoint.ErrTagDenied // it is on it
+				want = endpoint.ErrTagDenied // a port of the address is held
 			}
 		}
 		if err := by.lease.Unclaim(t.Context(), tag); !errors.Is(err, want) {
@@ -343,12 +332,12 @@ func (m *claimModel) bind() {
 	p.listen = p.network[:3] == "tcp" && m.rng.IntN(2) == 0
 	var want error
 	for tag := range m.tags {
-		if shared(tag) && m.meet(p, tag) {
+		if shared(tag) && m.conflicts(p, tag) {
 			want = unix.EADDRINUSE
 		}
 	}
 	for _, q := range m.programs {
-		if disturb(p, q) {
+		if exclude(p, q) {
 			want = unix.EADDRINUSE
 		}
 	}
@@ -395,7 +384,7 @@ func (m *claimModel) compare() {
 func TestClaimsAgainstAModel(t *testing.T) {
 	for seed := range uint64(4) {
 		l := openLab6(t)
-		onDevice(t, l.A, l.A.Interface, addAddress("10.0.0.9/24"))
+		addrOn(t, l.A, l.A.Interface, "10.0.0.9/24")
 		m := &claimModel{lab: l, rng: rand.New(rand.NewPCG(seed, 1)), tags: map[endpoint.Tag]*app{}, programs: map[int]program{}}
 		m.leases = []*app{l.open(), l.open(addrTag(modelOwned[0]), addrTag(modelOwned[1])), l.open()}
 		m.give(m.leases[1], addrTag(modelOwned[0]))
@@ -434,7 +423,7 @@ func TestClaimsAgainstAModel(t *testing.T) {
 	}
 }
 
-// owners is the present owner of each port, as reported by those who got it.
+// owners has the ports that an endpoint or a program has now. Each reports its ports itself.
 type owners struct {
 	t   *testing.T
 	mu  sync.Mutex
@@ -458,8 +447,8 @@ func (o *owners) given(tag endpoint.Tag) {
 	})
 }
 
-// gives is called before a port is given back.
-func (o *owners) gives(tag endpoint.Tag) {
+// returned is called before a tag is given back.
+func (o *owners) returned(tag endpoint.Tag) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	each(tag, func(port endpoint.Tag) { delete(o.has, port) })
@@ -475,7 +464,7 @@ func (o *owners) worker(l *lab, rng *rand.Rand) error {
 		var mine []endpoint.Tag
 		for range 60 {
 			if i := rng.IntN(len(mine) + 2); i < len(mine) {
-				o.gives(mine[i])
+				o.returned(mine[i])
 				if err := lease.Unclaim(context.Background(), mine[i]); err != nil {
 					return err
 				}
@@ -500,7 +489,7 @@ func (o *owners) worker(l *lab, rng *rand.Rand) error {
 			}
 		}
 		for _, tag := range mine {
-			o.gives(tag)
+			o.returned(tag)
 		}
 		if err := errors.Join(lease.Close(), g.Close()); err != nil {
 			return err
@@ -522,7 +511,7 @@ func (o *owners) user(h *netlab.Host, rng *rand.Rand) error {
 		}
 		tag := endpoint.Tag{Kind: modelKind(p), Addr: h.Addr.Addr(), Port: netip.MustParseAddrPort(p.at).Port()}
 		o.given(tag)
-		o.gives(tag)
+		o.returned(tag)
 		if err := unix.Close(fd); err != nil {
 			return err
 		}
@@ -533,9 +522,9 @@ func (o *owners) user(h *netlab.Host, rng *rand.Rand) error {
 // Endpoints and programs of the kernel's stack claim and bind the same ports at the same time: each
 // port has one owner at any time, and at the end nothing is left.
 func TestConcurrentClaimsOfSamePorts(t *testing.T) {
-	warm(t)
+	openLastingDescriptors(t)
 	l := openLab6(t)
-	before := look(t, l.A)
+	before := listObjects(t, l.A)
 	o := &owners{t: t, has: map[endpoint.Tag]bool{}}
 	var all sync.WaitGroup
 	start := func(what string, f func() error) {
@@ -556,14 +545,14 @@ func TestConcurrentClaimsOfSamePorts(t *testing.T) {
 	if n := l.mux.CountedClaims(); n != 0 {
 		t.Errorf("%d entries of the indexes are left", n)
 	}
-	wantTraces(t, l.A, before)
+	wantObjects(t, l.A, before)
 }
 
 // A lease that is closed during a claim keeps nothing.
 func TestClaimsDuringCloseOfLease(t *testing.T) {
-	warm(t)
+	openLastingDescriptors(t)
 	l := openLab6(t)
-	before := look(t, l.A)
+	before := listObjects(t, l.A)
 	for range 20 {
 		g, lease, err := l.mux.OpenEndpoint(t.Context(), endpoint.Request{Geometry: small})
 		must(t, err)
@@ -594,5 +583,5 @@ func TestClaimsDuringCloseOfLease(t *testing.T) {
 		l.wantClaims(0)
 		must(t, g.Close())
 	}
-	wantTraces(t, l.A, before)
+	wantObjects(t, l.A, before)
 }

@@ -18,13 +18,13 @@ import (
 	"github.com/unet-go/unet/endpoint"
 )
 
-// LosePortProgram detaches the program of a port's outer end.
-func (l *Lease) LosePortProgram() error {
+// DetachPortProgram detaches the program of a port's outer end.
+func (l *Lease) DetachPortProgram() error {
 	return setXDP(l.m.rt, int(l.at.owner.Port), -1, l.m.progs.attachFlag())
 }
 
-// Trust undoes the effect of distrust on an interface.
-func Trust(iface string) error {
+// UndoDistrust undoes the effect of distrust on an interface.
+func UndoDistrust(iface string) error {
 	return setIPv4(iface, map[string]string{"rp_filter": "0", "drop_unicast_in_l2_multicast": "0"})
 }
 
@@ -65,8 +65,8 @@ func (m *Mux) FillRings() int {
 	return len(m.fills.rings)
 }
 
-// LeaveFillRings ends the checks of the fill rings of all endpoints.
-func (m *Mux) LeaveFillRings() (err error) {
+// StopFillRingChecks ends the checks of the fill rings of all endpoints.
+func (m *Mux) StopFillRingChecks() (err error) {
 	for _, l := range m.all() {
 		err = errors.Join(err, m.fills.remove(l))
 	}
@@ -85,8 +85,8 @@ func (m *Mux) FailDeletions(err error) (restore func()) {
 	return func() { replace(usual) }
 }
 
-// CloseTags makes every change of the tag table fail.
-func (m *Mux) CloseTags() error { return m.progs.objs.Tags.Close() }
+// CloseTagTable makes every change of the tag table fail.
+func (m *Mux) CloseTagTable() error { return m.progs.objs.Tags.Close() }
 
 // TagTableSize is the size of the tag table.
 func (m *Mux) TagTableSize() int { return int(m.progs.objs.Tags.MaxEntries()) }
@@ -101,7 +101,7 @@ func (m *Mux) CheckTagCounts() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	tags, err := tagsInKernel(&m.progs.objs)
-	if errors.Is(err, os.ErrClosed) || m.progs.objs.Tags.FD() < 0 { // CloseTags
+	if errors.Is(err, os.ErrClosed) || m.progs.objs.Tags.FD() < 0 { // CloseTagTable
 		return nil
 	}
 	groups, err := groupsInKernel(&m.progs.objs)
@@ -127,8 +127,8 @@ func (m *Mux) CheckTagCounts() error {
 	return err
 }
 
-// Aside is the number of owned addresses that are being claimed.
-func (m *Mux) Aside() int {
+// BeingClaimed is the number of owned addresses that are being claimed.
+func (m *Mux) BeingClaimed() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return len(m.aside)
@@ -202,8 +202,8 @@ func (m *Mux) Suspended() (held, inKernel map[endpoint.Tag]bool, err error) {
 	return held, inKernel, err
 }
 
-// SetAside reports whether an owned address is being claimed.
-func (m *Mux) SetAside(a netip.Addr) bool {
+// IsBeingClaimed reports whether an owned address is being claimed.
+func (m *Mux) IsBeingClaimed(a netip.Addr) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.aside[a]

@@ -78,8 +78,8 @@ func (f family) frame(l *lab, payload string) []byte {
 		udp, gopacket.Payload(payload))
 }
 
-// wants checks that the endpoint receives a datagram to the group next.
-func (f family) wants(a *app, payload string) {
+// wantNext checks that the next frame of the endpoint is a datagram to the group.
+func (f family) wantNext(a *app, payload string) {
 	a.t.Helper()
 	p := packet(a.t, a.recv().frame)
 	udp, ok := p.Layer(layers.LayerTypeUDP).(*layers.UDP)
@@ -103,62 +103,48 @@ func TestDatagramsToGroupReachAllMembers(t *testing.T) {
 				tag := udpTag(f.group)
 				first := l.open(tag, udpTag(f.a+":7000"))
 				second := l.openFor(mux.Terms{}, endpoint.Request{Tags: []endpoint.Tag{tag}})
-				stranger := l.open(udpTag(strings.Replace(f.group, "1", "2", 1)))
+				other := l.open(udpTag(strings.Replace(f.group, "1", "2", 1)))
 				kernelA, kernelB := f.member(t, l.A), f.member(t, l.B)
 				fromA, fromB := f.sender(t, l.A, f.a), f.sender(t, l.B, f.b)
 
 				sendTo(t, fromB, f.group, "from the wire")
-				f.wants(first, "from the wire")
-				f.wants(second, "from the wire")
+				f.wantNext(first, "from the wire")
+				f.wantNext(second, "from the wire")
 				readFrom(t, kernelA, "from the wire")
 				readFrom(t, kernelB, "from the wire") // its own host's loopback
 
 				sendTo(t, fromA, f.group, "from the kernel")
-				f.wants(first, "from the kernel")
-				f.wants(second, "from the kernel")
+				f.wantNext(first, "from the kernel")
+				f.wantNext(second, "from the kernel")
 				readFrom(t, kernelA, "from the kernel")
 				readFrom(t, kernelB, "from the kernel")
 
 				first.send(f.frame(l, "from an endpoint"))
-				f.wants(second, "from an endpoint")
+				f.wantNext(second, "from an endpoint")
 				readFrom(t, kernelB, "from an endpoint")
-				first.nothing("it has sent it")
-				stranger.nothing("it holds the port of another group")
+				first.wantNothing("of its own datagram")
+				other.wantNothing("it holds a tag of another group")
 				if c := l.count(); c["rx_group"] != 4 || c["tx_group"] != 1 || c["tx_uplink"] != 1 || c["deliver_socket"] != 5 {
 					t.Errorf("counters: %v", c)
 				}
 
 				must(t, second.lease.Unclaim(t.Context(), tag))
 				sendTo(t, fromB, f.group, "again")
-				f.wants(first, "again")
+				f.wantNext(first, "again")
 				must(t, first.lease.Close())
 				sendTo(t, fromB, f.group, "to the kernel only")
 				readFrom(t, kernelA, "again")
 				readFrom(t, kernelA, "to the kernel only")
-				second.nothing("it has given the tag back")
+				second.wantNothing("after it has given the tag back")
 			})
 		}
 	}
 }
 
-// reports decodes the membership reports for a group that host A sends: joined or left.
+// reports returns the next membership report for a group that reaches a host: joined or left.
 func reports(t *testing.T, f family, h *netlab.Host) (next func() string) {
 	t.Helper()
-	var c *os.File
-	must(t, h.Do(func() error {
-		i, err := net.InterfaceByName(h.Interface)
-		if err != nil {
-			return err
-		}
-		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-		if err != nil {
-			return err
-		}
-		c = os.NewFile(uintptr(fd), "packets")
-		return unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: 0x0300, Ifindex: i.Index}) // ETH_P_ALL
-	}))
-	t.Cleanup(func() { c.Close() })
-	must(t, c.SetReadDeadline(time.Now().Add(patience)))
+	c := packetSocket(t, h, unix.ETH_P_ALL)
 	group := net.IP(netip.MustParseAddrPort(f.group).Addr().AsSlice())
 	return func() string {
 		t.Helper()
@@ -217,7 +203,8 @@ func TestGroupMembership(t *testing.T) {
 	}
 }
 
-// After the death of the process that serves the mux, members go on receiving, and the next one joins again.
+// After the death of the process that serves the mux, members go on receiving, and the next process joins
+// the group again.
 func TestGroupsAreTakenOver(t *testing.T) {
 	t.Parallel()
 	f := families[0]
@@ -228,8 +215,8 @@ func TestGroupsAreTakenOver(t *testing.T) {
 	fromB := f.sender(t, l.B, f.b)
 	c.kill()
 	sendTo(t, fromB, f.group, "nobody serves the mux")
-	f.wants(first, "nobody serves the mux")
-	f.wants(second, "nobody serves the mux")
+	f.wantNext(first, "nobody serves the mux")
+	f.wantNext(second, "nobody serves the mux")
 	second.close() // so its port is gone when the next process looks
 
 	next := reports(t, f, l.B)
@@ -240,16 +227,16 @@ func TestGroupsAreTakenOver(t *testing.T) {
 	for next() != "joined" {
 	}
 	sendTo(t, fromB, f.group, "taken over")
-	f.wants(first, "taken over")
+	f.wantNext(first, "taken over")
 	must(t, l.mux.CheckTagCounts())
 	must(t, first.lease.Unclaim(t.Context(), udpTag(f.group)))
 	must(t, l.mux.CheckTagCounts())
-	sendTo(t, fromB, f.group, "nobody's")
-	first.nothing("it has given the tag back")
+	sendTo(t, fromB, f.group, "without a tag")
+	first.wantNothing("after it has given the tag back")
 	must(t, l.mux.Close())
 }
 
-// What cannot be claimed is refused with the reason.
+// A claim of a group that is not possible is refused with the reason.
 func TestRefusedClaimsOfGroups(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
@@ -316,13 +303,13 @@ func TestBroadcastsReachHoldersOfTag(t *testing.T) {
 		a.send(datagram(all, l.A.LinkAddr, "10.0.0.1:7000", to, "to all"))
 		readFrom(t, k, "to all")
 	}
-	a.nothing("it has sent them")
-	b.nothing("it does not hold the tag")
-	l.moved("without the tag", "tx_", func() { b.send(datagram(all, l.A.LinkAddr, "10.0.0.1:7001", "10.0.0.255:7000", "forged")) }, "tx_broadcast")
-	l.moved("to one host", "tx_", func() { a.send(datagram(all, l.A.LinkAddr, "10.0.0.1:7000", "10.0.0.2:7000", "forged")) }, "tx_forged_group")
-	l.moved("of another network", "tx_", func() { a.send(datagram(all, l.A.LinkAddr, "10.0.0.1:7000", "10.0.1.255:7000", "forged")) }, "tx_forged_group")
+	a.wantNothing("of its own broadcasts")
+	b.wantNothing("of broadcasts, without the tag")
+	l.wantIncrements("without the tag", "tx_", func() { b.send(datagram(all, l.A.LinkAddr, "10.0.0.1:7001", "10.0.0.255:7000", "forged")) }, "tx_broadcast")
+	l.wantIncrements("to one host", "tx_", func() { a.send(datagram(all, l.A.LinkAddr, "10.0.0.1:7000", "10.0.0.2:7000", "forged")) }, "tx_forged_group")
+	l.wantIncrements("of another network", "tx_", func() { a.send(datagram(all, l.A.LinkAddr, "10.0.0.1:7000", "10.0.1.255:7000", "forged")) }, "tx_forged_group")
 	group := wire.LinkAddr{1, 0, 0x5e, 1, 2, 3}
-	l.moved("to one host by multicast", "tx_", func() { a.send(datagram(group, l.A.LinkAddr, "10.0.0.1:7000", "10.0.0.2:7000", "forged")) }, "tx_forged_group")
+	l.wantIncrements("to one host by multicast", "tx_", func() { a.send(datagram(group, l.A.LinkAddr, "10.0.0.1:7000", "10.0.0.2:7000", "forged")) }, "tx_forged_group")
 	a.send(datagram(all, l.A.LinkAddr, "10.0.0.1:7000", "10.0.0.255:7000", "the last"))
 	readFrom(t, k, "the last")
 }

@@ -18,19 +18,19 @@ import (
 	"github.com/unet-go/unet/mux"
 )
 
-// runAway adds entries to the producer index of an endpoint's fill ring, as its owner can, until
+// advanceProducer adds entries to the producer index of an endpoint's fill ring, as its owner can, until
 // restore.
-func (a *app) runAway(entries uint32) (restore func()) {
+func (a *app) advanceProducer(entries uint32) (restore func()) {
 	a.t.Helper()
-	before := a.producer(func(p uint32) uint32 { return p + entries })
+	before := a.changeProducer(func(p uint32) uint32 { return p + entries })
 	if before < a.grant.Geometry.Prefilled() || before > 2*a.grant.Geometry.FillSize {
-		a.t.Fatalf("this is not the producer's index: %d", before)
+		a.t.Fatalf("producer index %d is not that of the ring", before)
 	}
-	return func() { a.producer(func(uint32) uint32 { return before }) }
+	return func() { a.changeProducer(func(uint32) uint32 { return before }) }
 }
 
-// producer changes the producer index of an endpoint's fill ring.
-func (a *app) producer(change func(uint32) uint32) (before uint32) {
+// changeProducer changes the producer index of an endpoint's fill ring.
+func (a *app) changeProducer(change func(uint32) uint32) (before uint32) {
 	a.t.Helper()
 	ring, err := unix.Mmap(int(a.grant.XSK.Fd()), unix.XDP_UMEM_PGOFF_FILL_RING, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	must(a.t, err)
@@ -40,8 +40,8 @@ func (a *app) producer(change func(uint32) uint32) (before uint32) {
 	return before
 }
 
-// An endpoint with more entries on its fill ring than its size is revoked at the next frame, before
-// the kernel reads an entry, and no other endpoint is.
+// If the producer index says that a fill ring has more entries than its size, its endpoint is revoked at the
+// next frame, before the kernel reads an entry. Other endpoints are not revoked.
 func TestOverfullFillRingIsRevokedAtNextFrame(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []mux.Mode{mux.ModeTCX, mux.ModeGeneric, mux.ModeNative} {
@@ -55,26 +55,26 @@ func TestOverfullFillRingIsRevokedAtNextFrame(t *testing.T) {
 			good := l.open(udpTag("10.0.0.1:7001"))
 			bad := l.open(udpTag("10.0.0.1:7000"), endpoint.MessageTag(7))
 			b := kernelUDP(t, l.B, "10.0.0.2:0")
-			l.echo(b, bad, "while it behaves")
-			must(t, l.mux.LeaveFillRings()) // found at the next frame
+			l.echo(b, bad, "with a correct fill ring")
+			must(t, l.mux.StopFillRingChecks()) // found at the next frame
 			before := bad.sock.Fill.InFlight()
-			bad.runAway(1_000_000)
+			bad.advanceProducer(1_000_000)
 			sendTo(t, b, "10.0.0.1:7000", "the next frame")
 			eventually(t, "revoked", func() bool { return bad.lease.Err() != nil })
 			if err := bad.lease.Err(); !errors.Is(err, mux.ErrRevoked) || !errors.Is(err, endpoint.ErrLeaseClosed) {
 				t.Errorf("ended by %v", err)
 			}
 			if now := bad.sock.Fill.InFlight(); now > before {
-				t.Errorf("the kernel went through the ring: of %d entries it has left %d", before, int32(now))
+				t.Errorf("the kernel has read entries of the ring: %d were left before, %d are now", before, int32(now))
 			}
 			if c := l.count(); c["deliver_bad_fill"] != 1 {
 				t.Errorf("counters: %v", c)
 			}
 			eventually(t, "it is in the log", func() bool { return strings.Contains(log.String(), "endpoint revoked") })
-			bad.nothing("after the ring ran away")
-			l.echo(b, good, "nothing happened to this one")
+			bad.wantNothing("with too many entries on its fill ring")
+			l.echo(b, good, "to the other endpoint")
 			if _, err := good.lease.Claim(t.Context(), udpTag("10.0.0.1:7000")); err != nil {
-				t.Errorf("claim what was revoked: %v", err)
+				t.Errorf("claim a tag of the revoked endpoint: %v", err)
 			}
 			bad.close()
 			l.wantCounted(0, 1)
@@ -82,24 +82,24 @@ func TestOverfullFillRingIsRevokedAtNextFrame(t *testing.T) {
 	}
 }
 
-// An endpoint whose fill ring has too many entries, or entries that are not frames, is revoked before
-// a frame comes for it, and the others are not.
+// An endpoint whose fill ring has too many entries, or entries that are not frames, is revoked although no
+// frame comes for it. Other endpoints are not revoked.
 func TestInvalidFillRingIsRevokedWithoutFrame(t *testing.T) {
 	t.Parallel()
-	for name, spoil := range map[string]func(*app){
-		"far ahead": func(a *app) { a.runAway(1_000_000) },
-		"no frames": func(a *app) { a.litter(math.MaxUint64) },
+	for name, change := range map[string]func(*app){
+		"too many entries":            func(a *app) { a.advanceProducer(1_000_000) },
+		"entries that are not frames": func(a *app) { a.fillAllEntries(math.MaxUint64) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := openLab(t, mux.ModeAuto)
 			good := l.open(udpTag("10.0.0.1:7001"))
 			bad := l.open(udpTag("10.0.0.1:7000"))
-			spoil(bad)
+			change(bad)
 			<-bad.lease.Done()
 			if err := bad.lease.Err(); !errors.Is(err, mux.ErrRevoked) || !errors.Is(err, endpoint.ErrLeaseClosed) {
 				t.Errorf("ended by %v", err)
 			}
-			l.echo(kernelUDP(t, l.B, "10.0.0.2:0"), good, "nothing happened to this one")
+			l.echo(kernelUDP(t, l.B, "10.0.0.2:0"), good, "to the other endpoint")
 		})
 	}
 }
@@ -113,7 +113,7 @@ func TestFillRingOfPresentedEndpointIsChecked(t *testing.T) {
 	c.kill()
 	l.openConfig(mux.Config{Pin: l.pin})
 	l.present(a)
-	a.runAway(1_000_000)
+	a.advanceProducer(1_000_000)
 	<-a.lease.Done()
 	if err := a.lease.Err(); !errors.Is(err, mux.ErrRevoked) {
 		t.Errorf("ended by %v", err)
@@ -134,7 +134,7 @@ func TestPortsWithoutFillRingChecksAreForTrustedOwners(t *testing.T) {
 	t.Run("refused", func(t *testing.T) {
 		l := openLab(t, mux.ModeAuto)
 		if err := untrusted(l); !errors.Is(err, mux.ErrFillRings) || !errors.Is(err, xsk.ErrNotSupported) {
-			t.Errorf("a port for who is not trusted: %v", err)
+			t.Errorf("a port for an untrusted owner: %v", err)
 		}
 		l.open(udpTag("10.0.0.1:7000"))
 	})
@@ -145,8 +145,8 @@ func TestPortsWithoutFillRingChecksAreForTrustedOwners(t *testing.T) {
 	})
 }
 
-// litter writes addr to all entries of an endpoint's fill ring.
-func (a *app) litter(addr uint64) {
+// fillAllEntries writes addr to all entries of an endpoint's fill ring.
+func (a *app) fillAllEntries(addr uint64) {
 	a.t.Helper()
 	const entries = 192 // offset of the entries, behind three cache lines of indices (struct xdp_umem_ring)
 	size := entries + 8*int(a.grant.Geometry.FillSize)

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -28,27 +29,48 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// Valid and invalid lists of ports.
+// FuzzReservedPorts parses lists of the form of net.ipv4.ip_local_reserved_ports. A list that is accepted reserves
+// the blocks of its ports and no others.
 func FuzzReservedPorts(f *testing.F) {
 	for _, s := range []string{"", "8080", "80,8080-8090,65535", "0-65535", "1-", "-", "70000", "9-8", ",,", "1-2-3", " 1"} {
 		f.Add(s)
 	}
+	valid := regexp.MustCompile(`^,*([0-9]+(-[0-9]+)?(,+|$))*$`)
+	numbers := regexp.MustCompile(`[0-9]+`)
 	f.Fuzz(func(t *testing.T, s string) {
-		var k keptPorts
-		if err := k.addList(s); err != nil || s == "" {
-			return
+		accepted := valid.MatchString(s)
+		var want excludedBlocks
+		for _, item := range strings.Split(s, ",") {
+			var ports []int
+			for _, n := range numbers.FindAllString(item, -1) {
+				port, err := strconv.Atoi(n)
+				accepted = accepted && err == nil && port < 1<<16
+				ports = append(ports, port)
+			}
+			if accepted && len(ports) > 0 {
+				for port := ports[0]; port <= ports[len(ports)-1]; port++ {
+					want[port/endpoint.BlockPorts] = true
+				}
+			}
+		}
+		var got excludedBlocks
+		if err := got.addList(s); (err == nil) != accepted {
+			t.Errorf("%q: %v, want an error: %v", s, err, !accepted)
+		}
+		if accepted && got != want {
+			t.Errorf("%q excludes other blocks than those of its ports", s)
 		}
 	})
 }
 
 func TestBlocksOfReservedPorts(t *testing.T) {
-	var k keptPorts
+	var k excludedBlocks
 	if err := k.addList("63,128-129,65535"); err != nil {
 		t.Fatal(err)
 	}
-	for b, kept := range k {
-		if want := b == 0 || b == 2 || b == 1023; kept != want {
-			t.Errorf("block %d: %v", b, kept)
+	for b, excluded := range k {
+		if want := b == 0 || b == 2 || b == 1023; excluded != want {
+			t.Errorf("block %d: excluded %v", b, excluded)
 		}
 	}
 }
@@ -104,7 +126,7 @@ func TestKnownErrors(t *testing.T) {
 	}
 }
 
-// Published connections are read from any incomplete table, of both versions, from any record on.
+// Connections are read from any table, complete or not, of both versions, from any record on.
 func FuzzConnections(f *testing.F) {
 	var one [wire.ConnectionLen]byte
 	copy(one[:], netip.MustParseAddr("fd00::1").AsSlice())
@@ -153,7 +175,7 @@ func FuzzConnections(f *testing.F) {
 		}
 		for _, r := range got {
 			if c := r.c; c.LocalPort == 0 || c.Protocol != wire.ProtocolTCP && c.Protocol != wire.ProtocolUDP || time.Duration(c.RTT) > time.Hour || time.Duration(c.RTO) < 0 {
-				t.Errorf("%+v cannot be", c)
+				t.Errorf("impossible values: %+v", c)
 			}
 		}
 		p.endpoint()
@@ -244,7 +266,7 @@ func TestXDPFeatures(t *testing.T) {
 	}
 }
 
-// If the mux's own process may not bind a port, the error names unetd.
+// If the mux's own process may not bind a port, the error names the capability that it needs.
 func TestErrorOfForbiddenBindNamesCapability(t *testing.T) {
 	bind := os.NewSyscallError("bind", unix.EACCES)
 	if err := notReserved(endpoint.MessageTag(1), 80, bind); !errors.Is(err, os.ErrPermission) || !strings.Contains(err.Error(), "CAP_NET_BIND_SERVICE") {
@@ -255,7 +277,7 @@ func TestErrorOfForbiddenBindNamesCapability(t *testing.T) {
 	}
 }
 
-// A poll that failed because memory was short is repeated: its object may exist.
+// A poll whether an object of an endpoint still exists is repeated if it failed for want of memory.
 func TestPollIsRepeatedWhenMemoryIsShort(t *testing.T) {
 	m := &Mux{log: slog.New(slog.DiscardHandler)}
 	for err, want := range map[error]bool{unix.ENOBUFS: true, unix.ENOMEM: true, unix.EMFILE: true, unix.EBADF: false, nil: false} {

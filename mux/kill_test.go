@@ -15,7 +15,6 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
-	"slices"
 	"testing"
 	"time"
 
@@ -193,29 +192,41 @@ type child struct {
 
 func startChild(t *testing.T, h *netlab.Host) *child {
 	t.Helper()
+	c, err := newChild(t, h)
+	must(t, err)
+	return c
+}
+
+// newChild is startChild for goroutines.
+func newChild(t *testing.T, h *netlab.Host) (*child, error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
-	must(t, err)
+	if err != nil {
+		return nil, err
+	}
 	ours, theirs := os.NewFile(uintptr(fds[0]), "orders"), os.NewFile(uintptr(fds[1]), "orders")
+	defer theirs.Close()
 	conn, err := net.FileConn(ours)
-	must(t, err)
 	ours.Close()
+	if err != nil {
+		return nil, err
+	}
 	c := &child{t: t, conn: conn.(*net.UnixConn), out: &bytes.Buffer{}}
 	c.cmd = exec.Command(os.Args[0])
 	c.cmd.Env = append(os.Environ(), childVariable+"=1")
 	c.cmd.ExtraFiles = []*os.File{theirs}
 	c.cmd.Stdout, c.cmd.Stderr = c.out, c.out
 	c.cmd.SysProcAttr = netlab.Bound()
-	must(t, h.Start(c.cmd))
-	theirs.Close()
+	if err := h.Start(c.cmd); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
 	t.Cleanup(c.kill)
-	return c
+	return c, nil
 }
 
-// try gives an order. died: the child ended without an answer.
+// try gives an order. died: the child ended without an answer. Goroutines may call it.
 func (c *child) try(o order, files ...*os.File) (a answer, died bool) {
-	c.t.Helper()
 	text, err := json.Marshal(o)
-	must(c.t, err)
+	panicOn(err)
 	var rights []byte
 	for _, f := range files {
 		rights = append(rights, unix.UnixRights(int(f.Fd()))...)
@@ -229,9 +240,9 @@ func (c *child) try(o order, files ...*os.File) (a answer, died bool) {
 	if err != nil || n == 0 {
 		return a, true
 	}
-	must(c.t, json.Unmarshal(b[:n], &a))
+	panicOn(json.Unmarshal(b[:n], &a))
 	received, err := receivedFiles(oob[:oobn])
-	must(c.t, err)
+	panicOn(err)
 	if a.Grant != nil {
 		a.Grant.XSK, a.Grant.Segment = received[0], received[1]
 	}
@@ -356,16 +367,16 @@ func (k *killer) aim(c *child, n uint64) {
 	must(k.t, k.plan.Put(uint32(0), killPlan{Process: uint64(c.cmd.Process.Pid), At: n}))
 }
 
-// life is how far a child came with all operations.
-type life struct {
-	mine    *app // an endpoint that it made and this process uses
-	ending  bool // its lease was closed
-	closing bool // the mux was closed
-	over    bool // it was not killed
+// progress is how far a child came with all operations.
+type progress struct {
+	made       *app // an endpoint that it made and this process uses; nil: it was killed before
+	endOrdered bool // it had the order to close the endpoint's lease
+	closing    bool // it had the order to close the mux
+	finished   bool // it was not killed
 }
 
-// live lets a child open the mux, take over an endpoint if there is one, and do all operations.
-func (l *pinLab) live(c *child, before *app) (v life) {
+// runOperations lets a child open the mux, take over an endpoint if there is one, and do all operations.
+func (l *pinLab) runOperations(c *child, before *app) (p progress) {
 	l.t.Helper()
 	died := false
 	do := func(o order, files ...*os.File) (a answer) {
@@ -384,24 +395,24 @@ func (l *pinLab) live(c *child, before *app) (v life) {
 	}
 	queue := do(order{Do: "endpoint", Request: endpoint.Request{Attach: endpoint.AttachQueue, Geometry: small, Tags: killTags[:1]}})
 	if queue.Grant != nil {
-		must(l.t, queue.Grant.Close()) // for the mux its process has died
+		must(l.t, queue.Grant.Close()) // as if its process had died
 	}
 	mine := do(order{Do: "endpoint", Request: endpoint.Request{Geometry: small, Tags: killTags[1:]}})
 	if mine.Grant == nil {
-		return v
+		return p
 	}
-	v.mine = attach(l.t, mine.Grant)
+	p.made = attach(l.t, mine.Grant)
 	more := udpTag("10.0.0.1:7001")
 	do(order{Do: "claim", ID: mine.Grant.ID, Tag: &more})
 	do(order{Do: "unclaim", ID: mine.Grant.ID, Tag: &more})
-	if v.ending = !died && before == nil; v.ending {
+	if p.endOrdered = !died && before == nil; p.endOrdered {
 		do(order{Do: "end", ID: mine.Grant.ID})
 	}
-	if v.closing = !died; v.closing {
+	if p.closing = !died; p.closing {
 		do(order{Do: "close"})
 	}
-	v.over = !died
-	return v
+	p.finished = !died
+	return p
 }
 
 // killEvery is n if every nth step is tested. There are about 300 steps, and the test of one takes half
@@ -411,8 +422,8 @@ var killEvery = flag.Uint64("kill-every", 12, "TestKilledAtAnyStep: kill at ever
 // The first is the tag of an endpoint on a queue.
 var killTags = []endpoint.Tag{endpoint.MessageTag(8), udpTag("10.0.0.1:7000"), endpoint.MessageTag(7), udpTag("10.0.0.1:64000").AsBlock(), udpTag("239.1.2.3:5000")}
 
-// The process of a mux is killed at any step: endpoints go on working, the next process takes them
-// over and nothing else, and after its end nothing is left.
+// The process of a mux is killed at any step: endpoints go on working, the next process takes over these
+// endpoints and no others, and after its end no object is left.
 func TestKilledAtAnyStep(t *testing.T) {
 	t.Parallel()
 	for _, takenOver := range []bool{false, true} {
@@ -421,18 +432,18 @@ func TestKilledAtAnyStep(t *testing.T) {
 			netlab.RequireXDP(t)
 			k := newKiller(t)
 			l := newPinLab(t)
-			empty := look(t, l.A)
+			empty := listObjects(t, l.A)
 			b := kernelUDP(t, l.B, "10.0.0.2:0")
 			first := rand.Uint64N(*killEvery)
-			for n, over := first, false; !over && !t.Failed(); n += *killEvery {
-				over = l.killAt(k, n, takenOver, b, empty)
+			for n, finished := first, false; !finished && !t.Failed(); n += *killEvery {
+				finished = l.killAt(k, n, takenOver, b, empty)
 			}
 		})
 	}
 }
 
 // killAt kills a process at step n and checks the result. It reports whether there is no such step.
-func (l *pinLab) killAt(k *killer, n uint64, takenOver bool, b *net.UDPConn, empty traces) bool {
+func (l *pinLab) killAt(k *killer, n uint64, takenOver bool, b *net.UDPConn, empty hostObjects) bool {
 	l.t.Helper()
 	defer func() {
 		if l.t.Failed() {
@@ -447,40 +458,43 @@ func (l *pinLab) killAt(k *killer, n uint64, takenOver bool, b *net.UDPConn, emp
 	}
 	c := startChild(l.t, l.A)
 	k.aim(c, n)
-	v := l.live(c, before)
+	p := l.runOperations(c, before)
 	c.kill()
-	if before != nil && !v.closing {
-		l.echo(b, before, "nothing has happened")
+	if before != nil && !p.closing {
+		l.echo(b, before, "after the kill")
 	}
-	if v.mine != nil && !v.ending && !v.closing {
-		l.echo(b, v.mine, "nothing has happened")
+	if p.made != nil && !p.endOrdered && !p.closing {
+		l.echo(b, p.made, "after the kill")
 	}
 
 	m := openPinned(l.t, l.A, mux.Config{Pin: l.pin, Grace: time.Hour})
-	var mine []*app
-	for _, a := range []*app{before, v.mine} {
+	var presented []*app
+	for _, a := range []*app{before, p.made} {
 		if a == nil {
 			continue
 		}
 		_, lease, err := m.Present(l.t.Context(), me, a.grant.XSK, nil)
-		if ended := v.closing || v.ending && a == v.mine; err != nil && !(ended && errors.Is(err, endpoint.ErrNotPresentable)) {
+		ended := p.closing || p.endOrdered && a == p.made
+		if err != nil && !(ended && errors.Is(err, endpoint.ErrNotPresentable)) {
 			l.t.Fatalf("present endpoint %d: %v", a.grant.ID, err)
 		}
 		if err == nil {
 			a.lease = lease
-			mine = append(mine, a)
-			if !v.closing && !(v.ending && a == v.mine) {
+			presented = append(presented, a)
+			if !ended {
 				l.echo(b, a, "taken over")
 			}
 		}
 	}
-	eventually(l.t, "endpoints and ports without an owner are gone", func() bool { return len(m.Endpoints()) == len(mine) && len(look(l.t, l.A).links) == 2+len(mine) })
+	eventually(l.t, "endpoints and ports without an owner are gone", func() bool {
+		return len(m.Endpoints()) == len(presented) && len(listObjects(l.t, l.A).links) == 2+len(presented)
+	})
 	must(l.t, m.CheckTagCounts())
-	for _, a := range mine {
+	for _, a := range presented {
 		must(l.t, a.lease.Close())
 	}
 	must(l.t, m.CheckTagCounts())
-	for _, a := range []*app{before, v.mine} {
+	for _, a := range []*app{before, p.made} {
 		if a != nil {
 			a.close()
 		}
@@ -491,13 +505,13 @@ func (l *pinLab) killAt(k *killer, n uint64, takenOver bool, b *net.UDPConn, emp
 	if left := pinnedIn(l.t, l.pin); len(left) != 0 {
 		l.t.Errorf("pinned: %v", left)
 	}
-	if now := look(l.t, l.A); !slices.Equal(now.links, empty.links) || !slices.Equal(now.cutters, empty.cutters) || !slices.Equal(now.pairs, empty.pairs) || !slices.Equal(now.programs, empty.programs) {
+	if now := listObjects(l.t, l.A); !now.sameDevices(empty) {
 		l.t.Errorf("left behind: %+v, before: %+v", now, empty)
 	}
 	if !offload(l.t, l.A, "rxvlan") {
 		l.t.Error("receive VLAN offload stays off")
 	}
-	return v.over
+	return p.finished
 }
 
 // openPinned opens a mux that the caller closes.

@@ -79,16 +79,16 @@ func (p *testPolicy) Claims(o mux.Owner) (mux.Claims, error) {
 		return p.claims, nil
 	}
 	all, err := mux.Permit(mux.Terms{}).Claims(o)
-	return few{all, p.tags}, err
+	return limitedTags{all, p.tags}, err
 }
 
-// few permits a number of tags.
-type few struct {
+// limitedTags permits a number of tags.
+type limitedTags struct {
 	mux.Claims
 	tags int64
 }
 
-func (f few) Tags() int64 { return f.tags }
+func (c limitedTags) Tags() int64 { return c.tags }
 
 // on calls f while endpoints are opened on these terms.
 func (p *testPolicy) on(t mux.Terms, f func()) {
@@ -215,8 +215,8 @@ func (a *app) close() {
 	}
 }
 
-// leave closes descriptors and mappings, as the death of a process does, and not the lease.
-func (a *app) leave() {
+// closeDescriptors closes descriptors and mappings, as the death of a process does, and not the lease.
+func (a *app) closeDescriptors() {
 	a.t.Helper()
 	must(a.t, errors.Join(a.sock.Close(), xsk.UnmapSegment(a.mem), a.grant.Segment.Close()))
 	a.sock = nil
@@ -225,6 +225,11 @@ func (a *app) leave() {
 // send puts one frame on the send queue, possibly in several descriptors, and kicks.
 func (a *app) send(frame []byte) {
 	a.t.Helper()
+	must(a.t, a.trySend(frame))
+}
+
+// trySend is send for goroutines.
+func (a *app) trySend(frame []byte) error {
 	size := int(a.grant.Geometry.FrameSize)
 	for len(frame) > 0 {
 		n := min(len(frame), size)
@@ -236,12 +241,15 @@ func (a *app) send(frame []byte) {
 			d.Options = queues.Continued
 		}
 		if !a.sock.TX.Push(d) {
-			a.t.Fatal("send queue full")
+			return errors.New("send queue full")
 		}
 	}
 	a.sock.TX.Submit(a.sock.TX.Reserved())
-	must(a.t, a.sock.Kick())
+	if err := a.sock.Kick(); err != nil {
+		return err
+	}
 	a.sock.Completion.Release(a.sock.Completion.Peek(128))
+	return nil
 }
 
 // received is one frame, and the size that the mux has put in place of the destination MAC address of a
@@ -289,8 +297,8 @@ func (a *app) poll() (r received, ok bool) {
 	return r, false
 }
 
-// nothing checks that no frame waits.
-func (a *app) nothing(why string) {
+// wantNothing checks that no frame waits.
+func (a *app) wantNothing(why string) {
 	a.t.Helper()
 	if r, ok := a.poll(); ok {
 		a.t.Errorf("%s: received %x", why, r.frame)
@@ -330,8 +338,8 @@ func (l *lab) await(name string, value uint64) {
 	}
 }
 
-// moved runs fn and checks that of the counters with prefix exactly the named ones increase, by one.
-func (l *lab) moved(what, prefix string, fn func(), names ...string) {
+// wantIncrements runs fn and checks that of the counters with prefix exactly the named ones increase, by one.
+func (l *lab) wantIncrements(what, prefix string, fn func(), names ...string) {
 	l.t.Helper()
 	before := l.count()
 	fn()
@@ -385,7 +393,7 @@ func readFrom(t *testing.T, c *net.UDPConn, want string) netip.AddrPort {
 	return from
 }
 
-// packet decodes a frame with gopacket.
+// packet decodes a frame with gopacket; an error fails the test.
 func packet(t *testing.T, frame []byte) gopacket.Packet {
 	t.Helper()
 	p := gopacket.NewPacket(frame, layers.LayerTypeEthernet, gopacket.Default)
@@ -427,28 +435,33 @@ func messageFrame(dst, src [6]byte, to, from uint32, payload string) []byte {
 	return build(&layers.Ethernet{DstMAC: dst[:], SrcMAC: src[:], EthernetType: 0x88b5}, gopacket.Payload(append(h, payload...)))
 }
 
-// traces are the objects that a test could leave on a host and in this process. (Programs and maps
-// exist by descriptors only: nothing is pinned.)
-type traces struct {
+// hostObjects are the objects that a test could leave on a host and in this process. (Programs and maps
+// need no list: they are not pinned, so they exist only as long as a descriptor.)
+type hostObjects struct {
 	links      []string
 	cutters    []string // which are links too
 	pairs      []string // of muxes, by which endpoints reach the host
-	programs   []string // devices with programs that redirect frames, except cutters
+	programs   []string // devices with programs that redirect frames, without cutters
 	fds        int
 	namespaces []string
 }
 
-func look(t *testing.T, h *netlab.Host) (tr traces) {
+// sameDevices compares the devices, and those with programs.
+func (o hostObjects) sameDevices(p hostObjects) bool {
+	return slices.Equal(o.links, p.links) && slices.Equal(o.cutters, p.cutters) && slices.Equal(o.pairs, p.pairs) && slices.Equal(o.programs, p.programs)
+}
+
+func listObjects(t *testing.T, h *netlab.Host) (found hostObjects) {
 	t.Helper()
 	must(t, h.Do(func() error {
 		links, err := route.Dump(netlink.LinkList)
 		for _, l := range links {
 			if l.Type() == "ifb" {
-				tr.cutters = append(tr.cutters, l.Attrs().Name)
+				found.cutters = append(found.cutters, l.Attrs().Name)
 				continue
 			}
 			if strings.HasPrefix(l.Attrs().Name, "unetup") || strings.HasPrefix(l.Attrs().Name, "unettop") {
-				tr.pairs = append(tr.pairs, l.Attrs().Name)
+				found.pairs = append(found.pairs, l.Attrs().Name)
 				continue
 			}
 			chain, err := link.QueryPrograms(link.QueryOptions{Target: l.Attrs().Index, Attach: ebpf.AttachTCXIngress})
@@ -456,39 +469,39 @@ func look(t *testing.T, h *netlab.Host) (tr traces) {
 				continue // deleted since it was listed
 			}
 			must(t, err)
-			tr.links = append(tr.links, l.Attrs().Name)
+			found.links = append(found.links, l.Attrs().Name)
 			demultiplexes := slices.ContainsFunc(chain.Programs, func(p link.AttachedProgram) bool {
 				return mux.ProgramName(p.ID) == bpf.MuxProgUnetUplinkTcx
 			})
 			if x := l.Attrs().Xdp; x != nil && x.Attached || demultiplexes {
-				tr.programs = append(tr.programs, l.Attrs().Name)
+				found.programs = append(found.programs, l.Attrs().Name)
 			}
 		}
 		return err
 	}))
 	fds, err := os.ReadDir("/proc/self/fd")
 	must(t, err)
-	tr.fds = len(fds)
+	found.fds = len(fds)
 	threads, err := filepath.Glob("/proc/self/task/*/ns/net")
 	must(t, err)
 	for _, l := range threads {
-		if id, err := os.Readlink(l); err == nil && !slices.Contains(tr.namespaces, id) {
-			tr.namespaces = append(tr.namespaces, id)
+		if id, err := os.Readlink(l); err == nil && !slices.Contains(found.namespaces, id) {
+			found.namespaces = append(found.namespaces, id)
 		}
 	}
-	slices.Sort(tr.namespaces)
-	return tr
+	slices.Sort(found.namespaces)
+	return found
 }
 
-// wantTraces waits until the traces are those of want: the kernel removes objects in the background.
+// wantObjects waits until the objects are those of want: the kernel removes objects in the background.
 // There may be fewer descriptors and namespaces: want can include some of an earlier test.
-func wantTraces(t *testing.T, h *netlab.Host, want traces) {
+func wantObjects(t *testing.T, h *netlab.Host, want hostObjects) {
 	t.Helper()
-	var got traces
+	var got hostObjects
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
-		got = look(t, h)
+		got = listObjects(t, h)
 		more := slices.ContainsFunc(got.namespaces, func(id string) bool { return !slices.Contains(want.namespaces, id) })
-		if !more && got.fds <= want.fds && slices.Equal(got.links, want.links) && slices.Equal(got.cutters, want.cutters) && slices.Equal(got.pairs, want.pairs) && slices.Equal(got.programs, want.programs) {
+		if !more && got.fds <= want.fds && got.sameDevices(want) {
 			return
 		}
 	}

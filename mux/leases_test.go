@@ -55,7 +55,7 @@ func (l *lab) wantCounted(uid uint32, n int64) {
 	}
 }
 
-// wantStillCounted checks the count after more than the longest time between two polls.
+// wantStillCounted checks that the count does not change within more than the longest time between two polls.
 func (l *lab) wantStillCounted(n int64) {
 	l.t.Helper()
 	for end := time.Now().Add(300 * time.Millisecond); time.Now().Before(end); time.Sleep(time.Millisecond) {
@@ -70,7 +70,7 @@ func (l *lab) wantStillCounted(n int64) {
 func TestEndpointCountsUntilAllIsClosed(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
-	for name, keep := range map[string]func(a *app) (letGo func() error){
+	for kept, keep := range map[string]func(a *app) (release func() error){
 		"nothing": func(a *app) func() error {
 			must(t, errors.Join(a.sock.Close(), xsk.UnmapSegment(a.mem), a.grant.Segment.Close()))
 			return nil
@@ -99,22 +99,22 @@ func TestEndpointCountsUntilAllIsClosed(t *testing.T) {
 		},
 	} {
 		for _, attach := range []endpoint.Attachment{endpoint.AttachPort, endpoint.AttachQueue} {
-			t.Run(name+", "+attach.String(), func(t *testing.T) {
+			t.Run(kept+", "+attach.String(), func(t *testing.T) {
 				a := l.openRequest(endpoint.Request{Attach: attach, Tags: []endpoint.Tag{endpoint.MessageTag(7)}})
 				before := l.mux.Endpoints()
 				if len(before) != 1 {
 					t.Fatalf("endpoints %+v", before)
 				}
-				letGo := keep(a)
+				release := keep(a)
 				a.sock = nil
 				l.wantCounted(0, 1)
 				must(t, a.lease.Close())
 				if list := l.mux.Endpoints(); len(list) != 0 {
 					t.Errorf("still listed: %+v", list)
 				}
-				if letGo != nil {
+				if release != nil {
 					l.wantStillCounted(1)
-					must(t, letGo())
+					must(t, release())
 				}
 				l.wantCounted(0, 0)
 			})
@@ -122,7 +122,7 @@ func TestEndpointCountsUntilAllIsClosed(t *testing.T) {
 	}
 }
 
-// A grant that its owner never got stops counting, and so does a failed request.
+// A grant that its owner never received stops counting, and so does a failed request.
 func TestUnusedGrantStopsCounting(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
@@ -134,7 +134,7 @@ func TestUnusedGrantStopsCounting(t *testing.T) {
 	l.open(endpoint.MessageTag(7))
 	for _, tags := range [][]endpoint.Tag{{endpoint.MessageTag(1), {Kind: 99}}, {{Kind: 99}}, {endpoint.MessageTag(1), endpoint.MessageTag(7)}} {
 		if _, _, err := l.mux.OpenEndpoint(t.Context(), endpoint.Request{Geometry: small, Tags: tags}); err == nil {
-			t.Error("a request that cannot succeed did")
+			t.Error("a request with an invalid or held tag succeeded")
 		}
 		l.wantCounted(0, 1)
 	}
@@ -144,7 +144,7 @@ func TestUnusedGrantStopsCounting(t *testing.T) {
 	l.wantCounted(0, 1)
 }
 
-// A queue that another endpoint has got counts no more for the endpoint before.
+// When another endpoint has got a queue, the queue does not count for the endpoint before any more.
 func TestQueueCountsForItsPresentEndpoint(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
@@ -162,7 +162,7 @@ func TestQueueCountsForItsPresentEndpoint(t *testing.T) {
 	last.recv() // the polls for others did not change its entry
 }
 
-// Each process that takes over finds an endpoint whose lease has ended, until its socket is closed.
+// An endpoint whose lease has ended counts also in each process that takes over, until its socket is closed.
 func TestEndedLeaseIsTakenOver(t *testing.T) {
 	t.Parallel()
 	l := newPinLab(t)
@@ -182,20 +182,20 @@ func TestEndedLeaseIsTakenOver(t *testing.T) {
 			t.Errorf("listed: %+v", list)
 		}
 		if _, _, err := l.mux.Present(t.Context(), me, a.grant.XSK, nil); !errors.Is(err, endpoint.ErrNotPresentable) {
-			t.Errorf("present what has ended: %v", err)
+			t.Errorf("present an endpoint that has ended: %v", err)
 		}
 		l.wantStillCounted(1)
 		must(t, l.mux.Abandon())
 	}
 	takeOver()
-	a.leave()
+	a.closeDescriptors()
 	l.wantCounted(0, 0)
 	must(t, l.mux.Abandon())
 	takeOver()
 	l.wantCounted(0, 0)
 }
 
-// A poll that fails because no descriptor is free is repeated.
+// A poll whether an endpoint's socket is closed needs a descriptor. If none is free it is repeated.
 func TestFailedPollIsRepeated(t *testing.T) {
 	l := openLab(t, mux.ModeAuto)
 	a := l.open()
@@ -221,10 +221,10 @@ func TestAlarmThatNoProcessReadIsIgnored(t *testing.T) {
 	c := l.serve(order{})
 	a := l.openIn(c, endpoint.Request{Tags: []endpoint.Tag{udpTag("10.0.0.1:7000")}})
 	b := kernelUDP(t, l.B, "10.0.0.2:0")
-	l.echo(b, a, "while it behaves")
+	l.echo(b, a, "with a correct fill ring")
 	c.kill()
-	restore := a.runAway(1_000_000)
-	sendTo(t, b, "10.0.0.1:7000", "an alarm that nobody reads")
+	restore := a.advanceProducer(1_000_000)
+	sendTo(t, b, "10.0.0.1:7000", "an alarm that no process reads")
 	counters, err := ebpf.LoadPinnedMap(filepath.Join(l.onlyPins(), bpf.MuxMapCounters), nil)
 	must(t, err)
 	defer counters.Close()
@@ -241,7 +241,7 @@ func TestAlarmThatNoProcessReadIsIgnored(t *testing.T) {
 		t.Errorf("ended: %v", a.lease.Err())
 	case <-time.After(100 * time.Millisecond):
 	}
-	a.runAway(1_000_000)
+	a.advanceProducer(1_000_000)
 	sendTo(t, b, "10.0.0.1:7000", "the next frame")
 	eventually(t, "revoked", func() bool { return errors.Is(a.lease.Err(), mux.ErrRevoked) })
 }
@@ -251,14 +251,14 @@ func TestPortOfFailedRequestIsDeleted(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
 	l.open(endpoint.MessageTag(7))
-	before := look(t, l.A)
+	before := listObjects(t, l.A)
 	restore := l.mux.FailDeletions(unix.EPERM) // the kernel can still delete it, with its other end's namespace
 	_, _, err := l.mux.OpenEndpoint(t.Context(), endpoint.Request{Geometry: small, Tags: []endpoint.Tag{endpoint.MessageTag(7)}})
 	if !errors.Is(err, unix.EPERM) || !errors.Is(err, endpoint.ErrTagHeld) {
 		t.Errorf("got %v", err)
 	}
 	restore()
-	eventually(t, "the port is gone", func() bool { return slices.Equal(look(t, l.A).links, before.links) })
+	eventually(t, "the port is gone", func() bool { return slices.Equal(listObjects(t, l.A).links, before.links) })
 	l.wantCounted(0, 1)
 }
 
@@ -291,9 +291,9 @@ func TestNoWarningIfFillRingsCanBeChecked(t *testing.T) {
 	}
 }
 
-// find reports whether an object exists, and whether it belongs to a unet_note_vlan, which all muxes
+// objectExists reports whether an object exists, and whether it belongs to a unet_note_vlan, which all muxes
 // of a machine share, so that it can exist for another mux.
-func find(o netlab.BPFObject) (exists, shared bool) {
+func objectExists(o netlab.BPFObject) (exists, shared bool) {
 	var err error
 	switch o.Kind {
 	case "map":
@@ -343,21 +343,21 @@ func namespaces(t *testing.T, h *netlab.Host) int {
 	return n
 }
 
-// After many endpoints and some killed processes nothing is left, also while another process has a
-// mux of its own.
+// After many endpoints and some killed processes no device, descriptor, namespace or BPF object is left, also
+// while another process has a mux of its own.
 func TestManyEndpointsLeaveNothing(t *testing.T) {
 	netlab.RequireXDP(t)
-	warm(t)
-	stranger := newPinLab(t)
-	stranger.serve(order{})
+	openLastingDescriptors(t)
+	other := newPinLab(t)
+	other.serve(order{})
 	l := newPinLab(t)
-	empty, emptySpaces := look(t, l.A), namespaces(t, l.A)
+	empty, namespacesBefore := listObjects(t, l.A), namespaces(t, l.A)
 	l.openConfig(mux.Config{Pin: l.pin})
 	objects := bpfObjects(t, os.Getpid())
 	if len(objects) < 10 {
 		t.Fatalf("objects of a mux: %v", objects)
 	}
-	attached := look(t, l.A)
+	attached := listObjects(t, l.A)
 	tags := []endpoint.Tag{udpTag("10.0.0.1:0"), endpoint.TCPTag(netip.MustParseAddrPort("10.0.0.1:0")).AsBlock(), endpoint.MessageTag(0)}
 	for i := range 100 {
 		req := endpoint.Request{Geometry: small, Tags: tags}
@@ -372,26 +372,26 @@ func TestManyEndpointsLeaveNothing(t *testing.T) {
 			must(t, errors.Join(lease.Close(), g.Close()))
 		}
 	}
-	wantTraces(t, l.A, attached)
+	wantObjects(t, l.A, attached)
 	must(t, l.mux.Abandon())
 	for range 4 {
 		c := l.serve(order{})
 		for object := range bpfObjects(t, c.cmd.Process.Pid) {
 			objects[object] = true
 		}
-		l.openIn(c, endpoint.Request{Tags: tags}).leave()
+		l.openIn(c, endpoint.Request{Tags: tags}).closeDescriptors()
 		c.do(order{Do: "endpoint", Request: endpoint.Request{Geometry: small, Tags: tags}}).Grant.Close()
 		a := l.openIn(c, endpoint.Request{Tags: tags})
 		c.kill()
-		a.leave()
+		a.closeDescriptors()
 	}
 	l.openConfig(mux.Config{Pin: l.pin})
 	must(t, l.mux.Close())
-	wantTraces(t, l.A, empty)
-	eventually(t, "no namespace is left", func() bool { return namespaces(t, l.A) == emptySpaces })
+	wantObjects(t, l.A, empty)
+	eventually(t, "no namespace is left", func() bool { return namespaces(t, l.A) == namespacesBefore })
 	for object := range objects {
 		eventually(t, fmt.Sprintf("%v is gone", object), func() bool {
-			exists, shared := find(object)
+			exists, shared := objectExists(object)
 			return !exists || shared && !bpfObjects(t, os.Getpid())[object]
 		})
 	}

@@ -93,7 +93,7 @@ func TestLimitsOfAllUsers(t *testing.T) {
 	}
 }
 
-// The count is the number of endpoints, in any order of opening and freeing.
+// An endpoint is refused exactly if a model says that it exceeds a limit, in any order of opening and freeing.
 func TestLedgerAgainstAModel(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	g := newLedger(Limits{})
@@ -101,12 +101,12 @@ func TestLedgerAgainstAModel(t *testing.T) {
 		uid   uint32
 		bytes int64
 	}
-	var there []one
+	var open []one
 	for range 20000 {
 		if random.IntN(2) == 0 {
 			o := one{uint32(random.IntN(3)), int64(random.IntN(100))}
 			var model use
-			for _, e := range there {
+			for _, e := range open {
 				if e.uid == o.uid {
 					model.endpoints, model.bytes = model.endpoints+1, model.bytes+e.bytes
 				}
@@ -116,17 +116,17 @@ func TestLedgerAgainstAModel(t *testing.T) {
 				t.Fatalf("%+v, %+v: %v", model, o, err)
 			}
 			if err == nil {
-				there = append(there, o)
+				open = append(open, o)
 			}
-		} else if len(there) > 0 {
-			i := random.IntN(len(there))
-			g.uncount(there[i].uid, use{1, there[i].bytes, 0})
-			there = append(there[:i], there[i+1:]...)
+		} else if len(open) > 0 {
+			i := random.IntN(len(open))
+			g.uncount(open[i].uid, use{1, open[i].bytes, 0})
+			open = append(open[:i], open[i+1:]...)
 		}
 	}
 }
 
-// A user of a revoked endpoint gets none for a time; root does.
+// A user of whom an endpoint was revoked gets no endpoint for a time. This does not apply to root.
 func TestUserOfRevokedEndpointIsRefused(t *testing.T) {
 	g := newLedger(Limits{})
 	g.bar(7, time.Now().Add(time.Hour))

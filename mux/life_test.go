@@ -28,9 +28,9 @@ import (
 	"github.com/unet-go/unet/mux"
 )
 
-// warm opens the descriptors that the runtime and the libraries never close, so that the numbers of
+// openLastingDescriptors opens the descriptors that the runtime and the libraries never close, so that the numbers of
 // descriptors before and after a test can be compared.
-func warm(t *testing.T) {
+func openLastingDescriptors(t *testing.T) {
 	t.Helper()
 	l := &lab{t: t, Pair: netlab.RequirePair(t, netlab.Config{})}
 	m := openMux(t, l.A)
@@ -52,33 +52,33 @@ func openMux(t *testing.T, h *netlab.Host) (m *mux.Mux) {
 // Each way to end leaves no link, program, namespace or descriptor.
 func TestEachWayToEndLeavesNothing(t *testing.T) {
 	netlab.RequireXDP(t)
-	warm(t)
+	openLastingDescriptors(t)
 	p := netlab.RequirePair(t, netlab.Config{})
-	empty := look(t, p.A)
+	empty := listObjects(t, p.A)
 	if len(empty.programs) != 0 || len(empty.links) != 2 {
-		t.Fatalf("the host is not as it should be: %+v", empty)
+		t.Fatalf("the host has other devices than lo and the cable: %+v", empty)
 	}
 	l := &lab{t: t, Pair: p}
 	ask := endpoint.Request{Geometry: small, Tags: []endpoint.Tag{udpTag("0.0.0.0:0"), endpoint.MessageTag(0)}}
 	for name, fn := range map[string]func(){
 		"lease, then grant": func() {
 			l.mux = openMux(t, p.A)
-			attached := look(t, p.A)
+			attached := listObjects(t, p.A)
 			g, lease, err := l.mux.OpenEndpoint(t.Context(), ask)
 			must(t, err)
-			if now := look(t, p.A); len(now.links) != 3 || len(now.programs) != 2 {
+			if now := listObjects(t, p.A); len(now.links) != 3 || len(now.programs) != 2 {
 				t.Errorf("with an endpoint there is %+v", now)
 			}
 			must(t, errors.Join(lease.Close(), lease.Close(), g.Close()))
-			wantTraces(t, p.A, attached)
+			wantObjects(t, p.A, attached)
 		},
 		"grant, then lease": func() {
 			l.mux = openMux(t, p.A)
-			attached := look(t, p.A)
+			attached := listObjects(t, p.A)
 			g, lease, err := l.mux.OpenEndpoint(t.Context(), ask)
 			must(t, err)
 			must(t, errors.Join(g.Close(), lease.Close()))
-			wantTraces(t, p.A, attached)
+			wantObjects(t, p.A, attached)
 		},
 		"the mux with a lease open": func() {
 			l.mux = openMux(t, p.A)
@@ -88,17 +88,17 @@ func TestEachWayToEndLeavesNothing(t *testing.T) {
 		},
 		"a queue": func() {
 			l.mux = openMux(t, p.A)
-			attached := look(t, p.A)
+			attached := listObjects(t, p.A)
 			for range 2 { // the queue is free again
 				g, lease, err := l.mux.OpenEndpoint(t.Context(), endpoint.Request{Attach: endpoint.AttachQueue, Geometry: small})
 				must(t, err)
 				must(t, errors.Join(lease.Close(), g.Close()))
 			}
-			wantTraces(t, p.A, attached)
+			wantObjects(t, p.A, attached)
 		},
 		"requests that fail": func() {
 			l.mux = openMux(t, p.A)
-			attached := look(t, p.A)
+			attached := listObjects(t, p.A)
 			canceled, cancel := context.WithCancel(t.Context())
 			cancel()
 			for _, c := range []struct {
@@ -129,7 +129,7 @@ func TestEachWayToEndLeavesNothing(t *testing.T) {
 					}
 				}
 			}
-			wantTraces(t, p.A, attached)
+			wantObjects(t, p.A, attached)
 		},
 		"a port's name that is taken": func() {
 			must(t, p.A.Do(func() error {
@@ -147,7 +147,7 @@ func TestEachWayToEndLeavesNothing(t *testing.T) {
 	} {
 		fn()
 		must(t, l.mux.Close())
-		wantTraces(t, p.A, empty)
+		wantObjects(t, p.A, empty)
 		if t.Failed() {
 			t.Fatalf("%s", name)
 		}
@@ -160,40 +160,41 @@ func TestEachWayToEndLeavesNothing(t *testing.T) {
 	}
 }
 
-// When the owner dies while no mux has mapped its fill ring, as after the death of the mux, the kernel
-// removes the port, and frames for it are counted.
+// When the owner of an endpoint dies while no mux has mapped its fill ring, as after the death of the mux's
+// process, the kernel removes the port, and frames for it are counted.
 func TestKernelRemovesPortOfClosedSocket(t *testing.T) {
 	netlab.RequireXDP(t)
-	warm(t)
+	openLastingDescriptors(t)
 	l := openLab(t, mux.ModeAuto)
-	before := look(t, l.A)
+	before := listObjects(t, l.A)
 	a := l.open(udpTag("10.0.0.1:7000"))
 	b := kernelUDP(t, l.B, "10.0.0.2:9000")
-	must(t, l.mux.LeaveFillRings())
-	a.leave()
-	eventually(t, "the port is gone", func() bool { return len(look(t, l.A).links) == len(before.links) })
-	l.moved("for a dead endpoint", "rx_port", func() {
+	must(t, l.mux.StopFillRingChecks())
+	a.closeDescriptors()
+	eventually(t, "the port is gone", func() bool { return len(listObjects(t, l.A).links) == len(before.links) })
+	l.wantIncrements("for a dead endpoint", "rx_port", func() {
 		sendTo(t, b, "10.0.0.1:7000", "hello")
 		l.await("rx_pass_port_gone", 1)
 	}, "rx_pass_port_gone")
 	must(t, a.lease.Close())
 	b.Close()
-	wantTraces(t, l.A, before)
+	wantObjects(t, l.A, before)
 }
 
-// If the program of a port is detached, its endpoint still cannot send to the host's kernel (distrust).
+// If the program of a port is detached, its endpoint still cannot send to the host's kernel, because the
+// mux has set rp_filter and others for the port (distrust).
 func TestPortWithoutProgramCannotSendToKernel(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
 	a := l.open(udpTag("10.0.0.1:7000"))
 	k := kernelUDP(t, l.A, "10.0.0.1:53")
-	must(t, a.lease.LosePortProgram())
+	must(t, a.lease.DetachPortProgram())
 	broadcast := [6]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 	forged := func(text string) []byte { return datagram(broadcast, [6]byte{2}, "10.0.0.9:1", "10.0.0.1:53", text) }
 	a.send(forged("forged"))
-	// Without distrust the same datagram arrives.
+	// The kernel receives the datagram without these settings, so it is they that drop the one before.
 	outer := fmt.Sprintf("unet%d", a.grant.ID)
-	must(t, l.A.Do(func() error { return mux.Trust(outer) }))
+	must(t, l.A.Do(func() error { return mux.UndoDistrust(outer) }))
 	a.send(forged("trusted"))
 	readFrom(t, k, "trusted")
 }
@@ -209,7 +210,7 @@ func TestQueueIsBusyUntilItsLeaseIsClosed(t *testing.T) {
 		t.Errorf("a second endpoint on the queue: %v", err)
 	}
 	b := kernelUDP(t, l.B, "10.0.0.2:9000")
-	q.leave()
+	q.closeDescriptors()
 	for deadline := time.Now().Add(patience); l.count()["rx_queue_gone"] == 0; {
 		sendTo(t, b, "10.0.0.1:7000", "hello") // the kernel unbinds the socket asynchronously
 		if time.Now().After(deadline) {
@@ -239,9 +240,9 @@ func TestQueueOfOtherProgramIsBusy(t *testing.T) {
 
 func TestErrorsOfOpen(t *testing.T) {
 	netlab.RequireXDP(t)
-	warm(t)
+	openLastingDescriptors(t)
 	p := netlab.RequirePair(t, netlab.Config{})
-	before := look(t, p.A)
+	before := listObjects(t, p.A)
 	for name, want := range map[string]error{"nonesuch": mux.ErrNoInterface, "": mux.ErrNoInterface, "lo": mux.ErrNotEthernet, strings.Repeat("x", 40): nil} {
 		must(t, p.A.Do(func() error {
 			m, err := mux.Open(mux.Config{Interface: name})
@@ -251,7 +252,7 @@ func TestErrorsOfOpen(t *testing.T) {
 			return nil
 		}))
 	}
-	wantTraces(t, p.A, before)
+	wantObjects(t, p.A, before)
 
 	// A foreign program, attached in either mode, by netlink or by a link.
 	for _, flags := range []link.XDPAttachFlags{link.XDPGenericMode, link.XDPDriverMode} {
@@ -287,7 +288,7 @@ func TestErrorsOfOpen(t *testing.T) {
 			return netlink.LinkSetXdpFdWithFlags(uplink, -1, int(flags))
 		}))
 	}
-	wantTraces(t, p.A, before)
+	wantObjects(t, p.A, before)
 	for _, first := range []struct {
 		mode mux.Mode
 		want error
@@ -302,7 +303,7 @@ func TestErrorsOfOpen(t *testing.T) {
 			}
 			return m.Close()
 		}))
-		wantTraces(t, p.A, before)
+		wantObjects(t, p.A, before)
 	}
 }
 
@@ -347,7 +348,7 @@ func inThreadOfItsOwn(h *netlab.Host, fn func() error) error {
 func TestConcurrentUse(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
-	before := look(t, l.A).links
+	before := listObjects(t, l.A).links
 	var wg sync.WaitGroup
 	var ids sync.Map
 	for i := range 8 {
@@ -375,7 +376,9 @@ func TestConcurrentUse(t *testing.T) {
 				}
 			}
 			if i%2 == 0 {
-				must(t, errors.Join(lease.Close(), g.Close()))
+				if err := errors.Join(lease.Close(), g.Close()); err != nil {
+					t.Error(err)
+				}
 			} else {
 				t.Cleanup(func() { g.Close() })
 			}
@@ -383,7 +386,7 @@ func TestConcurrentUse(t *testing.T) {
 	}
 	wg.Wait()
 	must(t, l.mux.Close())
-	if after := look(t, l.A).links; len(after) != len(before) {
+	if after := listObjects(t, l.A).links; len(after) != len(before) {
 		t.Errorf("links %v, before %v", after, before)
 	}
 }
@@ -392,7 +395,7 @@ func TestConcurrentUse(t *testing.T) {
 func TestCloseEndsResolve(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
-	asked := func(addr string) bool { // the kernel was, and waits for an answer
+	asked := func(addr string) bool { // the kernel has sent ARP for it, and waits for the answer
 		return slices.ContainsFunc(neighbours(t, l.A), func(n netlink.Neigh) bool {
 			return n.IP.String() == addr && n.State == netlink.NUD_INCOMPLETE
 		})
@@ -410,9 +413,7 @@ func TestCloseEndsResolve(t *testing.T) {
 			_, err := a.lease.Resolve(context.Background(), netip.MustParseAddr(c.addr))
 			failed <- err
 		}()
-		for !asked(c.addr) {
-			time.Sleep(time.Millisecond)
-		}
+		eventually(t, "the kernel asks for the MAC address", func() bool { return asked(c.addr) })
 		must(t, c.end(a))
 		if err := <-failed; !errors.Is(err, context.Canceled) {
 			t.Errorf("got %v", err)

@@ -111,7 +111,8 @@ func TestDriverName(t *testing.T) {
 	})
 }
 
-// A change of the number of queues is noticed, and not that of an offload.
+// The kernel's notification of a change of the number of queues is recognised, and that of an offload is not
+// taken for one.
 func TestChannelsNotice(t *testing.T) {
 	inNamespace(t, func(netlink.Link) {
 		ns, err := netns.Get()
@@ -136,18 +137,18 @@ func TestChannelsNotice(t *testing.T) {
 			return isChannelsNotice(msgs[0].Data)
 		}
 		if notice(func(e *ethtool.Socket) error { return e.SetFeatures("nic", map[string]bool{offloadNames[0]: false}) }) {
-			t.Error("an offload is taken for queues")
+			t.Error("a change of an offload counts as a change of queues")
 		}
 		if !notice(func(e *ethtool.Socket) error { return setChannels(e, "nic", 3) }) {
-			t.Error("queues are not noticed")
+			t.Error("a change of queues is not recognised")
 		}
 	})
 	if isChannelsNotice(nil) {
-		t.Error("an empty message is taken for queues")
+		t.Error("an empty message counts as a change of queues")
 	}
 }
 
-// A mux learns that the number of active queues has changed.
+// A mux logs that the number of active queues has changed.
 func TestChangeOfActiveQueuesIsLogged(t *testing.T) {
 	var log syncBuffer
 	var m *Mux

@@ -16,15 +16,16 @@ import (
 	"github.com/unet-go/unet/mux"
 )
 
-// heard is what a lease has told.
-type heard struct {
+// noticeLog has the notices of a lease.
+type noticeLog struct {
 	mu   sync.Mutex
 	list []endpoint.Notice
 }
 
-func hear(l *mux.Lease) (*heard, func()) {
-	h := &heard{}
-	stop := l.Watch(func(list []endpoint.Notice) {
+// watchNotices watches a lease until stop.
+func watchNotices(l *mux.Lease) (h *noticeLog, stop func()) {
+	h = &noticeLog{}
+	stop = l.Watch(func(list []endpoint.Notice) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		h.list = append(h.list, list...)
@@ -32,13 +33,13 @@ func hear(l *mux.Lease) (*heard, func()) {
 	return h, stop
 }
 
-func (h *heard) all() []endpoint.Notice {
+func (h *noticeLog) all() []endpoint.Notice {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return slices.Clone(h.list)
 }
 
-func (h *heard) has(n endpoint.Notice) bool { return slices.Contains(h.all(), n) }
+func (h *noticeLog) has(n endpoint.Notice) bool { return slices.Contains(h.all(), n) }
 
 // onUplink calls a function with the uplink of host A.
 func (l *lab) onUplink(fn func(up netlink.Link) error) {
@@ -56,32 +57,33 @@ func routeTo(s string) endpoint.Notice {
 	return endpoint.Notice{Kind: endpoint.NoticeRoute, Addr: netip.MustParseAddr(s)}
 }
 
-// The uplink goes down, by its own flags and by its other end, and up again.
+// Watchers of a lease get notices when the uplink goes down, by its own flags or by its other end, and when it
+// goes up. A new watcher gets the present state.
 func TestLinkNotices(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
 	a, b := l.open(), l.open()
-	early, stop := hear(a.lease)
-	other, _ := hear(b.lease)
+	early, stop := watchNotices(a.lease)
+	other, _ := watchNotices(b.lease)
 	l.onUplink(netlink.LinkSetDown)
-	eventually(t, "told that the link is down", func() bool { return early.has(linkDown) && other.has(linkDown) })
-	late, _ := hear(a.lease)
-	fresh, _ := hear(l.open().lease)
-	for _, h := range []*heard{late, fresh} {
-		eventually(t, "told the state", func() bool { return len(h.all()) > 0 })
+	eventually(t, "notices that the link is down", func() bool { return early.has(linkDown) && other.has(linkDown) })
+	late, _ := watchNotices(a.lease)
+	fresh, _ := watchNotices(l.open().lease)
+	for _, h := range []*noticeLog{late, fresh} {
+		eventually(t, "a notice of the state", func() bool { return len(h.all()) > 0 })
 		if got := h.all(); !slices.Equal(got, []endpoint.Notice{linkDown}) {
-			t.Errorf("a late watcher, or one of a new endpoint, was told %v", got)
+			t.Errorf("a late watcher, or one of a new endpoint, got %v", got)
 		}
 	}
 	stop()
 	before := early.all()
 	l.onUplink(netlink.LinkSetUp)
-	eventually(t, "told that the link is up", func() bool { return other.has(linkUp) && late.has(linkUp) && fresh.has(linkUp) })
+	eventually(t, "notices that the link is up", func() bool { return other.has(linkUp) && late.has(linkUp) && fresh.has(linkUp) })
 	if got := early.all(); !slices.Equal(got, before) {
-		t.Errorf("told after stop: %v", got)
+		t.Errorf("after stop: %v", got)
 	}
 	onDevice(t, l.B, l.B.Interface, netlink.LinkSetDown)
-	eventually(t, "told that the carrier is lost", func() bool {
+	eventually(t, "a notice that the carrier is lost", func() bool {
 		return slices.Equal(slices.DeleteFunc(other.all(), func(n endpoint.Notice) bool { return n.Kind == endpoint.NoticeRoute }), []endpoint.Notice{linkDown, linkUp, linkDown})
 	})
 }
@@ -91,27 +93,27 @@ func TestRouteNotices(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
 	a, b := l.open(), l.open()
-	before, stop := hear(a.lease)
+	before, stop := watchNotices(a.lease)
 	l.onUplink(func(up netlink.Link) error {
 		_, dst, err := net.ParseCIDR("192.0.2.0/24")
 		return errors.Join(err, netlink.RouteAdd(&netlink.Route{Dst: dst, Gw: net.IPv4(10, 0, 0, 2), LinkIndex: up.Attrs().Index}))
 	})
-	eventually(t, "told of the route", func() bool { return before.has(allRoutes) })
+	eventually(t, "a notice of the route", func() bool { return before.has(allRoutes) })
 	stop()
 	for _, dst := range []string{"10.0.0.2", "192.0.2.1", "10.0.0.1"} {
 		_, err := a.lease.Resolve(t.Context(), netip.MustParseAddr(dst))
 		must(t, err)
 	}
-	told, _ := hear(a.lease)
-	others, _ := hear(b.lease)
+	notices, _ := watchNotices(a.lease)
+	others, _ := watchNotices(b.lease)
 	onDevice(t, l.B, l.B.Interface, linkAddress("02:00:00:00:00:99"))
 	ping(t, l.B, "10.0.0.1") // its ARP has the new MAC address
-	eventually(t, "told of what is behind the peer", func() bool { return told.has(routeTo("10.0.0.2")) && told.has(routeTo("192.0.2.1")) })
-	if told.has(routeTo("10.0.0.1")) || told.has(allRoutes) {
-		t.Errorf("told %v", told.all())
+	eventually(t, "notices of the destinations behind the peer", func() bool { return notices.has(routeTo("10.0.0.2")) && notices.has(routeTo("192.0.2.1")) })
+	if notices.has(routeTo("10.0.0.1")) || notices.has(allRoutes) {
+		t.Errorf("notices %v", notices.all())
 	}
 	if got := others.all(); len(got) != 0 {
-		t.Errorf("an endpoint that has resolved nothing was told %v", got)
+		t.Errorf("an endpoint that has resolved nothing got %v", got)
 	}
 	r, err := a.lease.Resolve(t.Context(), netip.MustParseAddr("192.0.2.1"))
 	if err != nil || r.LinkAddr != [6]byte{2, 0, 0, 0, 0, 0x99} {
@@ -121,10 +123,10 @@ func TestRouteNotices(t *testing.T) {
 		_, dst, err := net.ParseCIDR("198.51.100.0/24")
 		return errors.Join(err, netlink.RouteAdd(&netlink.Route{Dst: dst, Gw: net.IPv4(10, 0, 0, 2), LinkIndex: up.Attrs().Index}))
 	})
-	eventually(t, "told of the routes", func() bool { return told.has(allRoutes) && others.has(allRoutes) })
+	eventually(t, "notices of the routes", func() bool { return notices.has(allRoutes) && others.has(allRoutes) })
 }
 
-// The route to an owned address of this host changes when its owner comes or goes.
+// The route to an owned address of this host changes when the address is claimed and when it is given back.
 func TestNoticeOfAnOwnedAddress(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
@@ -133,13 +135,13 @@ func TestNoticeOfAnOwnedAddress(t *testing.T) {
 	if err != nil || r.LinkAddr != l.A.LinkAddr {
 		t.Fatalf("resolved %+v, %v", r, err)
 	}
-	told, _ := hear(a.lease)
+	notices, _ := watchNotices(a.lease)
 	must(t, owner.lease.Unclaim(t.Context(), addrTag("10.0.0.77")))
-	eventually(t, "told that it went", func() bool { return told.has(routeTo("10.0.0.77")) })
-	again, _ := hear(a.lease)
+	eventually(t, "a notice of the route without the owner", func() bool { return notices.has(routeTo("10.0.0.77")) })
+	again, _ := watchNotices(a.lease)
 	_, err = owner.lease.Claim(t.Context(), addrTag("10.0.0.77"))
 	must(t, err)
-	eventually(t, "told that it came", func() bool { return again.has(routeTo("10.0.0.77")) })
+	eventually(t, "a notice of the route with the owner", func() bool { return again.has(routeTo("10.0.0.77")) })
 }
 
 // A lease with more resolved destinations than are kept is notified of all changes.
@@ -157,10 +159,10 @@ func TestNoticesOfManyDestinations(t *testing.T) {
 		must(t, err)
 		dst = dst.Next()
 	}
-	told, _ := hear(a.lease)
+	notices, _ := watchNotices(a.lease)
 	onDevice(t, l.B, l.B.Interface, linkAddress("02:00:00:00:00:99"))
 	ping(t, l.B, "10.0.0.1")
-	eventually(t, "told of all", func() bool { return told.has(allRoutes) })
+	eventually(t, "a notice of all routes", func() bool { return notices.has(allRoutes) })
 }
 
 // A new MTU changes all routes.
@@ -168,11 +170,11 @@ func TestMTUNotice(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
 	a := l.open()
-	told, _ := hear(a.lease)
+	notices, _ := watchNotices(a.lease)
 	for _, c := range []struct{ set, want int }{{1400, 1400}, {1600, 1500}} { // the programs were loaded for 1500
-		before := len(told.all())
+		before := len(notices.all())
 		l.onUplink(func(up netlink.Link) error { return netlink.LinkSetMTU(up, c.set) })
-		eventually(t, "told of the MTU", func() bool { return slices.Contains(told.all()[before:], allRoutes) })
+		eventually(t, "a notice of the MTU", func() bool { return slices.Contains(notices.all()[before:], allRoutes) })
 		r, err := a.lease.Resolve(t.Context(), netip.MustParseAddr("10.0.0.2"))
 		if err != nil || r.MTU != uint32(c.want) {
 			t.Errorf("MTU %d: route %+v, %v", c.set, r, err)

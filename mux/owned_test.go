@@ -5,6 +5,7 @@ package mux_test
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -62,14 +63,14 @@ func TestClaimOfOtherHostsAddressIsRefused(t *testing.T) {
 		}
 	}
 	// A refusal has no effect: the address is free when its host is gone.
-	onDevice(t, l.B, l.B.Interface, deleteAddress("10.0.0.2/24"))
+	addrOff(t, l.B, l.B.Interface, "10.0.0.2/24")
 	if _, err := a.lease.Claim(t.Context(), addrTag("10.0.0.2")); err != nil {
 		t.Errorf("when host B has gone: %v", err)
 	}
 }
 
-// openARP is a packet socket for ARP on a host's end of the cable.
-func openARP(t *testing.T, h *netlab.Host) *os.File {
+// packetSocket is a packet socket for frames of an EtherType on a host's end of the cable.
+func packetSocket(t *testing.T, h *netlab.Host, etherType uint16) *os.File {
 	t.Helper()
 	var f *os.File
 	must(t, h.Do(func() error {
@@ -81,8 +82,9 @@ func openARP(t *testing.T, h *netlab.Host) *os.File {
 		if err != nil {
 			return err
 		}
-		f = os.NewFile(uintptr(fd), "arp")
-		return unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: 0x0608, Ifindex: i.Index})
+		f = os.NewFile(uintptr(fd), "packet socket")
+		bigEndian := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, etherType))
+		return unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: bigEndian, Ifindex: i.Index})
 	}))
 	t.Cleanup(func() { f.Close() })
 	must(t, f.SetReadDeadline(time.Now().Add(patience)))
@@ -94,11 +96,12 @@ func arpFrame(dst net.HardwareAddr, p *layers.ARP) []byte {
 	return build(&layers.Ethernet{DstMAC: dst, SrcMAC: p.SourceHwAddress, EthernetType: layers.EthernetTypeARP}, p)
 }
 
-// Probes and conflicts are those of RFC 5227, 2.1.1.
+// Before an IPv4 address is claimed the mux sends ARP probes for it. Probes and conflicts are those of
+// RFC 5227, 2.1.1.
 func TestARPProbesAndConflicts(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
-	wire := openARP(t, l.B)
+	wire := packetSocket(t, l.B, unix.ETH_P_ARP)
 	a := l.open()
 	none, zero := net.HardwareAddr{0, 0, 0, 0, 0, 0}, net.IPv4zero.To4()
 	broadcast := net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
@@ -142,20 +145,12 @@ func TestARPProbesAndConflicts(t *testing.T) {
 		case c.conflict == "", !errors.Is(err, endpoint.ErrTagHeld), !strings.Contains(err.Error(), c.conflict):
 			t.Errorf("%s: %v; want a conflict with %q", c.what, err, c.conflict)
 		}
-		for drained := false; !drained; { // remaining probes of this claim
-			must(t, wire.SetReadDeadline(time.Unix(1, 0)))
-			raw, err := wire.SyscallConn()
-			must(t, err)
-			must(t, raw.Control(func(fd uintptr) {
-				_, _, err := unix.Recvfrom(int(fd), frame, unix.MSG_DONTWAIT)
-				drained = err != nil
-			}))
-		}
+		drain(t, wire) // the other probes of this claim
 		must(t, wire.SetReadDeadline(time.Now().Add(patience)))
 	}
 }
 
-// One of several claims of an address at the same time succeeds.
+// Of several claims of an address at the same time one succeeds.
 func TestOneOfManyClaimsOfAddressSucceeds(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
@@ -185,8 +180,8 @@ func TestOneOfManyClaimsOfAddressSucceeds(t *testing.T) {
 	}
 }
 
-// A claim that waits for the network blocks no other claim, ends with its context or its lease, and
-// leaves nothing.
+// A claim that waits for the answers to its probes delays no other claim, ends with its context or its
+// lease, and can be repeated afterwards.
 func TestProbeDoesNotDelayOtherClaims(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
@@ -199,16 +194,14 @@ func TestProbeDoesNotDelayOtherClaims(t *testing.T) {
 			_, err := a.lease.Claim(ctx, tag)
 			claimed <- err
 		}()
-		for l.mux.Aside() == 0 {
-			time.Sleep(time.Millisecond)
-		}
+		eventually(t, "the address is being claimed", func() bool { return l.mux.BeingClaimed() > 0 })
 		return claimed
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	claimed := claim(ctx)
-	soon, stop := context.WithTimeout(t.Context(), patience) // so that the test ends if the claim waits
+	limited, stop := context.WithTimeout(t.Context(), patience) // the test ends, also if the claim waits
 	defer stop()
-	if _, err := b.lease.Claim(soon, tag); !errors.Is(err, endpoint.ErrTagHeld) {
+	if _, err := b.lease.Claim(limited, tag); !errors.Is(err, endpoint.ErrTagHeld) {
 		t.Errorf("an address that is being claimed: %v", err)
 	}
 	if _, err := b.lease.Claim(t.Context(), udpTag("10.0.0.77:9")); !errors.Is(err, endpoint.ErrTagDenied) {
@@ -233,7 +226,8 @@ func TestProbeDoesNotDelayOtherClaims(t *testing.T) {
 	}
 }
 
-// Many addresses are probed at the same time.
+// The addresses of one request are probed at the same time. A request of which one address is another host's
+// holds none.
 func TestManyAddressesAreProbedTogether(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
@@ -253,26 +247,6 @@ func TestManyAddressesAreProbedTogether(t *testing.T) {
 	}
 }
 
-// openND is a packet socket for neighbour discovery on a host's end of the cable.
-func openND(t *testing.T, h *netlab.Host) *os.File {
-	t.Helper()
-	var f *os.File
-	must(t, h.Do(func() error {
-		i, err := net.InterfaceByName(h.Interface)
-		if err != nil {
-			return err
-		}
-		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-		if err != nil {
-			return err
-		}
-		f = os.NewFile(uintptr(fd), "nd")
-		return unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: 0xdd86, Ifindex: i.Index})
-	}))
-	t.Cleanup(func() { f.Close() })
-	return f
-}
-
 // ndFrame is a solicitation (135) or advertisement (136).
 func ndFrame(from, to net.HardwareAddr, src, dst string, hops uint8, kind, code uint8, target string) []byte {
 	return ndWith(from, to, src, dst, hops, append([]byte{kind, code, 0, 0, 0, 0, 0, 0}, net.ParseIP(target).To16()...))
@@ -281,11 +255,12 @@ func ndFrame(from, to net.HardwareAddr, src, dst string, hops uint8, kind, code 
 func ndWith(from, to net.HardwareAddr, src, dst string, hops uint8, body []byte) []byte {
 	ip := &layers.IPv6{Version: 6, HopLimit: hops, NextHeader: layers.IPProtocolICMPv6, SrcIP: net.ParseIP(src), DstIP: net.ParseIP(dst)}
 	icmp := &layers.ICMPv6{TypeCode: layers.CreateICMPv6TypeCode(body[0], body[1])}
-	must0(icmp.SetNetworkLayerForChecksum(ip))
+	panicOn(icmp.SetNetworkLayerForChecksum(ip))
 	return build(&layers.Ethernet{SrcMAC: from, DstMAC: to, EthernetType: layers.EthernetTypeIPv6}, ip, icmp, gopacket.Payload(body[4:]))
 }
 
-func must0(err error) {
+// panicOn is must for functions without a test.
+func panicOn(err error) {
 	if err != nil {
 		panic(err)
 	}
@@ -305,10 +280,11 @@ func nextSolicitation(t *testing.T, wire *os.File) []byte {
 	}
 }
 
-// Solicitations are those of RFC 4862, 5.4.2; conflicts are those of 5.4.3 and 5.4.4.
+// Before an IPv6 address is claimed the mux sends solicitations for it, as RFC 4862 says in 5.4.2. Conflicts
+// are those of 5.4.3 and 5.4.4.
 func TestIPv6ProbesAndConflicts(t *testing.T) {
 	l := openLab6(t)
-	wire := openND(t, l.B)
+	wire := packetSocket(t, l.B, unix.ETH_P_IPV6)
 	a := l.open()
 	const addr, group, nodes = "fd00::1:2:77", "ff02::1:ff02:77", "ff02::1"
 	ours, theirs := net.HardwareAddr(l.A.LinkAddr[:]), net.HardwareAddr(l.B.LinkAddr[:])
@@ -369,7 +345,8 @@ func drain(t *testing.T, wire *os.File) {
 	}))
 }
 
-// One request probes many addresses of both families, and finds the one that a host has.
+// One request probes many addresses of both families at the same time, and is refused if another host has
+// one of them.
 func TestManyAddressesOfBothFamiliesAreProbedTogether(t *testing.T) {
 	l := openLab6(t)
 	var tags []endpoint.Tag

@@ -166,7 +166,7 @@ func TestUnusablePins(t *testing.T) {
 			// The kernel removes a link without a pin asynchronously.
 			eventually(t, "the program can be replaced", func() bool {
 				_, err := os.Stat(filepath.Join(l.onlyPins(), "uplink"))
-				return err == nil || len(look(t, l.A).programs) == 1
+				return err == nil || len(listObjects(t, l.A).programs) == 1
 			})
 			var log logBuffer
 			l.openConfig(mux.Config{Pin: l.pin, Mode: c.mode, Log: slog.New(slog.NewTextHandler(&log, nil))})
@@ -176,7 +176,7 @@ func TestUnusablePins(t *testing.T) {
 			if list := l.mux.Endpoints(); len(list) != 0 {
 				t.Errorf("taken over: %+v", list)
 			}
-			if now := look(t, l.A); len(now.links) != 2 {
+			if now := listObjects(t, l.A); len(now.links) != 2 {
 				t.Errorf("ports are left: %v", now.links)
 			}
 			if _, _, err := l.mux.Present(t.Context(), me, a.grant.XSK, nil); !errors.Is(err, endpoint.ErrNotPresentable) {
@@ -187,7 +187,7 @@ func TestUnusablePins(t *testing.T) {
 	}
 }
 
-// Changes of the uplink while no process serves the mux.
+// A mux that is opened again uses the MTU and the name that the uplink has got while no process served it.
 func TestUplinkChangesWhileNoProcessServes(t *testing.T) {
 	t.Parallel()
 	l := newPinLab(t)
@@ -244,19 +244,19 @@ func TestOpenWaitsForLockOfDyingProcess(t *testing.T) {
 			}
 			return m.Close()
 		})
-		events.Close() // an end of the watch, also if it did not wait
+		events.Close() // ends the Read below, also if Open did not wait
 	}()
-	for range 2 { // it tried again
+	for range 2 { // Open tries again
 		_, err := events.Read(make([]byte, unix.SizeofInotifyEvent+unix.NAME_MAX+1))
 		if err != nil {
-			t.Fatalf("it did not wait: %v", <-opened)
+			t.Fatalf("Open did not wait: %v", <-opened)
 		}
 	}
 	c.kill()
 	must(t, <-opened)
 }
 
-// The process that closes the mux restores the setting of the uplink.
+// The process that closes the mux restores receive VLAN offload, which another process turned off.
 func TestVLANOffloadIsRestoredAfterTakeover(t *testing.T) {
 	t.Parallel()
 	l := newPinLab(t)
@@ -272,11 +272,11 @@ func TestVLANOffloadIsRestoredAfterTakeover(t *testing.T) {
 	c.kill()
 	l.openConfig(mux.Config{Pin: l.pin})
 	if offload(t, l.A, "rxvlan") {
-		t.Error("on, and the mux was opened")
+		t.Error("receive VLAN offload is on while the mux is open")
 	}
 	must(t, l.mux.Close())
 	if !offload(t, l.A, "rxvlan") {
-		t.Error("off, and the mux was closed")
+		t.Error("receive VLAN offload is off after Close")
 	}
 }
 
@@ -303,15 +303,15 @@ func TestOpenRemovesPinsOfDeletedUplink(t *testing.T) {
 	if list := pinnedIn(t, l.pin); len(list) != 1 || slices.Contains(list, gone) {
 		t.Errorf("pinned: %v, and %s is of an interface that is gone", list, gone)
 	}
-	a.leave()
+	a.closeDescriptors()
 }
 
-// After Abandon another mux takes over, in the same process, too.
+// After Abandon another mux takes over, also one of the same process.
 func TestAbandon(t *testing.T) {
 	netlab.RequireXDP(t)
-	warm(t)
+	openLastingDescriptors(t)
 	l := newPinLab(t)
-	before := look(t, l.A)
+	before := listObjects(t, l.A)
 	l.openConfig(mux.Config{Pin: l.pin})
 	a := l.open(udpTag("10.0.0.1:7000"))
 	b := kernelUDP(t, l.B, "10.0.0.2:0")
@@ -323,7 +323,7 @@ func TestAbandon(t *testing.T) {
 		select {
 		case <-a.lease.Done():
 		default:
-			t.Error("the lease goes on")
+			t.Error("the lease has not ended")
 		}
 		if err := a.lease.Err(); !errors.Is(err, endpoint.ErrLeaseClosed) || !errors.Is(err, mux.ErrClosed) {
 			t.Errorf("ended by %v", err)
@@ -339,10 +339,10 @@ func TestAbandon(t *testing.T) {
 	must(t, l.mux.Close())
 	a.close()
 	b.Close()
-	wantTraces(t, l.A, before)
+	wantObjects(t, l.A, before)
 	l.openMux(mux.ModeAuto)
 	if err := l.mux.Abandon(); err == nil {
-		t.Error("a mux that is not pinned was abandoned")
+		t.Error("a mux without pins was abandoned")
 	}
 	l.open()
 }
@@ -371,7 +371,7 @@ func TestCleanup(t *testing.T) {
 	if reports := cleanup(t, l.A, l.pin, true); len(reports) != 0 {
 		t.Errorf("with nothing there: %q", reports)
 	}
-	before := look(t, l.A)
+	before := listObjects(t, l.A)
 	// Directories of other programs.
 	must(t, os.MkdirAll(filepath.Join(l.pin, "unet", "somebody"), 0o700))
 	must(t, os.MkdirAll(filepath.Join(l.pin, "unet", "1-2-3"), 0o700))
@@ -387,27 +387,24 @@ func TestCleanup(t *testing.T) {
 	for _, force := range []bool{false, true} {
 		wantReport(t, cleanup(t, l.A, l.pin, force), path, "a process serves it")
 	}
-	l.echo(b, a, "it is served")
+	l.echo(b, a, "while a process serves the mux")
 	c.kill()
 	wantReport(t, cleanup(t, l.A, l.pin, false), path, "2 of its endpoints are in use")
 	wantReport(t, cleanup(t, l.B, l.pin, true), path, "another network namespace")
-	l.echo(b, a, "it is used")
-	a.leave()
-	eventually(t, "the port is gone", func() bool { return len(look(t, l.A).links) == len(before.links)+2 })
+	l.echo(b, a, "while no process serves the mux")
+	a.closeDescriptors()
+	eventually(t, "the port is gone", func() bool { return len(listObjects(t, l.A).links) == len(before.links)+2 })
 	wantReport(t, cleanup(t, l.A, l.pin, false), path, "1 of its endpoints are in use")
-	q.leave()
+	q.closeDescriptors()
 	wantReport(t, cleanup(t, l.A, l.pin, false), path, "removed")
-	onDevice(t, l.A, "unet9", netlink.LinkDel) // it is still there
+	onDevice(t, l.A, "unet9", netlink.LinkDel) // Cleanup has not deleted it
 
 	// With force also muxes in use.
 	c = l.serve(order{})
 	l.openIn(c, endpoint.Request{Tags: []endpoint.Tag{udpTag("10.0.0.1:7000")}})
 	c.kill()
 	wantReport(t, cleanup(t, l.A, l.pin, true), path, "removed")
-	eventually(t, "all is as before", func() bool {
-		now := look(t, l.A)
-		return slices.Equal(now.links, before.links) && slices.Equal(now.cutters, before.cutters) && slices.Equal(now.pairs, before.pairs) && slices.Equal(now.programs, before.programs)
-	})
+	eventually(t, "the devices and programs are as before", func() bool { return listObjects(t, l.A).sameDevices(before) })
 	if !offload(t, l.A, "rxvlan") {
 		t.Error("receive VLAN offload stays off")
 	}
@@ -425,8 +422,8 @@ func TestCleanup(t *testing.T) {
 	}
 }
 
-// Cleanup that cannot read the tags, and so not remove their classification rules, says so, restores
-// the setting of the uplink, and removes the pins.
+// If Cleanup cannot read the tags, and so cannot remove their classification rules, its error says so. It
+// restores receive VLAN offload and removes the pins all the same.
 func TestCleanupWithUnreadableTags(t *testing.T) {
 	t.Parallel()
 	l := newPinLab(t)
@@ -470,10 +467,10 @@ func TestCleanupOfDeletedUplink(t *testing.T) {
 		if left := pinnedIn(t, l.pin); len(left) != 0 {
 			t.Errorf("left behind: %v", left)
 		}
-		if now := look(t, l.A); len(now.links) != 1+ports {
+		if now := listObjects(t, l.A); len(now.links) != 1+ports {
 			t.Errorf("own namespace %v: %v", own, now.links)
 		}
-		a.leave()
+		a.closeDescriptors()
 		must(t, l.Pair.Close())
 	}
 }

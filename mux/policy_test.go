@@ -27,7 +27,7 @@ import (
 // rule permits the tags of a list.
 type rule struct {
 	list  []endpoint.Tag
-	free  bool // result of Choices
+	free  bool // result of Choices: the mux may choose other tags
 	tags  int64
 	asked int // number of choices used
 
@@ -66,7 +66,8 @@ func messages(from, n uint32) (list []endpoint.Tag) {
 	return list
 }
 
-// Held candidates are skipped, and any other error ends the search.
+// A wildcard gets the first tag that the rule permits and that is not held. Any other error than that a tag is
+// held ends the search.
 func TestWildcardChoosesFreeTagOfRule(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
@@ -74,10 +75,10 @@ func TestWildcardChoosesFreeTagOfRule(t *testing.T) {
 	r := &rule{list: messages(1, 500)}
 	l.policy.claims = r
 	if got, err := a.lease.Claim(t.Context(), endpoint.MessageTag(0)); err != nil || got != endpoint.MessageTag(500) {
-		t.Errorf("the last that is free: %v, %v", got, err)
+		t.Errorf("the only free tag: %v, %v", got, err)
 	}
 	if _, err := a.lease.Claim(t.Context(), endpoint.MessageTag(0)); !errors.Is(err, endpoint.ErrTagHeld) || !strings.HasSuffix(err.Error(), "msg:0: all that rule r permits") {
-		t.Errorf("when none is free: %v", err)
+		t.Errorf("when no tag is free: %v", err)
 	}
 	// A port that a program has is skipped too.
 	r.list = nil
@@ -97,24 +98,24 @@ func TestWildcardChoosesFreeTagOfRule(t *testing.T) {
 	must(t, other.lease.Close())
 	must(t, a.lease.Close())
 	b := l.open()
-	must(t, l.mux.CloseTags())
+	must(t, l.mux.CloseTagTable())
 	r.list, r.asked = messages(1, 500), 0
 	if _, err := b.lease.Claim(t.Context(), endpoint.MessageTag(0)); err == nil || errors.Is(err, endpoint.ErrTagHeld) || r.asked != 1 {
-		t.Errorf("%v after %d", err, r.asked)
+		t.Errorf("%v after %d tags of the rule, want another error after the first", err, r.asked)
 	}
 }
 
-// A port that the kernel chooses and the rule does not permit is not entered.
+// A port that the kernel chooses and the rule does not permit is not claimed.
 func TestPortChosenOutsideRuleIsRefused(t *testing.T) {
 	l := openLab(t, mux.ModeAuto)
 	a := l.open()
-	before := look(t, l.A)
+	before := listObjects(t, l.A)
 	l.policy.claims = &rule{list: []endpoint.Tag{udpTag("10.0.0.1:1")}, free: true}
 	if got, err := a.lease.Claim(t.Context(), udpTag("10.0.0.1:0")); !errors.Is(err, endpoint.ErrTagHeld) {
 		t.Errorf("%v, %v", got, err)
 	}
 	l.wantClaims(0)
-	wantTraces(t, l.A, before)
+	wantObjects(t, l.A, before)
 }
 
 // The tags of the open and those claimed later count together. Tags that were given back, refused, or
@@ -161,7 +162,7 @@ func TestLimitOfTagsOfUser(t *testing.T) {
 	if err := claim(5); err != nil {
 		t.Errorf("fifth tag in the fourth's place: %v", err)
 	}
-	// Six are for all.
+	// All users together have at most six tags.
 	if err := open(messages(20, 3)); !errors.Is(err, busy) {
 		t.Errorf("open beyond the tags of all: %v", err)
 	}
@@ -172,7 +173,7 @@ func TestLimitOfTagsOfUser(t *testing.T) {
 	}
 	must(t, open(messages(1, 4)))
 	if n := l.mux.CountedClaims(); n != 0 {
-		t.Errorf("%d are counted", n)
+		t.Errorf("%d claims are counted", n)
 	}
 }
 
@@ -237,7 +238,7 @@ func TestTagsTakenOverCount(t *testing.T) {
 	if _, err := a.lease.Claim(ctx, endpoint.MessageTag(11)); !errors.Is(err, endpoint.ErrBusy) || !strings.Contains(err.Error(), "10 of at most 9 tags") {
 		t.Errorf("Claim: %v", err)
 	}
-	b := l.open() // which needs none
+	b := l.open() // a request without tags is not limited
 	if _, err := b.lease.Claim(ctx, endpoint.MessageTag(11)); !errors.Is(err, endpoint.ErrBusy) {
 		t.Errorf("another's tag: %v", err)
 	}
@@ -270,7 +271,7 @@ func TestClaimEndsWithItsContext(t *testing.T) {
 	l.wantClaims(0, endpoint.MessageTag(2))
 }
 
-// translate adds nat rules to a host, and returns a host behind it.
+// translate adds rules of network address translation to a host, and returns a host behind it.
 func translate(t *testing.T, h *netlab.Host, rules func(*nattest.Table)) (inner *netlab.Host) {
 	t.Helper()
 	inner, err := nattest.Inner(h)
@@ -320,7 +321,7 @@ func TestClaimOfMasqueradedPortIsRefused(t *testing.T) {
 		}
 	}
 	exchange(t, client, "10.0.0.2:9000", server)
-	a.nothing("of the flow")
+	a.wantNothing("of the flow")
 	for _, tag := range []endpoint.Tag{tcpTag("10.0.0.1:7001"), udpTag("10.0.0.1:7002"), udpBlock("10.0.0.1:7040")} {
 		if _, err := a.lease.Claim(t.Context(), tag); err != nil {
 			t.Errorf("claim %v, which the flow does not use: %v", tag, err)
@@ -386,7 +387,8 @@ func TestClaimOfTranslatedAddressIsRefused(t *testing.T) {
 	}
 }
 
-// Rules that cannot be read may name an address, so the policy decides.
+// Rules of translation that cannot be read may name an address, so the policy decides whether it can be
+// claimed.
 func TestPolicyDecidesWhenRulesCannotBeRead(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)

@@ -23,7 +23,8 @@ import (
 	"github.com/unet-go/unet/mux"
 )
 
-// Deleting ports together deletes no other device.
+// The ports of many leases that end at the same time, or with the mux, are deleted together. No other device
+// is deleted, also if it has the group that ports get for this.
 func TestPortsAreDeletedTogether(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
@@ -31,7 +32,7 @@ func TestPortsAreDeletedTogether(t *testing.T) {
 		other := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "other", Group: 5}, PeerName: "end"}
 		return errors.Join(netlink.LinkAdd(other), netlink.LinkSetGroup(other, 5))
 	}))
-	before := look(t, l.A)
+	before := listObjects(t, l.A)
 	open := func() (leases []*mux.Lease) {
 		for range 12 {
 			g, lease, err := l.mux.OpenEndpoint(t.Context(), endpoint.Request{Geometry: small})
@@ -51,20 +52,20 @@ func TestPortsAreDeletedTogether(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if now := look(t, l.A); len(now.links) != len(before.links)+1 {
+	if now := listObjects(t, l.A); len(now.links) != len(before.links)+1 {
 		t.Errorf("left: %v, before: %v", now.links, before.links)
 	}
 	b := kernelUDP(t, l.B, "10.0.0.2:0")
 	l.echo(b, stays, "still there")
 	open()
 	must(t, l.mux.Close())
-	if now := look(t, l.A); !slices.Equal(now.links, before.links) {
+	if now := listObjects(t, l.A); !slices.Equal(now.links, before.links) {
 		t.Errorf("left: %v, before: %v", now.links, before.links)
 	}
 }
 
-// The port of an endpoint is deleted or moved by another program: its lease ends with the reason, the
-// log names the port, and the tag is free.
+// If another program deletes the port of an endpoint or moves it to another network namespace, the lease ends
+// with the reason, the log names the port, and the tag is free.
 func TestLeaseEndsWhenPortIsDeleted(t *testing.T) {
 	t.Parallel()
 	l := newPinLab(t)
@@ -82,27 +83,27 @@ func TestLeaseEndsWhenPortIsDeleted(t *testing.T) {
 		if err := a.lease.Err(); !errors.Is(err, endpoint.ErrLeaseClosed) || !errors.Is(err, mux.ErrPortDeleted) || !strings.Contains(err.Error(), port) {
 			t.Errorf("ended by %v", err)
 		}
-		eventually(t, "the log says so", func() bool {
+		eventually(t, "the port in the log", func() bool {
 			return strings.Contains(log.String(), fmt.Sprintf("port=%s endpoint=%d uid=0", port, a.grant.ID))
 		})
 		a.close()
 	}
-	// No such end if the owner closes the socket and keeps the lease.
+	// A lease does not end if its owner closes the socket.
 	warned := strings.Count(log.String(), "level=WARN")
 	b := l.open(udpTag("10.0.0.1:7000"))
-	links := len(look(t, l.A).links)
+	links := len(listObjects(t, l.A).links)
 	lease := b.lease
-	must(t, l.mux.LeaveFillRings())
-	b.leave()
-	eventually(t, "the port is gone", func() bool { return len(look(t, l.A).links) < links })
-	// Events come in order: after a later one with a visible effect this one was handled.
+	must(t, l.mux.StopFillRingChecks())
+	b.closeDescriptors()
+	eventually(t, "the port is gone", func() bool { return len(listObjects(t, l.A).links) < links })
+	// Events come in order: when a later event has had its effect, the event of this port was handled.
 	onDevice(t, l.A, fmt.Sprintf("unet%d", other.grant.ID), netlink.LinkDel)
 	eventually(t, "the other lease has ended", func() bool { return other.lease.Err() != nil })
 	if err := lease.Err(); err != nil {
 		t.Errorf("ended by %v", err)
 	}
 	must(t, lease.Close())
-	eventually(t, "the log says so", func() bool { return strings.Count(log.String(), "level=WARN") > warned })
+	eventually(t, "a warning in the log", func() bool { return strings.Count(log.String(), "level=WARN") > warned })
 	if n := strings.Count(log.String(), "level=WARN"); n != warned+1 {
 		t.Errorf("%d more warnings:\n%s", n-warned, log.String())
 	}
@@ -186,12 +187,7 @@ func TestUplinkMTUChanges(t *testing.T) {
 		}
 		return errors.Join(netlink.LinkAdd(other), netlink.LinkSetMTU(other, 1300), netlink.LinkDel(other), netlink.LinkSetMTU(uplink, 1400))
 	}))
-	for deadline := time.Now().Add(patience); !strings.Contains(log.String(), "MTU"); {
-		if time.Now().After(deadline) {
-			t.Fatalf("log: %s", log.String())
-		}
-		time.Sleep(time.Millisecond)
-	}
+	eventually(t, "the MTU in the log", func() bool { return strings.Contains(log.String(), "MTU") })
 	if s := log.String(); !strings.Contains(s, "level=WARN") || !strings.Contains(s, "mtu=1400 loaded=1500") || strings.Contains(s, "1300") {
 		t.Errorf("log: %s", s)
 	}
@@ -218,14 +214,14 @@ func TestLeaseDone(t *testing.T) {
 	for _, x := range []*app{a, b} {
 		select {
 		case <-x.lease.Done():
-			t.Fatal("done from the beginning")
+			t.Fatal("Done is closed before the lease has ended")
 		default:
 		}
 	}
 	must(t, a.lease.Close())
 	select {
 	case <-b.lease.Done():
-		t.Error("another lease is done")
+		t.Error("Done of another lease is closed")
 	default:
 	}
 	must(t, l.mux.Close())
@@ -233,7 +229,7 @@ func TestLeaseDone(t *testing.T) {
 		select {
 		case <-x.lease.Done():
 		default:
-			t.Error("closed, and not done")
+			t.Error("Done is not closed after Close")
 		}
 	}
 }
@@ -266,7 +262,7 @@ func TestTagThatCannotBeDeletedStaysHeld(t *testing.T) {
 	must(t, err)
 	defer g.Close()
 	b := l.open()
-	must(t, l.mux.CloseTags())
+	must(t, l.mux.CloseTagTable())
 	if err := lease.Unclaim(t.Context(), udpTag("10.0.0.1:7000")); err == nil {
 		t.Error("unclaim: no error")
 	}
@@ -274,7 +270,7 @@ func TestTagThatCannotBeDeletedStaysHeld(t *testing.T) {
 		t.Error("close: no error")
 	}
 	if _, err := b.lease.Claim(t.Context(), udpTag("10.0.0.1:7000")); !errors.Is(err, endpoint.ErrTagHeld) || !strings.Contains(err.Error(), "another endpoint") {
-		t.Errorf("claim what was not given back: %v", err)
+		t.Errorf("claim the tag that could not be deleted: %v", err)
 	}
 	bind := func() error {
 		return l.A.Do(func() error {
@@ -289,7 +285,7 @@ func TestTagThatCannotBeDeletedStaysHeld(t *testing.T) {
 		t.Error("a kernel program got a port that is still in the table")
 	}
 	must(t, l.mux.Close())
-	must(t, bind()) // the table is gone
+	must(t, bind()) // the mux has closed the table
 }
 
 // A port that cannot be deleted keeps its programs, so that frames of its endpoint are checked, until
@@ -299,7 +295,7 @@ func TestPortThatCannotBeDeletedKeepsPrograms(t *testing.T) {
 	l := openLab(t, mux.ModeAuto)
 	g, lease, err := l.mux.OpenEndpoint(t.Context(), endpoint.Request{Geometry: small})
 	must(t, err)
-	defer g.Close() // it keeps the port
+	defer g.Close() // until then the kernel does not delete the port
 	outer := fmt.Sprintf("unet%d", g.ID)
 	restore := l.mux.FailDeletions(unix.EINVAL)
 	if err := lease.Close(); !errors.Is(err, unix.EINVAL) {
@@ -308,12 +304,12 @@ func TestPortThatCannotBeDeletedKeepsPrograms(t *testing.T) {
 	lease = nil
 	runtime.GC() // finalizers close descriptors without a reference
 	runtime.GC()
-	if now := look(t, l.A); !slices.Contains(now.links, outer) || !slices.Contains(now.programs, outer) {
+	if now := listObjects(t, l.A); !slices.Contains(now.links, outer) || !slices.Contains(now.programs, outer) {
 		t.Errorf("%s without its program: %+v", outer, now)
 	}
 	restore()
 	must(t, l.mux.Close())
-	if now := look(t, l.A); slices.Contains(now.links, outer) {
+	if now := listObjects(t, l.A); slices.Contains(now.links, outer) {
 		t.Errorf("%s is still there: %+v", outer, now)
 	}
 }

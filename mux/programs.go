@@ -20,16 +20,16 @@ import (
 // programs is the maps and programs of a mux, and the links that attach them. They exist as
 // long as this process has descriptors of them, or as they are pinned.
 type programs struct {
-	nl      *netlink.Handle // of the uplink's namespace
-	ifindex int             // of the uplink
-	mode    Mode            // never ModeAuto
-	mtu     uint32          // the uplink's MTU when they were loaded: the limit of what endpoints send
-	stateMu sync.Mutex      // guards state, while goroutines run
-	state   bpf.State       // as in the kernel's table
-	objs    bpf.MuxObjects
-	uplink  link.Link
-	aides   []link.Link // of the programs named by aides
-	pins    *pins
+	nl        *netlink.Handle // of the uplink's namespace
+	ifindex   int             // of the uplink
+	mode      Mode            // never ModeAuto
+	mtu       uint32          // the uplink's MTU when they were loaded: the limit of what endpoints send
+	stateMu   sync.Mutex      // guards state, while goroutines run
+	state     bpf.State       // as in the kernel's table
+	objs      bpf.MuxObjects
+	uplink    link.Link
+	sideLinks []link.Link // of the programs named by sidePrograms
+	pins      *pins
 }
 
 // attachPrograms loads the programs and attaches them to the uplink in the mode want, or with
@@ -117,7 +117,7 @@ func attachIn(h *netlink.Handle, m Mode, u *uplink, keep *pins, log *slog.Logger
 			return nil, err
 		}
 		if note != nil {
-			p.aides = append(p.aides, note) // release closes it
+			p.sideLinks = append(p.sideLinks, note) // release closes it
 			defer notes.Close()
 			spec.Maps[bpf.MuxMapVlanNote].Pinning = ebpf.PinNone
 			opts.MapReplacements = map[string]*ebpf.Map{bpf.MuxMapVlanNote: notes}
@@ -157,7 +157,7 @@ func attachIn(h *netlink.Handle, m Mode, u *uplink, keep *pins, log *slog.Logger
 			return nil, err
 		}
 	}
-	if err := p.attachAides(u, note != nil); err != nil {
+	if err := p.attachSidePrograms(u, note != nil); err != nil {
 		return nil, err
 	}
 	if err := p.attachUp(up, top); err != nil {
@@ -254,10 +254,10 @@ func (p *programs) attachFlag() int {
 	return unix.XDP_FLAGS_SKB_MODE
 }
 
-// aides are the names of the programs that are not XDP programs: they count frames that the
+// sidePrograms are the names of the programs that are not XDP programs: they count frames that the
 // kernel drops after XDP, note VLAN tags before it, redirect super-frames to the cutter, and take what
 // the kernel of this host sends to endpoints, and copies of what it receives for groups.
-func aides(m Mode, u *uplink) []string {
+func sidePrograms(m Mode, u *uplink) []string {
 	names := []string{bpf.MuxProgUnetRedirectErr, bpf.MuxProgUnetException, bpf.MuxProgUnetLo, bpf.MuxProgUnetEgress, bpf.MuxProgUnetGroupIn}
 	switch m {
 	case ModeNative:
@@ -273,8 +273,8 @@ func aides(m Mode, u *uplink) []string {
 	return names
 }
 
-// attachAides attaches the aides to traffic control or to tracepoints. noted: unet_note_vlan is attached already.
-func (p *programs) attachAides(u *uplink, noted bool) error {
+// attachSidePrograms attaches the side programs to traffic control or to tracepoints. noted: unet_note_vlan is attached already.
+func (p *programs) attachSidePrograms(u *uplink, noted bool) error {
 	progs := map[string]*ebpf.Program{
 		bpf.MuxProgUnetRedirectErr: p.objs.UnetRedirectErr,
 		bpf.MuxProgUnetException:   p.objs.UnetException,
@@ -289,7 +289,7 @@ func (p *programs) attachAides(u *uplink, noted bool) error {
 		bpf.MuxProgUnetEgress:  {Program: p.objs.UnetEgress, Attach: ebpf.AttachTCXEgress, Interface: u.ifindex},
 		bpf.MuxProgUnetGroupIn: {Program: p.objs.UnetGroupIn, Attach: ebpf.AttachTCXIngress, Interface: u.ifindex},
 	}
-	for _, name := range aides(p.mode, u) {
+	for _, name := range sidePrograms(p.mode, u) {
 		if name == bpf.MuxProgUnetNoteVlan && noted {
 			continue
 		}
@@ -303,7 +303,7 @@ func (p *programs) attachAides(u *uplink, noted bool) error {
 		if err != nil {
 			return fmt.Errorf("attach %s: %w", name, err)
 		}
-		p.aides = append(p.aides, l)
+		p.sideLinks = append(p.sideLinks, l)
 		if err := p.pinLink(l, name); err != nil {
 			return err
 		}
@@ -361,7 +361,7 @@ func (p *programs) detach() error {
 // uncouple detaches the programs from the uplink and lo, deletes the mux's devices and restores the settings.
 // The calling thread is in the uplink's namespace.
 func (p *programs) uncouple() error {
-	for _, l := range append([]link.Link{p.uplink}, p.aides...) {
+	for _, l := range append([]link.Link{p.uplink}, p.sideLinks...) {
 		if l == nil { // attaching failed
 			continue
 		}
@@ -388,7 +388,7 @@ func (p *programs) release() error {
 	if p.uplink != nil {
 		err = p.uplink.Close()
 	}
-	return errors.Join(err, closeLinks(p.aides), p.objs.Close())
+	return errors.Join(err, closeLinks(p.sideLinks), p.objs.Close())
 }
 
 // Mode is how the programs of a mux are attached. The values are in the state of pinned muxes.

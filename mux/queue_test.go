@@ -40,8 +40,8 @@ func TestXDPOnlyForQueues(t *testing.T) {
 		if !l.uplinkHasXDP() {
 			t.Error("no XDP with an endpoint on a queue")
 		}
-		l.moved("to the queue", "rx_queue", func() { l.echo(b, q, "to the queue") }, "rx_queue")
-		l.moved("to the port", "rx_port", func() { l.echo(b, p, "to the port") }, "rx_port")
+		l.wantIncrements("to the queue", "rx_queue", func() { l.echo(b, q, "to the queue") }, "rx_queue")
+		l.wantIncrements("to the port", "rx_port", func() { l.echo(b, p, "to the port") }, "rx_port")
 		ping(t, l.B, "10.0.0.1")
 		q.close()
 	}
@@ -73,7 +73,7 @@ func TestQueueIsTakenOver(t *testing.T) {
 	c = l.serve(order{Mode: mux.ModeTCX})
 	q = l.openIn(c, onQueue)
 	c.kill()
-	q.leave()
+	q.closeDescriptors()
 	eventually(t, "the socket is closed", func() bool {
 		l.openConfig(mux.Config{Pin: l.pin})
 		gone := len(l.mux.Endpoints()) == 0
@@ -85,12 +85,13 @@ func TestQueueIsTakenOver(t *testing.T) {
 	})
 	l.openConfig(mux.Config{Pin: l.pin})
 	must(t, l.mux.Close())
-	if left := look(t, l.A).programs; len(left) != 0 || !slices.Equal(pinnedIn(t, l.pin), nil) {
+	if left := listObjects(t, l.A).programs; len(left) != 0 || !slices.Equal(pinnedIn(t, l.pin), nil) {
 		t.Errorf("left: programs on %v, pins %v", left, pinnedIn(t, l.pin))
 	}
 }
 
-// The mux shows XDP the VLAN tags in skbs also in tcx mode.
+// In tcx mode, too, the XDP program gets the VLAN tags of skbs: a frame of a VLAN does not go to an endpoint
+// on a queue.
 func TestQueueGetsNoFramesOfAVLAN(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeTCX)
@@ -98,12 +99,12 @@ func TestQueueGetsNoFramesOfAVLAN(t *testing.T) {
 	q := l.openRequest(onQueue)
 	b := kernelUDP(t, l.B, "10.0.0.2:9000")
 	l.echo(b, q, "of no VLAN")
-	heard := openSniff(t, l.A)
+	frames := openCapture(t, l.A)
 	tagEgress(t, l.B)
 	sendRaw(t, l.B, datagram(l.A.LinkAddr, l.B.LinkAddr, "10.0.0.2:9000", "10.0.0.1:7000", "of VLAN 100"))
-	if v := heard.vlanOf("of VLAN 100"); v != 100 {
+	if v := frames.vlanOf("of VLAN 100"); v != 100 {
 		t.Errorf("the kernel got it with VLAN %d", v)
 	}
 	l.await("rx_pass_vlan", 1)
-	q.nothing("from a VLAN")
+	q.wantNothing("from a VLAN")
 }

@@ -58,11 +58,11 @@ func TestTagsOfAQueueHaveRules(t *testing.T) {
 	want("closed", 0)
 }
 
-// On hardware without rules that spreads frames over its queues a tag of a queue is refused, with
-// what to do about it. With no room for a rule it is refused, too.
+// If hardware spreads frames over its queues and has no classification rules, or no room for one, a tag of an
+// endpoint on a queue is refused. The error says what to do about it.
 func TestTagOfQueueWithoutRulesIsRefused(t *testing.T) {
 	l := openLab(t, mux.ModeAuto)
-	before := look(t, l.A)
+	before := listObjects(t, l.A)
 	for locations, why := range map[uint32][]string{
 		0: {"operation not supported"},
 		2: {"all 2 classification rules of the driver are in use"},
@@ -79,7 +79,7 @@ func TestTagOfQueueWithoutRulesIsRefused(t *testing.T) {
 		if n := rules(); n != 0 {
 			t.Errorf("%d rules are left", n)
 		}
-		wantTraces(t, l.A, before)
+		wantObjects(t, l.A, before)
 	}
 	// Frames of messages come in on queue 0.
 	l.mux.SteerByModel(4, 0, 0)
@@ -95,9 +95,9 @@ func TestTagOfQueueWithoutRulesIsRefused(t *testing.T) {
 	}
 }
 
-// Frames come in on all queues of a veth pair, as the sender chooses. An endpoint on a port gets
-// all of them, those of a flow in their order. An endpoint on a queue gets those of its queue, the
-// kernel gets the others, and the log has said so.
+// Frames come in on all queues of a veth pair, as the sender chooses. An endpoint on a port gets the frames of
+// all queues, those of one flow in their order. An endpoint on a queue gets those of its queue, and the kernel
+// gets the others; the log warns of this.
 func TestFramesOfAllQueuesReachPort(t *testing.T) {
 	const flows, each = 32, 3
 	for _, mode := range []mux.Mode{mux.ModeTCX, mux.ModeGeneric, mux.ModeNative} {
@@ -139,12 +139,13 @@ func TestFramesOfAllQueuesReachPort(t *testing.T) {
 			for range n {
 				q.recv()
 			}
-			q.nothing("from other queues")
+			q.wantNothing("from other queues")
 		})
 	}
 }
 
-// The tags of an endpoint on a queue are looked at again when the number of queues changes.
+// When the number of queues changes, the mux checks again whether all frames for an endpoint on a queue come
+// in on its queue.
 func TestNumberOfQueuesChanges(t *testing.T) {
 	t.Parallel()
 	l := &lab{t: t, Pair: netlab.RequirePair(t, netlab.Config{Queues: 4})}
@@ -157,7 +158,8 @@ func TestNumberOfQueuesChanges(t *testing.T) {
 	}
 }
 
-// They are looked at again when the driver may have opened the device again.
+// At a change of the MTU the driver may open the device again and lose its rules. The mux checks the rules
+// then, and inserts what is missing.
 func TestRulesAreCheckedAfterMTUChange(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeTCX)

@@ -21,8 +21,8 @@ func bytesAtOnce(burst int64) endpoint.Rate {
 	return endpoint.Rate{Bytes: 1, ByteBurst: burst}
 }
 
-// flood sends n messages of an endpoint, and returns how many have passed, have been refused by its own limit and by
-// that of its user.
+// flood sends n messages of an endpoint, and returns how many have passed, how many were dropped at the limit of the
+// endpoint, and how many at that of its user.
 func (l *lab) flood(a *app, from uint32, n int) (passed, own, user uint64) {
 	l.t.Helper()
 	before := l.count()
@@ -32,7 +32,7 @@ func (l *lab) flood(a *app, from uint32, n int) (passed, own, user uint64) {
 	}
 	for deadline := time.Now().Add(patience); passed+own+user != uint64(n); {
 		if time.Now().After(deadline) {
-			l.t.Fatalf("%d of %d messages passed, %d and %d were refused", passed, n, own, user)
+			l.t.Fatalf("%d of %d messages passed, %d and %d were dropped", passed, n, own, user)
 		}
 		after := l.count()
 		moved := func(name string) uint64 { return after[name] - before[name] }
@@ -41,7 +41,7 @@ func (l *lab) flood(a *app, from uint32, n int) (passed, own, user uint64) {
 	return passed, own, user
 }
 
-// within checks a number of messages that have passed since begin against a burst and a rate of one a second.
+// within checks how many messages have passed since begin, with this burst and a rate of one a second.
 func within(t *testing.T, what string, passed, burst uint64, begin time.Time) {
 	t.Helper()
 	if most := burst + uint64(time.Since(begin).Seconds()) + 1; passed < burst || passed > most {
@@ -82,7 +82,8 @@ func TestFramesAboveRateAreDropped(t *testing.T) {
 	}
 }
 
-// The endpoints of a user share its limit, now and one after another. Other users have their own.
+// The endpoints of a user share the limit of the user, at the same time and one after another. Each user has a
+// limit of its own.
 func TestEndpointsOfUserShareRate(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
@@ -174,8 +175,8 @@ func TestUpdateRates(t *testing.T) {
 	}
 }
 
-// A process that takes over finds the limits and what is left in the buckets. When the endpoint is presented it gets
-// those of the policy.
+// A process that takes over finds the limits and what is left in the buckets. When an endpoint is presented it
+// gets the limits of the policy.
 func TestRatesTakenOver(t *testing.T) {
 	t.Parallel()
 	l := newPinLab(t)
@@ -186,13 +187,13 @@ func TestRatesTakenOver(t *testing.T) {
 	gone := l.openFor(mux.Terms{Rates: rates}, endpoint.Request{Tags: []endpoint.Tag{endpoint.MessageTag(2)}})
 	passed, _, _ := l.flood(a, 1, 20)
 	within(t, "before", passed, 5, begin)
-	links := look(t, l.A).links
+	links := listObjects(t, l.A).links
 	must(t, l.mux.Abandon())
 	gone.lease = nil
-	gone.leave()
-	for deadline := time.Now().Add(patience); len(look(t, l.A).links) >= len(links); { // the kernel deletes its port
+	gone.closeDescriptors()
+	for deadline := time.Now().Add(patience); len(listObjects(t, l.A).links) >= len(links); { // the kernel deletes its port
 		if time.Now().After(deadline) {
-			t.Fatalf("a port is left: %v", look(t, l.A).links)
+			t.Fatalf("a port is left: %v", listObjects(t, l.A).links)
 		}
 	}
 
@@ -218,6 +219,7 @@ func TestRatesTakenOver(t *testing.T) {
 	}
 }
 
+// Invalid rates are refused, and so are rates for an endpoint on a queue.
 func TestInvalidRatesAreRefused(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)

@@ -27,7 +27,7 @@ func table(t *testing.T, b []byte) *published {
 	return &published{f, wire.ConnectionsVersion}
 }
 
-// The sums are those of the first 255 records, whatever a table says.
+// The sums are those of the first 255 records of a table. Impossible values are left out.
 func TestTotalsOfTable(t *testing.T) {
 	b := make([]byte, 600*wire.ConnectionLen)
 	binary.NativeEndian.PutUint64(b[16+8:], 77) // received

@@ -223,21 +223,21 @@ func (r *reserver) refuseAll(fd int) error {
 	return os.NewSyscallError("setsockopt SO_ATTACH_BPF", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ATTACH_BPF, r.refuse.FD()))
 }
 
-// keptPorts are the blocks with ports that the administrator has excluded from automatic
+// excludedBlocks are the blocks with ports that the administrator has excluded from automatic
 // choice, or reserved for privileged programs (Documentation/networking/ip-sysctl.rst).
-type keptPorts [allPorts / endpoint.BlockPorts]bool
+type excludedBlocks [allPorts / endpoint.BlockPorts]bool
 
-func (k *keptPorts) in(block endpoint.Tag) bool { return k[block.Port/endpoint.BlockPorts] }
+func (k *excludedBlocks) in(block endpoint.Tag) bool { return k[block.Port/endpoint.BlockPorts] }
 
-func (k *keptPorts) add(first, last int) {
+func (k *excludedBlocks) add(first, last int) {
 	for port := first; port <= last; port++ {
 		k[port/endpoint.BlockPorts] = true
 	}
 }
 
-// readKeptPorts reads the settings of the calling thread's namespace, which are for IPv4 and
+// readExcludedBlocks reads the settings of the calling thread's namespace, which are for IPv4 and
 // IPv6.
-func readKeptPorts() (*keptPorts, error) {
+func readExcludedBlocks() (*excludedBlocks, error) {
 	const folder = "/proc/sys/net/ipv4/"
 	reserved, err := readSetting(folder + "ip_local_reserved_ports")
 	if err != nil {
@@ -251,13 +251,13 @@ func readKeptPorts() (*keptPorts, error) {
 	if err != nil {
 		return nil, fmt.Errorf("ip_unprivileged_port_start: %w", err)
 	}
-	kept := &keptPorts{}
+	kept := &excludedBlocks{}
 	kept.add(0, unprivileged-1)
 	return kept, kept.addList(reserved)
 }
 
 // addList adds ports and ranges in the kernel's format: 8080,40000-40010.
-func (k *keptPorts) addList(list string) error {
+func (k *excludedBlocks) addList(list string) error {
 	for item := range strings.FieldsFuncSeq(list, func(c rune) bool { return c == ',' }) {
 		first, last, isRange := strings.Cut(item, "-")
 		if !isRange {

@@ -69,7 +69,8 @@ func rst(t *testing.T, frame []byte) (text string, ok bool) {
 	return fmt.Sprintf("%v:%d %v:%d %#x", src, s.SrcPort, dst, s.DstPort, s.Seq), true
 }
 
-// With wrong records in a table the mux sends only RSTs that its owner could have sent.
+// If a process writes wrong records to its table of connections, the mux sends only RSTs that the owner of the
+// endpoint could have sent.
 func TestResetsOfWrongTable(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []mux.Mode{mux.ModeTCX, mux.ModeGeneric, mux.ModeNative} {
@@ -79,14 +80,14 @@ func TestResetsOfWrongTable(t *testing.T) {
 			table, err := datapath.NewConnections()
 			must(t, err)
 			defer table.Close()
-			liar := l.openRequest(endpoint.Request{
+			ended := l.openRequest(endpoint.Request{
 				Tags:        []endpoint.Tag{tcpTag("10.0.0.1:7000"), tcpTag("10.0.0.1:49984").AsBlock(), udpTag("10.0.0.1:7001"), endpoint.AddrTag(netip.MustParseAddr("10.0.0.50")), tcpTag("10.0.0.4:7000")},
 				Connections: table.File(),
 			})
 			neighbour := l.open(tcpTag("10.0.0.1:8000"))
-			takeFrom(t, l.A, l.A.Interface, "10.0.0.4/24") // another host may have it now
+			addrOff(t, l.A, l.A.Interface, "10.0.0.4/24") // another host can have the address now
 			eventually(t, "the tag is suspended", func() bool { held, _, err := l.mux.Suspended(); must(t, err); return len(held) == 1 })
-			sniff := openSniff(t, l.B)
+			frames := openCapture(t, l.B)
 
 			records := table.Records()
 			random := rand.New(rand.NewPCG(1, 2))
@@ -98,11 +99,11 @@ func TestResetsOfWrongTable(t *testing.T) {
 				}
 			}
 			const b = "10.0.0.2:5000"
-			true1, true2 := record("10.0.0.1:7000", b, 1), record("10.0.0.1:50000", b, 0xffffffff)
+			right1, right2 := record("10.0.0.1:7000", b, 1), record("10.0.0.1:50000", b, 0xffffffff)
 			local, last := record("10.0.0.1:7000", "10.0.0.1:8000", 2), record("10.0.0.50:1", "10.0.0.2:1", 3)
-			empty := true1
+			empty := right1
 			empty.Protocol = 0
-			datagrams, listener := true1, true1
+			datagrams, listener := right1, right1
 			datagrams.Protocol = wire.ProtocolUDP
 			listener.RemotePort, listener.Remote = 0, wire.Addr{}
 			copy(records, []wire.Connection{
@@ -113,28 +114,28 @@ func TestResetsOfWrongTable(t *testing.T) {
 				record("10.0.0.1:7000", "[fd00::2]:5000", 0), record("[::]:7000", "[fd00::2]:5000", 0),
 				record("10.0.0.1:7000", "0.0.0.0:1", 0), record("10.0.0.1:7000", "127.0.0.1:1", 0), record("10.0.0.1:7000", "224.0.0.1:1", 0),
 				record("10.0.0.1:7000", "255.255.255.255:1", 0), record("10.0.0.1:7000", "10.0.0.255:1", 0), record("10.0.0.1:7000", "10.0.0.1:1", 0),
-				true1, true2, local,
+				right1, right2, local,
 			})
 			records[len(records)-1] = last
-			must(t, liar.lease.Close())
+			must(t, ended.lease.Close())
 
 			want := []string{
 				"10.0.0.1:7000 10.0.0.2:5000 0x1", "10.0.0.1:50000 10.0.0.2:5000 0xffffffff", "10.0.0.50:1 10.0.0.2:1 0x3",
 			}
-			if got := sniff.resets(l.A.LinkAddr, want[2]); !slices.Equal(got, want) {
+			if got := frames.resets(l.A.LinkAddr, want[2]); !slices.Equal(got, want) {
 				t.Errorf("on the wire:\n%q\nwant\n%q", got, want)
 			}
 			if got, _ := rst(t, neighbour.recv().frame); got != "10.0.0.1:7000 10.0.0.1:8000 0x2" {
-				t.Errorf("to the neighbour: %s", got)
+				t.Errorf("to the endpoint on the same host: %s", got)
 			}
 			if r, more := neighbour.poll(); more {
-				t.Errorf("more to the neighbour: %x", r.frame)
+				t.Errorf("one more to the endpoint on the same host: %x", r.frame)
 			}
 		})
 	}
 }
 
-// The same over IPv6: each RST is one that the owner could have sent.
+// The same over IPv6: the mux sends only RSTs that the owner of the endpoint could have sent.
 func TestResetsOverIPv6(t *testing.T) {
 	t.Parallel()
 	l := openLab6(t)
@@ -151,7 +152,7 @@ func TestResetsOverIPv6(t *testing.T) {
 		Connections: table.File(),
 	})
 	neighbour := l.open(tcpTag("[fd00::1]:8000"))
-	sniff := openSniff(t, l.B)
+	frames := openCapture(t, l.B)
 	const b = "[fd00::2]:5000"
 	copy(table.Records(), []wire.Connection{
 		record("[fd00::1]:8000", b, 0), record("[fd00::1]:22", b, 0), record("[fd00::2]:7000", b, 0), record("[fd00::51]:1", b, 0),
@@ -164,15 +165,15 @@ func TestResetsOverIPv6(t *testing.T) {
 	want := []string{
 		"fd00::1:7000 fd00::2:5000 0x1", "fe80::1:7000 fe80::2:5000 0x2", "10.0.0.1:7000 10.0.0.2:5000 0x4", "fd00::50:9 fd00::2:5000 0x5",
 	}
-	if got := sniff.resets(l.A.LinkAddr, want[3]); !slices.Equal(got, want) {
+	if got := frames.resets(l.A.LinkAddr, want[3]); !slices.Equal(got, want) {
 		t.Errorf("on the wire:\n%q\nwant\n%q", got, want)
 	}
 	if got, _ := rst(t, neighbour.recv().frame); got != "fd00::1:7000 fd00::1:8000 0x3" {
-		t.Errorf("to the neighbour: %s", got)
+		t.Errorf("to the endpoint on the same host: %s", got)
 	}
 }
 
-// The table of an application from before version 2 is read as it was, and a later version is refused.
+// A table in the layout before version 2 is read, and one of a later version is refused.
 func TestVersionsOfTables(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
@@ -188,7 +189,7 @@ func TestVersionsOfTables(t *testing.T) {
 		return lease, err
 	}
 	setNeighbour(t, l.A, "10.0.0.2", l.B.LinkAddr)
-	sniff := openSniff(t, l.B)
+	frames := openCapture(t, l.B)
 	old := []byte{10, 0, 0, 1, 10, 0, 0, 2, 0, 0, 0, 0, 7, 0, 0, 0}
 	binary.NativeEndian.PutUint16(old[8:], 7000)
 	binary.NativeEndian.PutUint16(old[10:], 5000)
@@ -197,7 +198,7 @@ func TestVersionsOfTables(t *testing.T) {
 	must(t, err)
 	must(t, lease.Close())
 	want := "10.0.0.1:7000 10.0.0.2:5000 0x7"
-	if got := sniff.resets(l.A.LinkAddr, want); !slices.Equal(got, []string{want}) {
+	if got := frames.resets(l.A.LinkAddr, want); !slices.Equal(got, []string{want}) {
 		t.Errorf("%q, want %q", got, want)
 	}
 	later := append(wire.ConnectionsMagic[:], 0, 0, 0, 0, 0, 0, 0, 0)
@@ -208,7 +209,7 @@ func TestVersionsOfTables(t *testing.T) {
 }
 
 // resets are the RSTs that come from a MAC address, up to the last.
-func (s *sniff) resets(from wire.LinkAddr, last string) (all []string) {
+func (s *capture) resets(from wire.LinkAddr, last string) (all []string) {
 	s.t.Helper()
 	s.each(func(frame []byte) (done bool) {
 		if [6]byte(frame[6:]) != from {
@@ -223,8 +224,8 @@ func (s *sniff) resets(from wire.LinkAddr, last string) (all []string) {
 	return all
 }
 
-// each calls f with received frames until it is done, or no more come.
-func (s *sniff) each(f func(frame []byte) (done bool)) {
+// each calls f with received frames until it is done.
+func (s *capture) each(f func(frame []byte) (done bool)) {
 	s.t.Helper()
 	for frame := make([]byte, 2048); ; {
 		n, _, err := unix.Recvfrom(s.fd, frame, 0)
@@ -232,7 +233,7 @@ func (s *sniff) each(f func(frame []byte) (done bool)) {
 			continue
 		}
 		if err != nil {
-			s.t.Errorf("hear: %v", err)
+			s.t.Errorf("receive: %v", err)
 			return
 		}
 		if f(frame[:n]) {
@@ -241,8 +242,8 @@ func (s *sniff) each(f func(frame []byte) (done bool)) {
 	}
 }
 
-// The port of a revoked endpoint is deleted before its RSTs are sent. All RSTs are sent all the same,
-// since Close closes the table of connections after them.
+// The port of a revoked endpoint is deleted before its RSTs are sent. All RSTs are sent nevertheless, because
+// Close closes the table of connections after that.
 func TestResetsAreSentAfterPortIsDeleted(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
@@ -256,18 +257,18 @@ func TestResetsAreSentAfterPortIsDeleted(t *testing.T) {
 		want = append(want, fmt.Sprintf("10.0.0.1:7000 10.0.0.2:%d %#x", 5000+i, i))
 	}
 	setNeighbour(t, l.A, "10.0.0.2", l.B.LinkAddr)
-	sniff := openSniff(t, l.B)
+	frames := openCapture(t, l.B)
 	refused, goOn := refuseToSend(t, l.A, l.A.Interface)
-	a.runAway(1_000_000)
+	a.advanceProducer(1_000_000)
 	eventually(t, "a RST is refused, and the port is gone", func() bool {
-		return refused() > 0 && l.mux.FillRings() == 0 && !slices.Contains(look(t, l.A).links, fmt.Sprint("unet", a.grant.ID))
+		return refused() > 0 && l.mux.FillRings() == 0 && !slices.Contains(listObjects(t, l.A).links, fmt.Sprint("unet", a.grant.ID))
 	})
 	goOn()
 	must(t, a.lease.Close())
 	if err := a.lease.Err(); !errors.Is(err, mux.ErrRevoked) {
 		t.Errorf("ended by %v", err)
 	}
-	if got := sniff.resets(l.A.LinkAddr, want[len(want)-1]); !slices.Equal(got, want) {
+	if got := frames.resets(l.A.LinkAddr, want[len(want)-1]); !slices.Equal(got, want) {
 		t.Errorf("on the wire:\n%q\nwant\n%q", got, want)
 	}
 }
@@ -324,19 +325,19 @@ func TestResetsLimitNeighbourDiscoveries(t *testing.T) {
 		table.Records()[i] = record("10.0.0.1:7000", fmt.Sprintf("10.0.0.%d:1", 3+i), 0)
 	}
 	table.Records()[200] = record("10.0.0.1:7000", "10.0.0.2:1", 4)
-	sniff := openSniff(t, l.B)
+	frames := openCapture(t, l.B)
 	must(t, a.lease.Close())
-	asked := map[string]bool{}
-	sniff.each(func(frame []byte) bool {
+	solicited := map[string]bool{}
+	frames.each(func(frame []byte) bool {
 		p := packet(t, frame)
 		if arp, ok := p.Layer(layers.LayerTypeARP).(*layers.ARP); ok {
-			asked[fmt.Sprint(arp.DstProtAddress)] = true
+			solicited[fmt.Sprint(arp.DstProtAddress)] = true
 		}
 		s, ok := p.Layer(layers.LayerTypeTCP).(*layers.TCP)
 		return ok && s.RST && s.Seq == 4
 	})
-	if len(asked) == 0 || len(asked) > most+2 { // and the two hosts may ask for each other
-		t.Errorf("%d neighbours were asked for, want at most %d", len(asked), most)
+	if len(solicited) == 0 || len(solicited) > most+2 { // and the two hosts may ask for each other
+		t.Errorf("ARP requests for %d addresses, want at most %d", len(solicited), most)
 	}
 }
 

@@ -53,14 +53,15 @@ func TestStatusOfPorts(t *testing.T) {
 	})
 }
 
-// Of what a process publishes only sockets at its own tags are shown, with possible values.
+// If a process writes wrong records to its table of connections, only sockets at its own tags are shown, and
+// impossible values are left out.
 func TestSocketsOfWrongTable(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
 	table, err := datapath.NewConnections()
 	must(t, err)
 	defer table.Close()
-	liar := l.openRequest(endpoint.Request{
+	a := l.openRequest(endpoint.Request{
 		Tags:        []endpoint.Tag{tcpTag("10.0.0.1:7000"), tcpTag("10.0.0.1:49984").AsBlock(), udpTag("10.0.0.1:7001")},
 		Connections: table.File(),
 	})
@@ -104,26 +105,26 @@ func TestSocketsOfWrongTable(t *testing.T) {
 		"tcp listening 10.0.0.1:7000", "tcp listening 0.0.0.0:7000", "udp unconnected [::]:7001", "udp unconnected 10.0.0.1:7001",
 		"tcp established 10.0.0.1:50000 10.0.0.2:5000", "tcp established 10.0.0.1:7000 10.0.0.2:5000",
 	}
-	all, more, err := l.mux.Sockets(liar.grant.ID, 0, 100)
+	all, more, err := l.mux.Sockets(a.grant.ID, 0, 100)
 	if err != nil || more || !slices.Equal(texts(all), want) {
 		t.Fatalf("%q, more %v, %v\nwant %q", texts(all), more, err, want)
 	}
 	if s := all[4]; s.RTT != 0 || s.RTTVar != 5 || s.RTO != time.Second || s.Window != 1<<32-1 || s.SendQueue != 7 {
 		t.Errorf("%+v", s)
 	}
-	first, more, err := l.mux.Sockets(liar.grant.ID, 0, 4)
+	first, more, err := l.mux.Sockets(a.grant.ID, 0, 4)
 	if err != nil || !more || len(first) != 4 {
 		t.Fatalf("%d sockets, more %v, %v", len(first), more, err)
 	}
-	rest, more, err := l.mux.Sockets(liar.grant.ID, first[3].Record+1, 2)
+	rest, more, err := l.mux.Sockets(a.grant.ID, first[3].Record+1, 2)
 	if err != nil || more || !slices.Equal(texts(append(first, rest...)), want) {
 		t.Errorf("%q, more %v, %v", texts(rest), more, err)
 	}
-	if list, _, err := l.mux.Sockets(liar.grant.ID+1, 0, 9); err != nil || len(list) != 0 {
+	if list, _, err := l.mux.Sockets(a.grant.ID+1, 0, 9); err != nil || len(list) != 0 {
 		t.Errorf("of an endpoint without a table: %v, %v", list, err)
 	}
-	must(t, liar.lease.Close())
-	if list, _, err := l.mux.Sockets(liar.grant.ID, 0, 9); err != nil || len(list) != 0 {
+	must(t, a.lease.Close())
+	if list, _, err := l.mux.Sockets(a.grant.ID, 0, 9); err != nil || len(list) != 0 {
 		t.Errorf("of an endpoint that has ended: %v, %v", list, err)
 	}
 }

@@ -23,14 +23,14 @@ import (
 // modelDriver is the rules of a driver. As in many drivers, an insertion at a location in use
 // replaces the rule there.
 type modelDriver struct {
-	rules   map[uint32]flowRule
-	size    uint32
-	chooses bool
-	accepts func(flowRule) error // asked before a rule is inserted and removed; nil: all rules
-	listed  func()               // called when the locations were listed
-	refuses error                // of locations
-	fails   error                // of get
-	keeps   error                // of remove
+	rules     map[uint32]flowRule
+	size      uint32
+	chooses   bool
+	accepts   func(flowRule) error // asked before a rule is inserted and removed; nil: all rules
+	listed    func()               // called when the locations were listed
+	refuses   error                // of locations
+	getErr    error                // of get
+	removeErr error                // of remove
 }
 
 func newModelDriver(size uint32) *modelDriver {
@@ -47,7 +47,7 @@ func (d *modelDriver) locations() ([]uint32, uint32, bool, error) {
 
 func (d *modelDriver) get(at uint32) (flowRule, bool, error) {
 	r, found := d.rules[at]
-	return r, found && d.fails == nil, d.fails
+	return r, found && d.getErr == nil, d.getErr
 }
 
 func (d *modelDriver) insert(r flowRule, at uint32) (uint32, error) {
@@ -77,8 +77,8 @@ func (d *modelDriver) highest() uint32 {
 }
 
 func (d *modelDriver) remove(at uint32) error {
-	if d.keeps != nil {
-		return d.keeps
+	if d.removeErr != nil {
+		return d.removeErr
 	}
 	r, found := d.rules[at]
 	if !found {
@@ -117,7 +117,7 @@ func nonzero(b []byte) string {
 	return strings.Join(list, " ")
 }
 
-// The commands are equal to those of a C program that was compiled with linux/ethtool.h.
+// The commands have the bytes of those of a C program that was compiled with linux/ethtool.h.
 func TestRulesHaveKernelLayout(t *testing.T) {
 	const all16 = "ffffffffffffffffffffffffffffffff"
 	for _, c := range []struct {
@@ -147,7 +147,7 @@ func TestRulesHaveKernelLayout(t *testing.T) {
 	}
 }
 
-// A rule with conditions that unet's rules do not have is not taken for one of them.
+// A rule with conditions that unet's rules do not have does not count as one of them.
 func TestRulesWithOtherConditionsAreNotOurs(t *testing.T) {
 	ours := rulesOf(tagOfText(t, "udp:10.0.0.1:7000"), 2)[0][0]
 	b := newRxnfc(unix.ETHTOOL_GRXCLSRULE, 0)
@@ -158,13 +158,13 @@ func TestRulesWithOtherConditionsAreNotOurs(t *testing.T) {
 	}
 	b[rxnfcMaskExt+10] = 0x0f // of the VLAN tag
 	if r := b.rule(); r == ours || r.covers(ours) {
-		t.Error("a rule for a VLAN is taken for one of all frames")
+		t.Error("a rule for one VLAN counts as a rule for all frames")
 	}
 	b = newRxnfc(unix.ETHTOOL_GRXCLSRULE, 0)
 	b.putRule(ours, 5)
 	b.put32(rxnfcFlow, flowUDP4|0x20000000) // FLOW_RSS
 	if r := b.rule(); r == ours || r.covers(ours) {
-		t.Error("a rule of an RSS context is taken for one of a queue")
+		t.Error("a rule to an RSS context counts as a rule to a queue")
 	}
 }
 
@@ -183,11 +183,12 @@ func TestDriverWithoutRules(t *testing.T) {
 		}
 		s := steering{driver: &d}
 		if err := s.sweep(map[endpoint.Tag]uint32{tagOfText(t, "udp:10.0.0.1:7000"): 1}, nil); (err == nil) != c.none {
-			t.Errorf("%v: rules of dead endpoints: %v", c.errno, err)
+			t.Errorf("%v: sweep of the rules of ended endpoints: %v", c.errno, err)
 		}
 	}
 }
 
+// The tags whose frames come in on a queue without a classification rule, by the spread of the device.
 func TestQueueOfTagWithoutRule(t *testing.T) {
 	const port, owned4, owned6, message = "tcp:10.0.0.1:80", "addr:10.0.0.77", "addr:fd00::77", "msg:7"
 	for _, c := range []struct {
@@ -211,7 +212,8 @@ func TestQueueOfTagWithoutRule(t *testing.T) {
 	}
 }
 
-// A driver without masks of ports gets a rule for each port of a block; after an error none is left.
+// A driver that cannot mask ports gets one rule for each port of a block. If one of them is refused, the others
+// of the block are removed.
 func TestBlockOnDriverWithoutPortMasks(t *testing.T) {
 	d := newModelDriver(100)
 	d.accepts = func(r flowRule) error {
@@ -237,7 +239,7 @@ func TestBlockOnDriverWithoutPortMasks(t *testing.T) {
 	}
 }
 
-// All messages, and all ARP requests, come in on one queue: endpoints there share the rule, and an
+// One rule is for all messages, and one for all ARP requests. Endpoints on the same queue share it, and an
 // endpoint on another queue gets an error.
 func TestRulesThatTagsShare(t *testing.T) {
 	d := newModelDriver(16)
@@ -362,13 +364,13 @@ func TestRulesOfTheOperatorByLocation(t *testing.T) {
 	}
 }
 
-// A process that takes over has the rules of the tags of living endpoints, and removes those of dead
-// ones.
+// A process that takes over knows the rules of tags of endpoints that exist, and removes those of endpoints that
+// have ended.
 func TestRulesAreTakenOver(t *testing.T) {
 	d := newModelDriver(16)
 	before := steering{driver: d}
-	alive, dead, other := tagOfText(t, "tcp:10.0.0.1:80"), tagOfText(t, "addr:10.0.0.77"), tagOfText(t, "udp:10.0.0.1:9")
-	for _, tag := range []endpoint.Tag{alive, dead} {
+	held, ended, other := tagOfText(t, "tcp:10.0.0.1:80"), tagOfText(t, "addr:10.0.0.77"), tagOfText(t, "udp:10.0.0.1:9")
+	for _, tag := range []endpoint.Tag{held, ended} {
 		if _, err := before.insert(tag, 1, false); err != nil {
 			t.Fatal(err)
 		}
@@ -376,15 +378,15 @@ func TestRulesAreTakenOver(t *testing.T) {
 	operators := rulesOf(other, 3)[0][0]
 	d.rules[7] = operators
 	s := steering{driver: d}
-	// The rule of all messages belongs to a tag of a living endpoint, too.
+	// The rule of all messages is also that of a tag that is held.
 	messages := [2]endpoint.Tag{tagOfText(t, "msg:7"), tagOfText(t, "msg:8")}
 	if _, err := before.insert(messages[0], 1, false); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.sweep(map[endpoint.Tag]uint32{dead: 1, messages[0]: 1}, map[endpoint.Tag]uint32{alive: 1, messages[1]: 1}); err != nil || len(d.rules) != 3 {
-		t.Errorf("%d rules after the dead ones': %v", len(d.rules), err)
+	if err := s.sweep(map[endpoint.Tag]uint32{ended: 1, messages[0]: 1}, map[endpoint.Tag]uint32{held: 1, messages[1]: 1}); err != nil || len(d.rules) != 3 {
+		t.Errorf("%d rules without those of ended endpoints: %v", len(d.rules), err)
 	}
-	rules, err := s.insert(alive, 1, true)
+	rules, err := s.insert(held, 1, true)
 	if err != nil || len(rules) != 1 {
 		t.Fatalf("%v, %d rules", err, len(d.rules))
 	}
@@ -401,7 +403,7 @@ func TestRulesAreTakenOver(t *testing.T) {
 // A process that takes over removes the rules of a tag with the tag, also if the tag needs no rule any
 // more: its frames come in on the queue without one, or the endpoint has the owned address, too.
 func TestRulesThatAreNotNeededAreTakenOver(t *testing.T) {
-	block, whole := tagOfText(t, "tcp:10.0.0.1:40000-40063"), tagOfText(t, "addr:10.0.0.1")
+	block, owned := tagOfText(t, "tcp:10.0.0.1:40000-40063"), tagOfText(t, "addr:10.0.0.1")
 	for _, ofOwned := range []bool{false, true} {
 		d := newModelDriver(16)
 		before := steering{driver: d}
@@ -414,7 +416,7 @@ func TestRulesThatAreNotNeededAreTakenOver(t *testing.T) {
 		m.tags.held = map[endpoint.Tag]*claim{}
 		if ofOwned {
 			rx.table = []uint32{0, 1}
-			m.tags.held[whole] = &claim{by: l}
+			m.tags.held[owned] = &claim{by: l}
 		}
 		if rules, err := m.steer(l, block, false); err != nil || len(rules) != 0 {
 			t.Errorf("a new tag: %v, %v", rules, err)
@@ -429,8 +431,7 @@ func TestRulesThatAreNotNeededAreTakenOver(t *testing.T) {
 	}
 }
 
-// Another program inserts and deletes rules at any time. None of its rules is lost, and all tags
-// are led to their queues.
+// Another program inserts and deletes rules at any time. Its rules stay, and each claimed tag has its rule.
 func TestRulesBesideAnotherProgram(t *testing.T) {
 	for seed := range uint64(50) {
 		rng := rand.New(rand.NewPCG(seed, 7))
@@ -524,16 +525,16 @@ func TestRuleThatCannotBeRemoved(t *testing.T) {
 		left := func(rules []flowRule) {
 			t.Helper()
 			if ofGet {
-				d.fails = unix.EIO
+				d.getErr = unix.EIO
 			} else {
-				d.keeps = unix.EIO
+				d.removeErr = unix.EIO
 			}
 			err := m.unsteer(rules)
 			if !errors.Is(err, unix.EIO) || !strings.Contains(log.String(), "level=WARN") || len(s.inserted) == 0 {
 				t.Errorf("%v, %d entries, log %q", err, len(s.inserted), log.String())
 			}
 			log.Reset()
-			d.fails = nil
+			d.getErr = nil
 		}
 		want := func(what string, n int) {
 			t.Helper()
@@ -547,13 +548,13 @@ func TestRuleThatCannotBeRemoved(t *testing.T) {
 		again := insert(first, 1)
 		want("claimed again", 2)
 		left(again)
-		d.keeps = nil
+		d.removeErr = nil
 		if err := m.unsteer(other); err != nil {
 			t.Error(err)
 		}
 		want("another tag's is removed", 0)
 		left(insert(first, 1))
-		d.keeps = nil
+		d.removeErr = nil
 		moved := insert(first, 2)
 		want("on another queue", 1)
 		if err := m.unsteer(moved); err != nil {

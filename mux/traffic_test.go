@@ -29,8 +29,8 @@ func listenGRO(t *testing.T, h *netlab.Host) {
 	setOffload(t, h, "gro", true)
 }
 
-// A datagram of the peer's kernel arrives at the endpoint, and its answer at the peer; so do messages;
-// and the kernel's own traffic goes on.
+// A datagram of the peer's kernel arrives at the endpoint, and the endpoint's answer at the peer. Traffic of the
+// host's own kernel is not affected.
 func TestTrafficThroughAPort(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []mux.Mode{mux.ModeTCX, mux.ModeGeneric, mux.ModeNative} {
@@ -107,20 +107,20 @@ func TestForgedFramesAreDropped(t *testing.T) {
 		{"another MAC address", "tx_forged_link", datagram(B, B, "10.0.0.1:7000", "10.0.0.2:9000", "forged")},
 		{"another endpoint's message tag", "tx_forged_tag", messageFrame(B, A, 9, 8, "forged")},
 		{"an unknown EtherType", "tx_bad_ethertype", edit(12, 0x86)},
-		{"a length that lies", "tx_bad_length", edit(17, 0xff)},
+		{"a wrong length", "tx_bad_length", edit(17, 0xff)},
 		{"TCP", "tx_forged_addr", tcpFrame},
 		{"oversize", "tx_oversize", datagram(B, A, "10.0.0.1:7000", "10.0.0.2:9000", strings.Repeat("x", 1473))},
 		{"oversize in several descriptors", "tx_oversize", datagram(B, A, "10.0.0.1:7000", "10.0.0.2:9000", strings.Repeat("x", 5000))},
 		{"headers cut off", "tx_truncated", good[:20]},
 	} {
-		l.moved(c.what, "tx_", func() { me.send(c.frame) }, c.counter)
+		l.wantIncrements(c.what, "tx_", func() { me.send(c.frame) }, c.counter)
 	}
 	me.send(good)
-	readFrom(t, b, "genuine") // and nothing before it
+	readFrom(t, b, "genuine") // the first that arrives
 	if c := l.count(); c["tx_uplink"] != 1 {
 		t.Errorf("counters: %v", c)
 	}
-	other.nothing("of the forger's frames")
+	other.wantNothing("of forged frames")
 }
 
 // A full-sized datagram goes out, and one whose frame spans descriptors too.
@@ -175,7 +175,7 @@ func TestMTUOfUntrustedEndpoint(t *testing.T) {
 	}
 }
 
-// Two endpoints of one host exchange frames without the wire.
+// Frames between two endpoints of one host do not leave the host.
 func TestLocalDelivery(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []mux.Mode{mux.ModeTCX, mux.ModeGeneric, mux.ModeNative} {
@@ -193,7 +193,7 @@ func TestLocalDelivery(t *testing.T) {
 			if f := a.recv().frame; !bytes.HasPrefix(f[26:], []byte("hi")) {
 				t.Errorf("received %x", f)
 			}
-			l.moved("to a loopback address", "tx_", func() {
+			l.wantIncrements("to a loopback address", "tx_", func() {
 				a.send(datagram(r.LinkAddr, l.A.LinkAddr, "10.0.0.1:7000", "127.0.0.1:53", "hello"))
 				l.await("tx_no_owner", 1)
 			}, "tx_no_owner")
@@ -242,7 +242,7 @@ func TestFramesToOwnedAddressReachOwner(t *testing.T) {
 	if p = packet(t, a.recv().frame); string(p.ApplicationLayer().Payload()) != "neighbour" {
 		t.Errorf("received %v", p)
 	}
-	a.nothing("ARP and ping of the shared address")
+	a.wantNothing("of ARP and ping for the shared address")
 }
 
 // An ICMP error about an unreachable port of the peer arrives at the sender.
@@ -251,13 +251,13 @@ func TestICMPErrorReachesTheSender(t *testing.T) {
 	inSKBModes(t, func(t *testing.T, mode mux.Mode) {
 		l := openLab(t, mode)
 		a, b := l.open(udpTag("10.0.0.1:7000")), l.open(udpTag("10.0.0.1:7001"))
-		a.send(datagram(l.B.LinkAddr, l.A.LinkAddr, "10.0.0.1:7000", "10.0.0.2:9", "anybody?"))
+		a.send(datagram(l.B.LinkAddr, l.A.LinkAddr, "10.0.0.1:7000", "10.0.0.2:9", "to a closed port"))
 		p := packet(t, a.recv().frame)
 		icmp, ok := p.Layer(layers.LayerTypeICMPv4).(*layers.ICMPv4)
 		if !ok || icmp.TypeCode != layers.CreateICMPv4TypeCode(3, 3) {
 			t.Errorf("received %v", p)
 		}
-		b.nothing("an error about another's datagram")
+		b.wantNothing("an error about another's datagram")
 	})
 }
 
@@ -341,7 +341,7 @@ func TestEndpointOnQueue(t *testing.T) {
 		readFrom(t, b, "answer")
 		sendTo(t, b, "10.0.0.1:7001", "to the port")
 		p.recv()
-		l.moved("from a port to a queue", "tx_", func() {
+		l.wantIncrements("from a port to a queue", "tx_", func() {
 			p.send(datagram(l.A.LinkAddr, l.A.LinkAddr, "10.0.0.1:7001", "10.0.0.1:7000", "hello"))
 		}, "tx_to_queue")
 		if c := l.count(); c["rx_queue"] != 1 || c["rx_port"] != 1 {
@@ -351,7 +351,7 @@ func TestEndpointOnQueue(t *testing.T) {
 	})
 }
 
-// Frames that the kernel drops after a redirect are counted too, so that the sums of counters agree.
+// Frames that the kernel drops after a redirect are counted, so that the sums of counters agree.
 func TestCountersAddUp(t *testing.T) {
 	t.Parallel()
 	inSKBModes(t, func(t *testing.T, mode mux.Mode) {
@@ -361,7 +361,7 @@ func TestCountersAddUp(t *testing.T) {
 		k := kernelUDP(t, l.A, "10.0.0.1:53")
 		const frames = 500 // more than the rings of the endpoint, which reads nothing
 		for range frames {
-			sendTo(t, b, "10.0.0.1:7000", "into the void")
+			sendTo(t, b, "10.0.0.1:7000", "to the endpoint")
 			sendTo(t, b, "10.0.0.1:53", "to the kernel")
 			readFrom(t, k, "to the kernel") // so the one before has arrived
 		}
@@ -426,7 +426,7 @@ func TestLongPartsOfSuperFrameAreDropped(t *testing.T) {
 		must(t, raw.Control(func(fd uintptr) { opt = unix.SetsockoptInt(int(fd), unix.IPPROTO_UDP, unix.UDP_SEGMENT, 4000) }))
 		must(t, opt)
 		sendTo(t, b, "10.0.0.1:7000", strings.Repeat("x", 16000))
-		eventually(t, "each part has come back and ended", func() bool {
+		eventually(t, "each part has been counted as too long", func() bool {
 			c := l.count()
 			return c["rx_cut"] == 1 && c["rx_port"] == 4 && c["deliver_too_long"] == 4
 		})

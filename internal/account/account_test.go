@@ -21,8 +21,8 @@ func of(values map[string]uint64) (list []endpoint.Counter) {
 	return list
 }
 
-// Each counter of the programs has the fate that its description says, and the counters that are
-// compared exist.
+// The fate of each counter of the programs is the one that its description says, and the counters of each balance
+// exist.
 func TestFatesMatchDescriptions(t *testing.T) {
 	var names []string
 	for i := range bpf.NumCounters {

@@ -83,7 +83,8 @@ func TestChannels(t *testing.T) {
 	})
 }
 
-// The answers are whole while stacks of goroutines grow and memory is collected.
+// Answers of the kernel are complete while the runtime moves stacks of goroutines and collects garbage: the
+// addresses that were passed to the kernel stay valid.
 func TestAnswersDuringGarbageCollection(t *testing.T) {
 	inNamespace(t, func(s *ethtool.Socket, iface string) {
 		stop := make(chan struct{})

@@ -103,7 +103,8 @@ func tag(protocol int, port uint16) endpoint.Tag {
 	return endpoint.UDPTag(ap)
 }
 
-// The kernel forwards datagrams to the found ports to the host behind, and no others.
+// The kernel forwards datagrams to another host if and only if their port is one that was found. The rules are
+// those of nftables and of iptables on nftables.
 func TestForwardedPortsMatchKernel(t *testing.T) {
 	inside := InnerAddr + ":9"
 	toInner := DNAT(inside)
@@ -122,7 +123,9 @@ func TestForwardedPortsMatchKernel(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		rules func(*Table)
-		some  bool // some found ports are not forwarded: a condition is unknown
+		// some: a condition is not understood, so some found ports are not forwarded. all: the rule names no
+		// port, so that any may be used. masquerade: flows may get any port.
+		some, all, masquerade bool
 	}{
 		{name: "a port", rules: func(t *Table) { t.Rule(pre, Protocol(eq, udp), DPort(eq, 8080), toInner) }},
 		{name: "of tcp", rules: func(t *Table) { t.Rule(pre, Protocol(eq, tcp), DPort(eq, 8080), toInner) }},
@@ -198,7 +201,7 @@ func TestForwardedPortsMatchKernel(t *testing.T) {
 				})
 			t.RuleOf(a, Protocol(eq, udp), DPort(neq, 8079), toInner)
 		}},
-		{name: "as Docker does it", rules: func(t *Table) {
+		{name: "as Docker does it", masquerade: true, rules: func(t *Table) {
 			t.Chain("DOCKER")
 			t.Rule(pre, ToThisHost(), Jump("DOCKER"))
 			t.Rule(post, OIFName(neq, "docker0"), Masquerade())
@@ -217,11 +220,11 @@ func TestForwardedPortsMatchKernel(t *testing.T) {
 		{name: "a condition that is not understood", some: true, rules: func(t *Table) {
 			t.Rule(pre, Protocol(eq, udp), SPort(eq, 1), DPort(eq, 8080), toInner)
 		}},
-		{name: "everything", rules: func(t *Table) { t.Rule(pre, Protocol(eq, udp), IIFName(eq, "uplink"), toInner) }},
+		{name: "everything", all: true, rules: func(t *Table) { t.Rule(pre, Protocol(eq, udp), IIFName(eq, "uplink"), toInner) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			l := newLab(t, c.rules)
-			said := l.ports()
+			found := l.ports()
 			server, err := l.inner.ListenUDP(inside)
 			must(t, err)
 			defer server.Close()
@@ -251,13 +254,13 @@ func TestForwardedPortsMatchKernel(t *testing.T) {
 				forwarded[uint16(port)] = true
 			}
 			for port := uint16(8079); port <= 8090; port++ {
-				told := said.InUse(tag(udp, port)) || said.MayUse(tag(udp, port)) && said.MayUseBy() != "" && c.name == "everything"
-				if told != forwarded[port] && !(c.some && told) {
-					t.Errorf("port %d: reported %v, forwarded %v", port, told, forwarded[port])
+				reported := found.InUse(tag(udp, port)) || c.all && found.MayUse(tag(udp, port))
+				if reported != forwarded[port] && !(c.some && reported) {
+					t.Errorf("port %d: reported %v, forwarded %v", port, reported, forwarded[port])
 				}
 			}
-			if (c.name == "everything") != (said.MayUse(tag(udp, 8079)) && c.name != "as Docker does it") {
-				t.Errorf("may use, by %q", said.MayUseBy())
+			if anyPort := c.all || c.masquerade; found.MayUse(tag(udp, 8079)) != anyPort || (found.MayUseBy() != "") != anyPort {
+				t.Errorf("any port may be used: %v, by %q; want %v", found.MayUse(tag(udp, 8079)), found.MayUseBy(), anyPort)
 			}
 		})
 	}
@@ -269,7 +272,7 @@ func must0(err error) {
 	}
 }
 
-// Flows that leave get the found ports, and no others.
+// Flows of another host that leave by this one get only source ports that were found.
 func TestSourcePortsMatchKernel(t *testing.T) {
 	for _, c := range []struct {
 		name        string
@@ -308,16 +311,16 @@ func TestSourcePortsMatchKernel(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			l := newLab(t, c.rules)
-			said := l.ports()
+			found := l.ports()
 			for _, port := range []uint16{1, 80, 4999, 5000, 5009, 5010, 6000, 6003, 6004, 40000, 65535} {
 				want := c.first != 0 && port >= c.first && port <= c.last
-				if got := said.MayUse(tag(udp, port)); got != want {
-					t.Errorf("may use UDP port %d: %v (%s)", port, got, said.MayUseBy())
+				if got := found.MayUse(tag(udp, port)); got != want {
+					t.Errorf("may use UDP port %d: %v (%s)", port, got, found.MayUseBy())
 				}
-				if got := said.MayUse(tag(tcp, port)); got != (want && c.tcp) {
-					t.Errorf("may use TCP port %d: %v (%s)", port, got, said.MayUseBy())
+				if got := found.MayUse(tag(tcp, port)); got != (want && c.tcp) {
+					t.Errorf("may use TCP port %d: %v (%s)", port, got, found.MayUseBy())
 				}
-				if said.InUse(tag(udp, port)) || said.InUse(tag(tcp, port)) {
+				if found.InUse(tag(udp, port)) || found.InUse(tag(tcp, port)) {
 					t.Errorf("port %d in use, without a flow", port)
 				}
 			}
@@ -336,7 +339,7 @@ func TestSourcePortsMatchKernel(t *testing.T) {
 				must(t, server.SetReadDeadline(time.Now().Add(time.Minute)))
 				_, peer, err := server.ReadFromUDPAddrPort(make([]byte, 10))
 				must(t, err)
-				if peer.Addr().Unmap() != l.A.Addr.Addr() || !said.MayUse(tag(udp, peer.Port())) {
+				if peer.Addr().Unmap() != l.A.Addr.Addr() || !found.MayUse(tag(udp, peer.Port())) {
 					t.Errorf("from port %s: translated to %v, which was not reported", from, peer)
 				}
 				after := l.ports()
@@ -377,7 +380,7 @@ func TestUntranslatedFlowsUseNoPorts(t *testing.T) {
 	}
 }
 
-// An address that is not the host's is used only by rules that name it.
+// An address that the host does not have is used only by rules that name it.
 func TestOnlyRulesThatNameOwnedAddressUseIt(t *testing.T) {
 	l := newLab(t, func(t *Table) {
 		t.Rule(post, OIFName(eq, "uplink"), Protocol(eq, udp), SNAT("10.0.0.9", 5000, 5009))
@@ -416,8 +419,8 @@ func TestOwnedAddressBecomesHostAddress(t *testing.T) {
 	}))
 }
 
-// The evaluation of chains that jump to one another in exponentially many ways ends, with the result that any port
-// may be used.
+// If chains jump to one another in exponentially many ways, their evaluation ends after a limited number of steps,
+// with the result that any port may be used.
 func TestEvaluationOfManyJumpsEnds(t *testing.T) {
 	l := newLab(t, func(t *Table) {
 		last := t.Chain("c14")
@@ -437,8 +440,7 @@ func TestEvaluationOfManyJumpsEnds(t *testing.T) {
 	}
 }
 
-// The rules of iptables-legacy cannot be read: if they have a nat table, it may use every port of
-// every address.
+// The rules of iptables-legacy cannot be read. If they have a nat table, any port of any address may be used.
 func TestLegacyTableMayUseAllPorts(t *testing.T) {
 	l := newLab(t, nil)
 	for a, p := range l.look("10.0.0.9") {
@@ -458,8 +460,8 @@ func TestLegacyTableMayUseAllPorts(t *testing.T) {
 	}
 }
 
-// The conditions of a table of both families restrict it to one, and a table of IPv6 does not apply to
-// IPv4.
+// A rule of a table of both families with a condition on the family applies to that family only, and a table of
+// IPv6 does not apply to IPv4.
 func TestRulesApplyToTheirFamily(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{IPv6: true})
 	family := func(f byte) []expr.Any {

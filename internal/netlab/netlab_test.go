@@ -39,6 +39,7 @@ func listenUDP(t *testing.T, h *netlab.Host) *net.UDPConn {
 	return c
 }
 
+// TestDatagramsCrossCableBothWays: datagrams of the hosts' kernels arrive with the address of the sender.
 func TestDatagramsCrossCableBothWays(t *testing.T) {
 	p := netlab.RequirePair(t, netlab.Config{})
 	a, b := listenUDP(t, p.A), listenUDP(t, p.B)
@@ -59,8 +60,8 @@ func TestDatagramsCrossCableBothWays(t *testing.T) {
 	}
 }
 
-// TestEchoServiceOverBothFamilies: the echo service of one host's kernel, asked by the
-// other's over IPv4 and IPv6.
+// TestEchoServiceOverBothFamilies: the echo service of one host answers the other over UDP and TCP, over IPv4 and
+// IPv6, until it is closed.
 func TestEchoServiceOverBothFamilies(t *testing.T) {
 	p := netlab.RequirePair(t, netlab.Config{IPv6: true})
 	for _, addr := range []netip.Addr{p.A.Addr.Addr(), p.A.Addr6.Addr()} {
@@ -78,8 +79,11 @@ func TestEchoServiceOverBothFamilies(t *testing.T) {
 			t.Cleanup(func() { c.Close() })
 			c.SetDeadline(time.Now().Add(time.Minute))
 			buf := make([]byte, 64)
-			c.Write([]byte("is this " + network + "?"))
-			if n, err := c.Read(buf); err != nil || string(buf[:n]) != "is this "+network+"?" {
+			text := "over " + network
+			if _, err := c.Write([]byte(text)); err != nil {
+				t.Error(err)
+			}
+			if n, err := c.Read(buf); err != nil || string(buf[:n]) != text {
 				t.Errorf("%s %s: %q, %v", network, at, buf[:n], err)
 			}
 		}
@@ -206,14 +210,16 @@ func interfaces(t *testing.T) []string {
 	return names
 }
 
+// TestCloseOfPairFreesDescriptorsAndNamespaces: Close kills the processes on the hosts, and leaves no descriptor,
+// namespace or interface.
 func TestCloseOfPairFreesDescriptorsAndNamespaces(t *testing.T) {
 	netlab.RequireXDP(t)
 	for _, cfg := range []netlab.Config{{}, {Cut: true}, {Routed: true}} {
-		nothingIsLeftBehind(t, cfg)
+		testCloseOfPair(t, cfg)
 	}
 }
 
-func nothingIsLeftBehind(t *testing.T, cfg netlab.Config) {
+func testCloseOfPair(t *testing.T, cfg netlab.Config) {
 	round := func() {
 		p, err := netlab.NewPair(cfg)
 		if err != nil {
@@ -259,6 +265,8 @@ func nothingIsLeftBehind(t *testing.T, cfg netlab.Config) {
 	}
 }
 
+// TestDoRestoresNamespaceAfterPanicAndGoexit: if the function of Do panics or ends its goroutine, the thread is in
+// its own namespace afterwards.
 func TestDoRestoresNamespaceAfterPanicAndGoexit(t *testing.T) {
 	p := netlab.RequirePair(t, netlab.Config{})
 	runtime.LockOSThread()
@@ -373,7 +381,8 @@ func TestStartOnRefusesMissingProcessor(t *testing.T) {
 	}
 }
 
-// TestCutCableCarriesNoFrames: the ends of a cut cable exist and are up, and carry no frame.
+// TestCutCableCarriesNoFrames: the ends of a cut cable exist and are up, and no frame crosses from one to the
+// other.
 func TestCutCableCarriesNoFrames(t *testing.T) {
 	p := netlab.RequirePair(t, netlab.Config{Cut: true, MTU: 2000, IPv6: true})
 	a, b := listenUDP(t, p.A), listenUDP(t, p.B)
@@ -424,23 +433,38 @@ func TestRouterForwards(t *testing.T) {
 	}
 }
 
+// TestPairsHaveSeparateNetworks: hosts of two pairs have the same addresses, and datagrams stay on their pair.
 func TestPairsHaveSeparateNetworks(t *testing.T) {
 	p, q := netlab.RequirePair(t, netlab.Config{}), netlab.RequirePair(t, netlab.Config{})
-	at := listenUDP(t, p.B).LocalAddr().(*net.UDPAddr).AddrPort()
-	c := listenUDP(t, q.B) // the same address on another cable
-	var again *net.UDPConn
+	onP := listenUDP(t, p.B)
+	at := onP.LocalAddr().(*net.UDPAddr).AddrPort()
+	var onQ *net.UDPConn
 	err := q.B.Do(func() (err error) {
-		again, err = net.ListenUDP("udp4", net.UDPAddrFromAddrPort(at))
+		onQ, err = net.ListenUDP("udp4", net.UDPAddrFromAddrPort(at))
 		return err
 	})
 	if err != nil {
-		t.Fatalf("the same port on another pair: %v (has %v)", err, c.LocalAddr())
+		t.Fatalf("the same address and port on another pair: %v", err)
 	}
-	again.Close()
+	defer onQ.Close()
+	onQ.SetDeadline(time.Now().Add(time.Minute))
+	for _, c := range []struct {
+		text     string
+		from     *netlab.Host
+		received *net.UDPConn
+	}{{"on pair q", q.A, onQ}, {"on pair p", p.A, onP}} {
+		if _, err := listenUDP(t, c.from).WriteToUDPAddrPort([]byte(c.text), at); err != nil {
+			t.Fatal(err)
+		}
+		buf := make([]byte, 64)
+		if n, err := c.received.Read(buf); err != nil || string(buf[:n]) != c.text {
+			t.Errorf("received %q, %v; want %q", buf[:n], err, c.text)
+		}
+	}
 }
 
-// TestUseCongestion: connections of both families use what was asked for, and those of
-// the other host do not.
+// TestUseCongestion: connections of both families use the congestion control that was set, and those of the other
+// host do not.
 func TestUseCongestion(t *testing.T) {
 	p := netlab.RequirePair(t, netlab.Config{IPv6: true})
 	algorithm := func(h, to *netlab.Host, at string) string {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/unet-go/unet/endpoint"
@@ -29,14 +30,14 @@ func TestOperationRoundTrip(t *testing.T) {
 		}
 		back, err := r.Operation()
 		if err != nil || back.Op != o.Op || back.Tag != o.Tag || back.Addr != o.Addr || back.Open.Queue != o.Open.Queue ||
-			back.Open.Attach != o.Open.Attach || len(back.Open.Tags) != len(o.Open.Tags) {
+			back.Open.Attach != o.Open.Attach || !slices.Equal(back.Open.Tags, o.Open.Tags) {
 			t.Errorf("%s: %+v, %v", record, back, err)
 		}
 	}
 }
 
-// An error without a route is told apart from other unreachable ones across the socket, and is
-// unreachable to an application that does not know the difference.
+// A record of an error tells ErrNoRoute from other kinds of ErrUnreachable. An application that does not know
+// ErrNoRoute sees ErrUnreachable.
 func TestNoRouteErrorIsKeptInRecord(t *testing.T) {
 	for _, c := range []struct {
 		err     error

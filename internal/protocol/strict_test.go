@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// What encoding/json would accept, or do much work for, is refused.
+// Requests that encoding/json would accept although they are ambiguous, or would do much work for, are refused.
 func TestMalformedRequestsAreRefused(t *testing.T) {
 	for _, c := range []struct{ record, says string }{
 		{`{"v":1,"id":1,"id":2,"op":"list"}`, `"id" comes twice`},

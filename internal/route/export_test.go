@@ -10,7 +10,7 @@ func (r *Resolver) Waiting() int {
 }
 
 // DropEvents acts as if the kernel had reported lost events.
-func (r *Resolver) DropEvents() { r.watch.news.lost() }
+func (r *Resolver) DropEvents() { r.watch.notifier.lost() }
 
 // Probes is the number of hops with a noted probe.
 func (r *Resolver) Probes() int {

@@ -11,33 +11,34 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// With more hops than are remembered, changes of dropped hops are reported, perhaps once too often.
+// The number of hops whose state is remembered is limited. A change of a hop whose state was removed is reported,
+// perhaps once too often.
 func TestStatesOfHopsAreBounded(t *testing.T) {
-	n := newNews(nil) // without run
+	n := newNotifier(nil) // without run
 	host := func(i uint32) netip.Addr {
 		return netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, 10<<24+i)))
 	}
 	reported := func(i uint32, at byte) bool {
 		n.take()
-		n.neighbour(host(i), standing{at: wire.LinkAddr{2, 0, 0, 0, 0, at}})
+		n.neighbour(host(i), hopState{at: wire.LinkAddr{2, 0, 0, 0, 0, at}})
 		_, reported := n.hops[host(i)]
 		return reported
 	}
-	for i := range uint32(maxStandings) {
+	for i := range uint32(maxHopStates) {
 		if reported(i, 1) {
 			t.Fatalf("first state of hop %d reported", i)
 		}
 	}
-	for i := range uint32(maxStandings) {
+	for i := range uint32(maxHopStates) {
 		if reported(i, 1) {
 			t.Fatalf("same state of hop %d reported again", i)
 		}
 	}
-	if !reported(maxStandings, 1) || !reported(maxStandings+1, 1) {
-		t.Error("a hop whose state may have been dropped is not reported")
+	if !reported(maxHopStates, 1) || !reported(maxHopStates+1, 1) {
+		t.Error("a hop whose state may have been removed is not reported")
 	}
-	if len(n.standings) != maxStandings {
-		t.Errorf("%d hops are remembered", len(n.standings))
+	if len(n.states) != maxHopStates {
+		t.Errorf("the states of %d hops are remembered", len(n.states))
 	}
 	n.lost()
 	if reported(7, 2) {
@@ -45,7 +46,8 @@ func TestStatesOfHopsAreBounded(t *testing.T) {
 	}
 }
 
-// The claimed address of a frame is in the frame, for any frame; a probe is a claim.
+// FuzzClaimedAddress parses any frame. The address that a frame claims, and its MAC address, are in the frame; a
+// probe claims its address.
 func FuzzClaimedAddress(f *testing.F) {
 	us := wire.LinkAddr{2, 0, 0, 0, 0, 9}
 	for _, text := range []string{"10.0.0.7", "fd00::1:2:3"} {

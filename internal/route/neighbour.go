@@ -82,7 +82,7 @@ func (r *Resolver) neighbour(ctx context.Context, hop netip.Addr, from sender) (
 		case known && n.State&nudUsable != 0:
 			return r.take(n, hop, from)
 		case known && n.State&netlink.NUD_FAILED != 0: // the discovery that solicit has started has failed
-			r.watch.news.answered(hop, standing{failed: true})
+			r.watch.notifier.answered(hop, hopState{failed: true})
 			r.dead.note(hop)
 			return wire.LinkAddr{}, fmt.Errorf("neighbour %v: %w", hop, noAnswer(hop))
 		}
@@ -104,7 +104,7 @@ func (r *Resolver) take(n netlink.Neigh, hop netip.Addr, from sender) (wire.Link
 	if err != nil {
 		return at, err
 	}
-	if !r.watch.news.answered(hop, standing{at: at}) {
+	if !r.watch.notifier.answered(hop, hopState{at: at}) {
 		// An event came after the look-up, or is not read yet. The next look-up has its result;
 		// of later events the caller is notified.
 		again, known, err := r.lookup(hop)

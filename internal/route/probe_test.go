@@ -22,7 +22,7 @@ func TestPermanentNeighbourIsNotProbed(t *testing.T) {
 	x := wire.LinkAddr{2, 0, 0, 0, 0, 0x77}
 	setNeigh(t, p, ifindex, "10.0.0.77", netlink.NUD_PERMANENT, x)
 	setNeigh(t, p, ifindex, "10.0.0.78", netlink.NUD_STALE, x)
-	heard := sniffARP(t, p.B)
+	nextARP := captureARP(t, p.B)
 	for _, a := range []string{"10.0.0.77", "10.0.0.78"} {
 		if got, err := r.Resolve(t.Context(), netip.MustParseAddr(a)); err != nil || got.LinkAddr != x {
 			t.Errorf("%s: %+v, %v", a, got, err)
@@ -30,11 +30,11 @@ func TestPermanentNeighbourIsNotProbed(t *testing.T) {
 	}
 	// The first probe is to the known MAC address, the second to all hosts.
 	for _, want := range []wire.LinkAddr{x, wire.Broadcast} {
-		eth := heard()
+		eth := nextARP()
 		arp, err := wire.ParseARP(eth.Payload)
 		if err != nil || eth.Dst != want || arp.Op() != wire.ARPRequest || arp.TargetAddr() != [4]byte{10, 0, 0, 78} ||
 			arp.SenderAddr() != p.A.Addr.Addr().As4() || arp.SenderLink() != p.A.LinkAddr || eth.Src != p.A.LinkAddr {
-			t.Errorf("asked %+v, %v; want a question about 10.0.0.78 to %v", eth, err, want)
+			t.Errorf("sent %+v, %v; want an ARP request for 10.0.0.78 to %v", eth, err, want)
 		}
 	}
 }
@@ -43,7 +43,7 @@ func TestPermanentNeighbourIsNotProbed(t *testing.T) {
 func TestManyResolvesCauseOneProbe(t *testing.T) {
 	p, r, uplink := resolver(t)
 	setNeigh(t, p, uplink.Attrs().Index, "10.0.0.78", netlink.NUD_STALE, wire.LinkAddr{2, 0, 0, 0, 0, 0x77})
-	heard := sniffARP(t, p.B)
+	nextARP := captureARP(t, p.B)
 	for range 50 {
 		if _, err := r.Resolve(t.Context(), netip.MustParseAddr("10.0.0.78")); err != nil {
 			t.Fatal(err)
@@ -52,16 +52,16 @@ func TestManyResolvesCauseOneProbe(t *testing.T) {
 	if n := r.Probes(); n != 1 {
 		t.Errorf("%d hops were probed, want 1", n)
 	}
-	if eth := heard(); eth.Dst.IsGroup() {
+	if eth := nextARP(); eth.Dst.IsGroup() {
 		t.Errorf("the first probe was sent to a group: %+v", eth)
 	}
-	if eth := heard(); !eth.Dst.IsGroup() {
+	if eth := nextARP(); !eth.Dst.IsGroup() {
 		t.Errorf("the second probe was sent to one host: %+v", eth)
 	}
 }
 
-// sniffARP receives all ARP that reaches a host, also for other hosts.
-func sniffARP(t *testing.T, h *netlab.Host) (next func() wire.Ethernet) {
+// captureARP receives all ARP that reaches a host, also for other hosts.
+func captureARP(t *testing.T, h *netlab.Host) (next func() wire.Ethernet) {
 	t.Helper()
 	var sock *os.File
 	do(t, h, func() error {

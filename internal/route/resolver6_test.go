@@ -72,7 +72,7 @@ func TestResolveIPv6(t *testing.T) {
 	}
 
 	// A router advertisement can have a smaller MTU than the link's.
-	do(t, p.A, func() error { return setKnob("ipv6/conf/"+p.A.Interface, "mtu", "1300") })
+	do(t, p.A, func() error { return setSysctl("ipv6/conf/"+p.A.Interface, "mtu", "1300") })
 	for dst, want := range map[string]uint32{"fd00::2": 1300, "10.0.0.2": 1500} {
 		if got, err := r.Resolve(t.Context(), addr(dst)); err != nil || got.MTU != want {
 			t.Errorf("%s: MTU %d, %v; want %d", dst, got.MTU, err, want)
@@ -84,8 +84,8 @@ func TestResolveWithoutAnswerIPv6(t *testing.T) {
 	p, r, _ := resolver6(t)
 	do(t, p.A, func() error {
 		return errors.Join(
-			setKnob("ipv6/neigh/"+p.A.Interface, "mcast_solicit", "1"),
-			setKnob("ipv6/neigh/"+p.A.Interface, "retrans_time_ms", "10"),
+			setSysctl("ipv6/neigh/"+p.A.Interface, "mcast_solicit", "1"),
+			setSysctl("ipv6/neigh/"+p.A.Interface, "retrans_time_ms", "10"),
 		)
 	})
 	_, err := r.Resolve(t.Context(), netip.MustParseAddr("fd00::99"))

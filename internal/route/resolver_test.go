@@ -38,8 +38,8 @@ func resolver6(t *testing.T) (*netlab.Pair, *route.Resolver, netlink.Link) {
 	p := netlab.RequirePair(t, netlab.Config{})
 	for i, h := range []*netlab.Host{p.A, p.B} {
 		do(t, h, func() error {
-			for _, knob := range [][2]string{{"accept_dad", "0"}, {"accept_ra", "0"}, {"disable_ipv6", "0"}} {
-				if err := setKnob("ipv6/conf/"+h.Interface, knob[0], knob[1]); err != nil {
+			for _, setting := range [][2]string{{"accept_dad", "0"}, {"accept_ra", "0"}, {"disable_ipv6", "0"}} {
+				if err := setSysctl("ipv6/conf/"+h.Interface, setting[0], setting[1]); err != nil {
 					return err
 				}
 			}
@@ -66,8 +66,8 @@ func resolver6(t *testing.T) (*netlab.Pair, *route.Resolver, netlink.Link) {
 	return resolverOn(t, p)
 }
 
-// setKnob sets a sysctl of the network of the calling thread's namespace.
-func setKnob(where, name, value string) error {
+// setSysctl sets a sysctl of the network of the calling thread's namespace.
+func setSysctl(where, name, value string) error {
 	return os.WriteFile("/proc/sys/net/"+where+"/"+name, []byte(value), 0)
 }
 
@@ -81,12 +81,12 @@ func resolverOn(t *testing.T, p *netlab.Pair) (*netlab.Pair, *route.Resolver, ne
 	if err != nil {
 		t.Fatal(err)
 	}
-	told := make(chan netip.Addr, 10000)
-	r, err := route.New(p.A.NS, uplink.Attrs().Index, func(hop netip.Addr) { told <- hop })
+	reported := make(chan netip.Addr, 10000)
+	r, err := route.New(p.A.NS, uplink.Attrs().Index, func(hop netip.Addr) { reported <- hop })
 	if err != nil {
 		t.Fatal(err)
 	}
-	changesOf.Store(r, told)
+	changesOf.Store(r, reported)
 	t.Cleanup(func() {
 		changesOf.Delete(r)
 		r.Close()
@@ -182,7 +182,7 @@ func TestResolveWithoutAnswer(t *testing.T) {
 	p, r, _ := resolver(t)
 	do(t, p.A, func() error { // the kernel gives up after one try of the shortest length it allows
 		for name, v := range map[string]string{"mcast_solicit": "1", "retrans_time_ms": "10"} {
-			if err := setKnob("ipv4/neigh/"+p.A.Interface, name, v); err != nil {
+			if err := setSysctl("ipv4/neigh/"+p.A.Interface, name, v); err != nil {
 				return err
 			}
 		}
@@ -239,12 +239,13 @@ func TestStaleNeighbourIsUsedAndProbed(t *testing.T) {
 	})
 }
 
+// If its context ends, Resolve returns the error of the context and not ErrUnreachable.
 func TestResolveEndsWithContext(t *testing.T) {
 	_, r, _ := resolver(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, err := r.Resolve(ctx, netip.MustParseAddr("10.0.0.99"))
-	if errors.Is(err, endpoint.ErrUnreachable) || !errors.Is(err, context.Canceled) { // not ErrUnreachable
+	if errors.Is(err, endpoint.ErrUnreachable) || !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -277,7 +278,7 @@ func TestWaitersUseNoDescriptors(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 1000 {
 		wg.Go(func() {
-			err := error(endpoint.ErrUnreachable) // the answer if the others take seconds to start
+			err := error(endpoint.ErrUnreachable) // Resolve gives up before the last goroutine has started if that takes seconds
 			for errors.Is(err, endpoint.ErrUnreachable) {
 				_, err = r.Resolve(ctx, netip.AddrFrom4([4]byte{10, 0, 0, byte(100 + i%100)}))
 			}
@@ -339,6 +340,7 @@ func TestNextHopsAndNeighbours(t *testing.T) {
 	}
 }
 
+// A dump during which the kernel's table has changed is repeated, a limited number of times.
 func TestInterruptedDumpIsRepeated(t *testing.T) {
 	other := errors.New("another")
 	for _, c := range []struct {

@@ -26,14 +26,14 @@ var groups = []uint{
 }
 
 // watch is the one netlink subscription of a resolver: waits for neighbours need no other
-// socket. It wakes the waiters for neighbours and enters changes in news.
+// socket. It wakes the waiters for neighbours and enters changes in notifier.
 //
 // A waiter that is woken looks up the neighbour in the kernel. After dropped events all waiters
 // are woken, so none misses a change.
 type watch struct {
-	sock  *nl.NetlinkSocket
-	ended chan struct{} // closed at the end of read
-	news  *news
+	sock     *nl.NetlinkSocket
+	ended    chan struct{} // closed at the end of read
+	notifier *notifier
 
 	mu      sync.Mutex
 	waiters map[*waiter]struct{}
@@ -51,8 +51,8 @@ func newWatch(ns netns.NsHandle, ifindex int, changed func(hop netip.Addr)) (*wa
 	if err != nil {
 		return nil, fmt.Errorf("subscribe to neighbours and routes: %w", err)
 	}
-	w := &watch{sock: sock, ended: make(chan struct{}), news: newNews(changed), waiters: map[*waiter]struct{}{}}
-	go w.news.run()
+	w := &watch{sock: sock, ended: make(chan struct{}), notifier: newNotifier(changed), waiters: map[*waiter]struct{}{}}
+	go w.notifier.run()
 	go w.read(ifindex)
 	return w, nil
 }
@@ -61,7 +61,7 @@ func newWatch(ns netns.NsHandle, ifindex int, changed func(hop netip.Addr)) (*wa
 func (w *watch) close() {
 	w.sock.Close()
 	<-w.ended
-	w.news.close()
+	w.notifier.close()
 }
 
 // wait adds a waiter. The caller removes it by leave.
@@ -108,14 +108,14 @@ func (w *watch) read(ifindex int) {
 		msgs, from, err := w.sock.Receive()
 		switch {
 		case errors.Is(err, unix.ENOBUFS): // events were dropped
-			w.news.lost()
+			w.notifier.lost()
 			w.wake(netip.Addr{})
 			continue
 		case err != nil:
 			w.mu.Lock()
 			w.err = fmt.Errorf("netlink subscription ended: %w", err)
 			w.mu.Unlock()
-			w.news.lost()
+			w.notifier.lost()
 			w.wake(netip.Addr{})
 			return
 		case from.Pid != nl.PidKernel: // sent by another program
@@ -127,14 +127,14 @@ func (w *watch) read(ifindex int) {
 				w.neighbour(m.Data, ifindex)
 			case unix.RTM_NEWADDR, unix.RTM_DELADDR:
 				if !foreignAddress(m.Data, ifindex) {
-					w.news.all()
+					w.notifier.all()
 				}
 			case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
 				if !foreignLinkRoute(m.Data, ifindex) {
-					w.news.all()
+					w.notifier.all()
 				}
 			default:
-				w.news.all()
+				w.notifier.all()
 			}
 		}
 	}
@@ -154,9 +154,9 @@ func (w *watch) neighbour(msg []byte, ifindex int) {
 	hop = hop.Unmap()
 	switch at, err := linkAddr(n.HardwareAddr); {
 	case n.State&nudUsable != 0 && err == nil:
-		w.news.neighbour(hop, standing{at: at})
+		w.notifier.neighbour(hop, hopState{at: at})
 	case n.State&netlink.NUD_FAILED != 0:
-		w.news.neighbour(hop, standing{failed: true})
+		w.notifier.neighbour(hop, hopState{failed: true})
 	}
 	w.wake(hop)
 }
@@ -188,9 +188,9 @@ func foreignLinkRoute(msg []byte, ifindex int) bool {
 }
 
 const (
-	// maxStandings limits the remembered hops; the kernel's own table has 1,024 entries by
+	// maxHopStates limits the remembered hops; the kernel's own table has 1,024 entries by
 	// default (gc_thresh3).
-	maxStandings = 4096
+	maxHopStates = 4096
 	maxNews      = 1024 // changed hops; more are reported as a change of all answers
 
 	// A routing daemon changes many routes at a time, and an administrator deletes one and
@@ -200,49 +200,49 @@ const (
 	allPause = 250 * time.Millisecond
 )
 
-// standing is the state of a neighbour as last reported or answered.
-type standing struct {
+// hopState is the state of a neighbour as last reported or answered.
+type hopState struct {
 	at     wire.LinkAddr
 	failed bool
 }
 
-// news calls changed in a goroutine of its own, so that it does not delay the reading of netlink.
-type news struct {
+// notifier calls changed in a goroutine of its own, so that it does not delay the reading of netlink.
+type notifier struct {
 	changed func(hop netip.Addr) // see New
 	wake    chan struct{}        // of capacity 1
 	stop    chan struct{}
 	ended   chan struct{}
 
 	mu        sync.Mutex
-	standings map[netip.Addr]standing
-	forgotten bool                    // a standing was removed, because there were maxStandings
+	states    map[netip.Addr]hopState
+	forgotten bool                    // a hopState was removed, because there were maxHopStates
 	hops      map[netip.Addr]struct{} // hops that have changed and are not reported yet
 	every     bool                    // any answer may have changed, and this is not reported yet
 }
 
-func newNews(changed func(hop netip.Addr)) *news {
-	return &news{
-		changed:   changed,
-		wake:      make(chan struct{}, 1),
-		stop:      make(chan struct{}),
-		ended:     make(chan struct{}),
-		standings: map[netip.Addr]standing{},
-		hops:      map[netip.Addr]struct{}{},
+func newNotifier(changed func(hop netip.Addr)) *notifier {
+	return &notifier{
+		changed: changed,
+		wake:    make(chan struct{}, 1),
+		stop:    make(chan struct{}),
+		ended:   make(chan struct{}),
+		states:  map[netip.Addr]hopState{},
+		hops:    map[netip.Addr]struct{}{},
 	}
 }
 
 // close ends run.
-func (n *news) close() {
+func (n *notifier) close() {
 	close(n.stop)
 	<-n.ended
 }
 
 // neighbour notes the state of a hop, and reports the hop if the state differs from the noted
 // one. The first state of a hop is not reported: Resolve has returned no answer by this hop yet.
-func (n *news) neighbour(hop netip.Addr, now standing) {
+func (n *notifier) neighbour(hop netip.Addr, now hopState) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	before, known := n.standings[hop]
+	before, known := n.states[hop]
 	if known && before == now {
 		return
 	}
@@ -254,53 +254,53 @@ func (n *news) neighbour(hop netip.Addr, now standing) {
 		n.every = true
 		clear(n.hops)
 	}
-	n.ring()
+	n.signal()
 }
 
 // answered notes the state that Resolve is about to return, if none is noted. It returns false if
 // another state is noted: then the answer is old, or the event of the change is not read yet.
-func (n *news) answered(hop netip.Addr, now standing) bool {
+func (n *notifier) answered(hop netip.Addr, now hopState) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	before, known := n.standings[hop]
+	before, known := n.states[hop]
 	if !known {
 		n.remember(hop, now)
 	}
 	return !known || before == now
 }
 
-func (n *news) remember(hop netip.Addr, s standing) {
-	if _, known := n.standings[hop]; !known && len(n.standings) >= maxStandings {
-		for other := range n.standings {
-			delete(n.standings, other)
+func (n *notifier) remember(hop netip.Addr, s hopState) {
+	if _, known := n.states[hop]; !known && len(n.states) >= maxHopStates {
+		for other := range n.states {
+			delete(n.states, other)
 			break
 		}
 		n.forgotten = true
 	}
-	n.standings[hop] = s
+	n.states[hop] = s
 }
 
 // all reports that any answer may have changed.
-func (n *news) all() {
+func (n *notifier) all() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.every = true
-	n.ring()
+	n.signal()
 }
 
 // lost reports, after lost events, that any answer may have changed. It deletes the noted states
 // of neighbours, which may be old.
-func (n *news) lost() {
+func (n *notifier) lost() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	clear(n.standings)
+	clear(n.states)
 	n.forgotten = false
 	n.every = true
-	n.ring()
+	n.signal()
 }
 
-// ring wakes run.
-func (n *news) ring() {
+// signal wakes run.
+func (n *notifier) signal() {
 	select {
 	case n.wake <- struct{}{}:
 	default:
@@ -308,7 +308,7 @@ func (n *news) ring() {
 }
 
 // run calls changed: for hops at once, for any answer after allAfter or allPause.
-func (n *news) run() {
+func (n *notifier) run() {
 	defer close(n.ended)
 	var last time.Time       // of the last report about any answer
 	var due <-chan time.Time // for the next one; nil: none
@@ -331,7 +331,7 @@ func (n *news) run() {
 	}
 }
 
-func (n *news) take() (hops map[netip.Addr]struct{}, every bool) {
+func (n *notifier) take() (hops map[netip.Addr]struct{}, every bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if len(n.hops) > 0 {

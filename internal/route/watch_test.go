@@ -25,11 +25,11 @@ var changesOf sync.Map
 // changes returns the channel with the changes that a resolver reports from now on.
 func changes(r *route.Resolver) <-chan netip.Addr {
 	c, _ := changesOf.Load(r)
-	told := c.(chan netip.Addr)
-	for len(told) > 0 {
-		<-told
+	reported := c.(chan netip.Addr)
+	for len(reported) > 0 {
+		<-reported
 	}
-	return told
+	return reported
 }
 
 // expectChange waits for the next change, which must be of hop; not valid: of any answer. The kernel can
@@ -85,7 +85,7 @@ func setNeigh(t *testing.T, p *netlab.Pair, ifindex int, ip string, state int, a
 	})
 }
 
-// Events that change a hop, and events that do not.
+// An event that changes the MAC address of a hop, or whether it is usable, is reported. Other events are not.
 func TestChangesOfNeighboursAreReported(t *testing.T) {
 	for _, addr := range []string{"10.0.0.77", "fd00::77"} {
 		t.Run(addr, func(t *testing.T) {
@@ -93,7 +93,7 @@ func TestChangesOfNeighboursAreReported(t *testing.T) {
 			ifindex, hop := uplink.Attrs().Index, netip.MustParseAddr(addr)
 			x, y := wire.LinkAddr{2, 0, 0, 0, 0, 0x77}, wire.LinkAddr{2, 0, 0, 0, 0, 0x78}
 			set := func(state int, at wire.LinkAddr) { setNeigh(t, p, ifindex, addr, state, at) }
-			told := changes(r)
+			reported := changes(r)
 			set(netlink.NUD_STALE, x) // not resolved yet
 			got, err := r.Resolve(t.Context(), hop)
 			if err != nil || got.LinkAddr != x {
@@ -103,26 +103,27 @@ func TestChangesOfNeighboursAreReported(t *testing.T) {
 				set(state, x)
 			}
 			set(netlink.NUD_STALE, y)
-			expectChange(t, told, hop, "another MAC address")
+			expectChange(t, reported, hop, "another MAC address")
 			set(netlink.NUD_FAILED, wire.LinkAddr{})
-			expectChange(t, told, hop, "failed")
+			expectChange(t, reported, hop, "failed")
 			set(netlink.NUD_REACHABLE, y)
-			expectChange(t, told, hop, "usable again")
+			expectChange(t, reported, hop, "usable again")
 			do(t, p.A, func() error {
 				return netlink.NeighDel(&netlink.Neigh{LinkIndex: ifindex, IP: hop.AsSlice(), HardwareAddr: y[:]})
 			})
-			expectChange(t, told, hop, "deleted") // the kernel sets NUD_FAILED first
+			expectChange(t, reported, hop, "deleted") // the kernel sets NUD_FAILED first
 			set(netlink.NUD_REACHABLE, x)
-			expectChange(t, told, hop, "back, elsewhere")
-			expectNone(t, told)
+			expectChange(t, reported, hop, "usable again, with another MAC address")
+			expectNone(t, reported)
 		})
 	}
 }
 
-// All other events in a short time are one change.
+// Changes of routes, addresses and rules within a short time are reported as one change of any answer. They do not
+// delay the report of a neighbour.
 func TestChangesOfRoutesAreReportedTogether(t *testing.T) {
 	p, r, uplink := resolver6(t)
-	told := changes(r)
+	reported := changes(r)
 	all := netip.Addr{}
 	ifindex := uplink.Attrs().Index
 	_, dst, _ := net.ParseCIDR("192.0.2.0/24")
@@ -145,7 +146,7 @@ func TestChangesOfRoutesAreReportedTogether(t *testing.T) {
 		{"rule added", func() error { return netlink.RuleAdd(rule) }},
 	} {
 		do(t, p.A, c.do)
-		expectChange(t, told, all, c.what)
+		expectChange(t, reported, all, c.what)
 	}
 	start := time.Now()
 	const many = 500
@@ -157,11 +158,11 @@ func TestChangesOfRoutesAreReportedTogether(t *testing.T) {
 		}
 		return nil
 	})
-	expectChange(t, told, all, "a burst")
-	for len(told) > 0 {
-		<-told
+	expectChange(t, reported, all, "a burst")
+	for len(reported) > 0 {
+		<-reported
 	}
-	// They do not delay the change of a neighbour.
+	// A change of a neighbour is reported at once.
 	setNeigh(t, p, ifindex, "10.0.0.77", netlink.NUD_STALE, wire.LinkAddr{2, 0, 0, 0, 0, 0x77})
 	hop := netip.MustParseAddr("10.0.0.77")
 	if _, err := r.Resolve(t.Context(), hop); err != nil {
@@ -169,7 +170,7 @@ func TestChangesOfRoutesAreReportedTogether(t *testing.T) {
 	}
 	setNeigh(t, p, ifindex, "10.0.0.77", netlink.NUD_STALE, wire.LinkAddr{2, 0, 0, 0, 0, 0x78})
 	n := 1
-	for c := range told {
+	for c := range reported {
 		if c == hop {
 			break
 		}
@@ -183,15 +184,15 @@ func TestChangesOfRoutesAreReportedTogether(t *testing.T) {
 // After lost events a change of any answer is reported, and later changes are, too.
 func TestLostEventsAreReported(t *testing.T) {
 	p, r, uplink := resolver(t)
-	told := changes(r)
+	reported := changes(r)
 	r.DropEvents()
-	expectChange(t, told, netip.Addr{}, "events lost")
+	expectChange(t, reported, netip.Addr{}, "events lost")
 	do(t, p.A, func() error { return addRoute("192.0.2.0/24", "10.0.0.2", uplink.Attrs().Index, 0) })
-	expectChange(t, told, netip.Addr{}, "route added")
+	expectChange(t, reported, netip.Addr{}, "route added")
 }
 
-// A peer changes its MAC address without an announcement, while the kernel's entry is reachable. Repeated
-// calls of Resolve find it, as a stack makes that gets no answer.
+// A peer changes its MAC address without an announcement, while the kernel's entry is reachable. Repeated calls of
+// Resolve, as a stack makes that gets no answer, find the new address.
 func TestChangedMACAddressOfPeerIsFound(t *testing.T) {
 	for _, c := range []struct {
 		name, addr string
@@ -210,7 +211,7 @@ func TestChangedMACAddressOfPeerIsFound(t *testing.T) {
 			if c.settled {
 				awaitAge(t, p, uplink.Attrs().Index, peer)
 			}
-			told := changes(r)
+			reported := changes(r)
 			to := wire.LinkAddr{2, 0, 0, 0, 0, 0xcc}
 			setMAC(t, p.B, to)
 			start := time.Now()
@@ -218,10 +219,10 @@ func TestChangedMACAddressOfPeerIsFound(t *testing.T) {
 			defer ask.Stop()
 			for moved := false; !moved; {
 				if time.Since(start) > patience {
-					t.Fatal("never found")
+					t.Fatalf("not found within %v", patience)
 				}
 				select {
-				case n := <-told:
+				case n := <-reported:
 					moved = n == peer
 				case <-ask.C:
 					if _, err := r.Resolve(t.Context(), peer); err != nil {

@@ -43,6 +43,7 @@ func TestVersionOfBuildInfo(t *testing.T) {
 	}
 }
 
+// The line of a command has its version, its protocol, the release of Go and the system.
 func TestVersionLine(t *testing.T) {
 	line := Line("unetd", "control protocol 1")
 	if !regexp.MustCompile(`^unetd \S+( [0-9a-f]{12})?(\+dirty)?, control protocol 1, go1\.\S+ \w+/\w+$`).MatchString(line) || strings.Contains(line, "\n") {

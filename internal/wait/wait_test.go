@@ -7,6 +7,7 @@ import (
 	"github.com/unet-go/unet/internal/wait"
 )
 
+// TestParseReadsModeNames: Parse reads the text of each mode and no other.
 func TestParseReadsModeNames(t *testing.T) {
 	for _, m := range []wait.Mode{wait.Adaptive, wait.Spin, wait.Block} {
 		if got, err := wait.Parse(m.String()); err != nil || got != m {
@@ -41,8 +42,9 @@ func TestSpinnerSleepsAfterBudget(t *testing.T) {
 	}
 }
 
-// TestSpinnerSkipsSpinsThatFindNothing: the more spins in a row have found nothing, the more waits sleep at once. After a
-// spin that found something all waits spin again. What arrives after a sleep has no effect.
+// TestSpinnerSkipsSpinsThatFindNothing: the more spins in a row have found nothing, the more waits sleep at once
+// (s: it spins, .: it sleeps). After a spin that found something all waits spin again. What arrives during a sleep
+// has no effect.
 func TestSpinnerSkipsSpinsThatFindNothing(t *testing.T) {
 	now := time.Hour
 	s := wait.Spinner{Budget: wait.DefaultBudget}

@@ -136,9 +136,8 @@ func killThreads(pid string) {
 	}
 }
 
-// A user may send signals to all processes with his real uid. No thread of the process that opens
-// endpoints may have this uid at any time: the user can only kill the process that registers his
-// segment.
+// A user may send signals to all processes with the user's real uid. So no thread of the process that opens
+// endpoints has this uid at any time: the user can kill only the process that registers the segment.
 func TestNoThreadHasUIDOfChargedUser(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	// All processes of this uid are killed: it is of a range that nothing assigns
@@ -163,9 +162,9 @@ func TestNoThreadHasUIDOfChargedUser(t *testing.T) {
 	var watching sync.WaitGroup
 	defer watching.Wait()
 	defer done.Store(true)
-	var looks atomic.Int64
+	var checks atomic.Int64
 	watching.Go(func() {
-		for ; !done.Load(); looks.Add(1) {
+		for ; !done.Load(); checks.Add(1) {
 			files, err := filepath.Glob("/proc/self/task/*/status")
 			if err != nil {
 				t.Error(err)
@@ -184,7 +183,7 @@ func TestNoThreadHasUIDOfChargedUser(t *testing.T) {
 	})
 
 	var registered, killed int
-	for deadline := time.Now().Add(20 * time.Second); registered+killed < 50 || killed == 0 || looks.Load() < 50; {
+	for deadline := time.Now().Add(20 * time.Second); registered+killed < 50 || killed == 0 || checks.Load() < 50; {
 		sock, err := configured(pair.A, p, memory)
 		switch {
 		case err == nil:
@@ -196,10 +195,10 @@ func TestNoThreadHasUIDOfChargedUser(t *testing.T) {
 			t.Fatal(err)
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("%d registered, %d killed, %d looks", registered, killed, looks.Load())
+			t.Fatalf("%d registered, %d killed, %d checks", registered, killed, checks.Load())
 		}
 	}
-	t.Logf("%d registered, %d killed, %d looks", registered, killed, looks.Load())
+	t.Logf("%d registered, %d killed, %d checks", registered, killed, checks.Load())
 }
 
 // A failure of a registration is the error of this registration, and leaves no process.

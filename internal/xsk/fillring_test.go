@@ -12,14 +12,13 @@ import (
 	"github.com/unet-go/unet/queues"
 )
 
-// A ring is sound after everything that a correct owner can do with it, also when indices wrap.
-// It is not sound after anything else.
+// A fill ring is sound in each state that a correct owner can bring about, also when indices wrap, and in no other.
 func TestSoundFillRing(t *testing.T) {
 	const size, segment = 64, 64 * 2048
 	for _, c := range []struct {
 		name               string
 		consumer, producer uint32
-		taken              uint32 // since a look a second ago
+		taken              uint32 // by the kernel within the last second
 		entry              uint64 // each of them
 		sound              bool
 	}{
@@ -29,8 +28,8 @@ func TestSoundFillRing(t *testing.T) {
 		{"full, wrapping", math.MaxUint32 - 2, size - 3, 0, 0, true},
 		{"an address inside of a frame", 7, 8, 0, segment - 1, true},
 		{"one more than it has", 7, 8 + size, 0, 0, false},
-		{"far ahead", 7, 6, 0, 0, false},
-		{"far ahead, wrapping", math.MaxUint32 - 2, size - 2, 0, 0, false},
+		{"producer far ahead", 7, 6, 0, 0, false},
+		{"producer far ahead, wrapping", math.MaxUint32 - 2, size - 2, 0, 0, false},
 		{"an address behind the segment", 7, 8, 0, segment, false},
 		{"addresses behind the segment, wrapping", math.MaxUint32 - 2, size - 3, 0, math.MaxUint64, false},
 		{"ten million a second", 7, 8, 10e6, 0, true},
@@ -51,8 +50,8 @@ func TestSoundFillRing(t *testing.T) {
 	}
 }
 
-// The kernel skips the entries of a fill ring that is far ahead, for seconds, and
-// stops when one is a frame: the frame that waited is received.
+// If the producer index of a fill ring is 2^32-1 entries ahead, the kernel reads its entries for seconds in search
+// of a frame. Stop puts a frame there, which ends this: the frame that was sent is received.
 func TestStopEndsKernelsReadOfFillRing(t *testing.T) {
 	p := netlab.RequirePair(t, netlab.Config{})
 	victim, _ := open(t, p.A, testParams)

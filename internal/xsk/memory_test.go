@@ -14,7 +14,7 @@ import (
 	"github.com/unet-go/unet/internal/netlab"
 )
 
-// A segment cannot be resized, nor, where the kernel can promise that, be executed.
+// The seals of a segment forbid to resize it, and to make it executable where the kernel has such a seal.
 func TestSealsOfSegment(t *testing.T) {
 	f, err := NewSegment(4096, false)
 	if err != nil {
@@ -35,7 +35,7 @@ func TestSealsOfSegment(t *testing.T) {
 	}
 }
 
-// The error of too little memory is ErrHugePages only if huge pages were asked for.
+// If memory is short the error of MapSegment is ErrHugePages only if huge pages were asked for.
 func TestMapSegmentWithoutMemory(t *testing.T) {
 	const size = 1 << 48 // no process has that much address space; the file has no page of it
 	f, err := NewSegment(size, false)

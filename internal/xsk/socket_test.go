@@ -112,8 +112,8 @@ func frameFor(h *netlab.Host, n uint32) []byte {
 	return f
 }
 
-// TestExchangeWithOtherImplementation passes frames between this package and asavie/xdp,
-// both ways, with both rings wrapping several times.
+// TestExchangeWithOtherImplementation sends frames between this package and asavie/xdp in both directions, so many
+// that all rings wrap several times.
 func TestExchangeWithOtherImplementation(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	ours, mem := open(t, pair.A, testParams)
@@ -132,7 +132,7 @@ func TestExchangeWithOtherImplementation(t *testing.T) {
 
 	deadline := time.Now().Add(20 * time.Second)
 	for i := range uint32(200) {
-		// There: from the frames beyond the prefilled ones.
+		// To the peer, from frames that are not on the fill ring.
 		addr := uint64(32+i%32) * 2048
 		out := frameFor(pair.B, i)
 		copy(mem[addr:], out)
@@ -162,7 +162,7 @@ func TestExchangeWithOtherImplementation(t *testing.T) {
 		}
 		ours.Completion.Release(1)
 
-		// And back.
+		// And an answer.
 		back := frameFor(pair.A, ^i)
 		descs := theirs.GetDescs(1)
 		descs[0].Len = uint32(copy(theirs.GetFrame(descs[0]), back))
@@ -197,7 +197,7 @@ func TestExchangeWithOtherImplementation(t *testing.T) {
 	}
 }
 
-// TestPollerIsWoken: a sleeper is woken by a frame, by Wake and by its deadline.
+// TestPollerIsWoken: Sleep returns when a frame arrives, at Wake and at its deadline.
 func TestPollerIsWoken(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	a, _ := open(t, pair.A, testParams)
@@ -454,7 +454,7 @@ func quantile(before, after *metrics.Float64Histogram, q float64) float64 {
 	return math.Inf(1)
 }
 
-// A socket is recognised by any descriptor of it, and nothing else is taken for one.
+// All descriptors of a socket have the same cookie, and only sockets of AF_XDP have one.
 func TestCookieIdentifiesSocket(t *testing.T) {
 	netlab.RequireXDP(t)
 	unbound := func() *os.File {
@@ -505,7 +505,7 @@ func TestCookieIdentifiesSocket(t *testing.T) {
 	}
 }
 
-// Asking for the cookie leaves the flags alone, which the owner's descriptor shares.
+// Cookie does not change the flags of the open file, which the owner's descriptor shares.
 func TestCookieKeepsFlags(t *testing.T) {
 	netlab.RequireXDP(t)
 	fd, err := unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)

@@ -76,9 +76,8 @@ func counted(t *testing.T, h *netlab.Host, names ...string) (sum uint64) {
 	return sum
 }
 
-// TestKernelDropsCorruptedDatagrams: every second datagram is damaged, and the receiver's kernel
-// delivers none of these. Both directions and families; also if the sender's kernel
-// leaves checksums to the hardware.
+// TestKernelDropsCorruptedDatagrams: half of the datagrams are corrupted, and the receiver's kernel delivers none
+// of these: in both directions, over both families, also if the sender's kernel leaves checksums to the hardware.
 func TestKernelDropsCorruptedDatagrams(t *testing.T) {
 	for _, offloads := range []bool{false, true} {
 		for _, six := range []bool{false, true} {
@@ -101,9 +100,9 @@ func TestKernelDropsCorruptedDatagrams(t *testing.T) {
 						}
 					}
 					c := l.settle(t, d, n+1)
-					plausible(t, "damaged", c.Corrupted, n, 0.5)
+					plausible(t, "corrupted", c.Corrupted, n, 0.5)
 					var got [][]byte
-					eventually(t, "what is whole arrives", func() bool {
+					eventually(t, "datagrams that are not corrupted arrive", func() bool {
 						got = append(got, readNow(t, in)...)
 						return len(got) >= n-int(c.Corrupted)
 					})
@@ -117,7 +116,7 @@ func TestKernelDropsCorruptedDatagrams(t *testing.T) {
 					}
 					// Three quarters of the bits are UDP's, the others those of headers before it.
 					if found := counted(t, to, "UdpInCsumErrors", "Udp6InCsumErrors"); found < c.Corrupted/2 {
-						t.Errorf("%d were damaged, the receiver has found %d", c.Corrupted, found)
+						t.Errorf("%d were corrupted, the receiver has found %d", c.Corrupted, found)
 					}
 				})
 			}
@@ -128,6 +127,7 @@ func TestKernelDropsCorruptedDatagrams(t *testing.T) {
 // noNeighbours spares what the kernels send by themselves: ARP, neighbour discovery and other multicast.
 func noNeighbours(frame []byte) bool { return impair.Resolution(frame) || frame[0]&1 != 0 }
 
+// TestSparedFramesAreNotImpaired: with a loss of all frames, those that Config.Spare selects arrive.
 func TestSparedFramesAreNotImpaired(t *testing.T) {
 	l := open(t, netlab.Config{}, impair.Config{AtoB: impair.Rule{Loss: 1}, BtoA: impair.Rule{Loss: 1}, Spare: impair.Resolution})
 	out, in := l.udp(t, impair.AtoB, false)
@@ -141,8 +141,8 @@ func TestSparedFramesAreNotImpaired(t *testing.T) {
 	}
 }
 
-// TestCongestionMarks: a datagram that meets a queue above the threshold is marked, if it is
-// ECN-capable, and arrives with the mark.
+// TestCongestionMarks: if the queue is above the threshold, an ECN-capable datagram arrives with a congestion
+// mark.
 func TestCongestionMarks(t *testing.T) {
 	for _, six := range []bool{false, true} {
 		t.Run(fmt.Sprintf("IPv6 %t", six), func(t *testing.T) {
@@ -156,7 +156,7 @@ func TestCongestionMarks(t *testing.T) {
 			out.Write(nil) // finds the neighbour
 			_, err := in.Read(make([]byte, 1))
 			must(t, err)
-			// A link so slow that all of the test's datagrams meet in the queue.
+			// The link is so slow that all datagrams of the test are in the queue at the same time.
 			l.Set(impair.AtoB, impair.Rule{Rate: 400_000, MarkAbove: 250})
 			const other = 0x28 // the rest of the byte
 			classes := []byte{1, 2, 2, 2, 1, 0, 3, 0}
@@ -176,7 +176,7 @@ func TestCongestionMarks(t *testing.T) {
 					t.Fatalf("datagram %d: %x", i, buf[:n])
 				}
 				got := messages[0].Data[0]
-				// The first two find nothing and one datagram, the others more than 250 bytes.
+				// At the first the queue is empty, at the second it has one datagram, at the others more than 250 bytes.
 				want := sent
 				if sent != 0 && i > 2 {
 					want = 3
@@ -228,8 +228,8 @@ func (l lab) transfer(t *testing.T, size int) {
 	}
 }
 
-// TestTCPWithAndWithoutOffloads: with the kernel's offloads TCP delivers all data too. Super-frames are
-// lost, doubled and overtaken as a whole.
+// TestTCPWithAndWithoutOffloads: TCP of the kernels delivers all data over an impaired link, with single frames
+// and with super-frames, which are lost, duplicated and overtaken as one frame.
 func TestTCPWithAndWithoutOffloads(t *testing.T) {
 	r := impair.Rule{Loss: 0.01, Duplicate: 0.02, Corrupt: 0.02, Reorder: 0.05, HoldBack: 200 * time.Microsecond, Burst: linksim.Burst{Enter: 0.001, Leave: 0.5}}
 	for _, offloads := range []bool{true, false} {
@@ -237,7 +237,7 @@ func TestTCPWithAndWithoutOffloads(t *testing.T) {
 		const size = 4 << 20
 		l.transfer(t, size)
 		c := l.Counters(impair.AtoB)
-		if whole := c.Bytes/c.Frames > 1514; whole != offloads {
+		if super := c.Bytes/c.Frames > 1514; super != offloads {
 			t.Errorf("offloads %t: %d frames of %d bytes", offloads, c.Frames, c.Bytes)
 		}
 		if c.Missed != 0 || c.Refused != 0 {

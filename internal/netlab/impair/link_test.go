@@ -37,8 +37,8 @@ func expected(m *linksim.Model, frames [][]byte) (out [][]byte) {
 // batch is a number of frames that every buffer on the path can hold.
 const batch = 500
 
-// TestLinkDeliversWhatModelDecides sends the same frames over the link and past a model of
-// the same seed: what arrives is the same, byte for byte, in both directions at once.
+// TestLinkDeliversWhatModelDecides sends the same frames over the link and to a model of the same seed: the
+// frames that arrive are those of the model, byte for byte, in both directions at the same time.
 func TestLinkDeliversWhatModelDecides(t *testing.T) {
 	n := 8 * batch
 	if testing.Short() {
@@ -48,12 +48,12 @@ func TestLinkDeliversWhatModelDecides(t *testing.T) {
 		name string
 		rule impair.Rule
 	}{
-		{"whole", impair.Rule{}},
+		{"no impairment", impair.Rule{}},
 		{"loss 1 %", impair.Rule{Loss: 0.01}},
 		{"loss 30 %", impair.Rule{Loss: 0.3}},
 		{"bursts", impair.Rule{Burst: linksim.Burst{Enter: 0.02, Leave: 0.2, Keep: 0.1}}},
-		{"doubled", impair.Rule{Duplicate: 0.1}},
-		{"damaged", impair.Rule{Corrupt: 0.2}},
+		{"duplicated", impair.Rule{Duplicate: 0.1}},
+		{"corrupted", impair.Rule{Corrupt: 0.2}},
 		{"all, later", impair.Rule{Loss: 0.05, Burst: linksim.Burst{Enter: 0.01, Leave: 0.3}, Duplicate: 0.1, Corrupt: 0.1, Delay: 2 * ms, Jitter: 3 * ms}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -86,8 +86,8 @@ func TestLinkDeliversWhatModelDecides(t *testing.T) {
 					if b := c.rule.Burst; b == (linksim.Burst{}) {
 						plausible(t, "lost", x.LostByChance, x.Frames, c.rule.Loss)
 					}
-					plausible(t, "doubled", x.Duplicated, x.Frames-x.Lost(), c.rule.Duplicate)
-					plausible(t, "damaged", x.Corrupted, x.Copies(), c.rule.Corrupt)
+					plausible(t, "duplicated", x.Duplicated, x.Frames-x.Lost(), c.rule.Duplicate)
+					plausible(t, "corrupted", x.Corrupted, x.Copies(), c.rule.Corrupt)
 				})
 			}
 		})
@@ -101,8 +101,8 @@ func plausible(t *testing.T, what string, k, n uint64, p float64) {
 	}
 }
 
-// TestSetChangesRuleOfOneDirection: what has been sent before a change is under the old rule,
-// and the other direction has its own.
+// TestSetChangesRuleOfOneDirection: a frame that was sent before a change of the rule is under the old rule, and
+// the rule of the other direction does not change.
 func TestSetChangesRuleOfOneDirection(t *testing.T) {
 	l := open(t, netlab.Config{}, impair.Config{})
 	out, in, back, here := l.packetSocket(t, l.A), l.packetSocket(t, l.B), l.packetSocket(t, l.B), l.packetSocket(t, l.A)
@@ -111,8 +111,10 @@ func TestSetChangesRuleOfOneDirection(t *testing.T) {
 	for _, r := range []impair.Rule{{Loss: 0.5}, {Blackout: linksim.Down}, {Duplicate: 0.5}, {Corrupt: 1}, {}, {Loss: 1}, {Delay: 20 * ms}, {Loss: 0.1}} {
 		l.Set(impair.AtoB, r)
 		m.Set(0, r)
-		if got := l.Rule(impair.AtoB); got.Loss != r.Loss || got.Delay != r.Delay {
-			t.Errorf("the rule is %+v, was set to %+v", got, r)
+		set := r
+		set.Queue = linksim.DefaultQueue
+		if got := l.Rule(impair.AtoB); got != set {
+			t.Errorf("the rule is %+v, was set to %+v", got, set)
 		}
 		frames := make([][]byte, 100)
 		for i := range frames {
@@ -141,8 +143,8 @@ func TestSetChangesRuleOfOneDirection(t *testing.T) {
 	}
 }
 
-// TestSetAppliesAtOnce: Set applies at once. Each frame is under the rule at the time of its send,
-// also if the test does not wait for its arrival.
+// TestSetAppliesAtOnce: each frame is under the rule at the time at which it was sent, also if the test does not
+// wait until it arrives.
 func TestSetAppliesAtOnce(t *testing.T) {
 	l := open(t, netlab.Config{}, impair.Config{AtoB: impair.Rule{Delay: 5 * ms}})
 	out := l.packetSocket(t, l.A)
@@ -157,7 +159,8 @@ func TestSetAppliesAtOnce(t *testing.T) {
 	}
 }
 
-// TestOnlyHeldBackFramesAreOvertaken: frames that are held back are overtaken by others, which keep their order.
+// TestOnlyHeldBackFramesAreOvertaken: frames that are held back arrive after later ones. The others keep their
+// order.
 func TestOnlyHeldBackFramesAreOvertaken(t *testing.T) {
 	r := impair.Rule{Delay: ms, Reorder: 0.2, HoldBack: 30 * ms}
 	l := open(t, netlab.Config{}, impair.Config{AtoB: r})
@@ -191,7 +194,8 @@ func TestOnlyHeldBackFramesAreOvertaken(t *testing.T) {
 	}
 }
 
-// TestNoFrameArrivesEarly: nothing arrives before its time. (How much later depends on the machine.)
+// TestNoFrameArrivesEarly: no frame arrives before the end of its delay, or faster than the rate. (How much later
+// it arrives depends on the machine.)
 func TestNoFrameArrivesEarly(t *testing.T) {
 	l := open(t, netlab.Config{}, impair.Config{})
 	out, in := l.packetSocket(t, l.A), l.packetSocket(t, l.B)
@@ -222,8 +226,8 @@ func TestNoFrameArrivesEarly(t *testing.T) {
 	}
 }
 
-// TestFullQueueDropsFrames: of a burst, as many frames pass as fit the queue, and as leave the queue
-// during the burst.
+// TestFullQueueDropsFrames: of frames that are sent at once, as many pass as fit the queue, and as leave it
+// meanwhile. The others are lost.
 func TestFullQueueDropsFrames(t *testing.T) {
 	const size, perFrame = 1000, 8 * ms // at 1 Mb/s
 	l := open(t, netlab.Config{}, impair.Config{AtoB: impair.Rule{Rate: 1e6, Queue: 10 * size}})
@@ -245,8 +249,8 @@ func TestFullQueueDropsFrames(t *testing.T) {
 	}
 }
 
-// TestBlackout: nothing that is sent during the blackout arrives. After its length frames pass
-// again, without another call of Set.
+// TestBlackout: no frame that is sent during the blackout arrives. After its length frames pass again, without
+// another call of Set.
 func TestBlackout(t *testing.T) {
 	const length = 100 * ms
 	l := open(t, netlab.Config{}, impair.Config{})
@@ -313,6 +317,8 @@ func held(t *testing.T) [4]int {
 	return [4]int{len(fds), strings.Count(string(maps), "socket:"), runtime.NumGoroutine(), runtime.GOMAXPROCS(0)}
 }
 
+// TestCloseFreesDescriptorsAndMappings: after Close there are not more descriptors, mappings, goroutines and
+// processors of the runtime than before.
 func TestCloseFreesDescriptorsAndMappings(t *testing.T) {
 	netlab.RequireXDP(t)
 	round := func(t *testing.T) {
@@ -346,17 +352,18 @@ func TestCloseFreesDescriptorsAndMappings(t *testing.T) {
 	for range 3 {
 		t.Run("again", round)
 	}
-	// Less is held if a goroutine or descriptor of an earlier test has ended meanwhile. Three
-	// rounds that leave something behind hold at least three more.
+	// There may be fewer, if a goroutine of an earlier test has ended meanwhile. If each round
+	// left one there would be at least three more.
 	eventually(t, "no more is held than before", func() bool {
 		now := held(t)
 		return now[0] <= before[0] && now[1] <= before[1] && now[2] <= before[2] && now[3] == before[3]
 	})
 }
 
+// TestNewLinkNeedsCutCable: NewLink refuses a pair whose cable is not cut.
 func TestNewLinkNeedsCutCable(t *testing.T) {
 	p := netlab.RequirePair(t, netlab.Config{})
 	if _, err := impair.NewLink(p, impair.Config{}); err == nil {
-		t.Error("a link in a cable that is whole")
+		t.Error("a link on a cable that is not cut")
 	}
 }

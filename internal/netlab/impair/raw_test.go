@@ -31,7 +31,7 @@ func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); !holds(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("never: %s", what)
+			t.Fatalf("not within %v: %s", patience, what)
 		}
 	}
 }
@@ -63,7 +63,7 @@ func (l lab) hosts(d impair.Direction) (from, to *netlab.Host) {
 func (l lab) settle(t *testing.T, d impair.Direction, frames int) impair.Counters {
 	t.Helper()
 	var c impair.Counters
-	eventually(t, "all frames are over", func() bool {
+	eventually(t, "all frames have been passed on or lost", func() bool {
 		c = l.Counters(d)
 		return c.Frames+c.Missed >= uint64(frames) && c.InFlight == 0
 	})

@@ -31,8 +31,8 @@ import (
 	"github.com/unet-go/unet/mux"
 )
 
-// The muxes of a machine share one unet_note_vlan, which stays when the mux that has attached it is
-// closed.
+// The muxes of a machine share one program unet_note_vlan, which stays when the mux that has attached it
+// is closed.
 func TestMuxesShareVLANNoteProgram(t *testing.T) {
 	t.Parallel()
 	note := func(l *pinLab) link.ID {
@@ -51,7 +51,7 @@ func TestMuxesShareVLANNoteProgram(t *testing.T) {
 		t.Errorf("links %d and %d", a, b)
 	}
 	must(t, first.mux.Close())
-	must(t, second.mux.Abandon()) // and for its successor too
+	must(t, second.mux.Abandon()) // the mux that is opened next shares it, too
 	second.openConfig(mux.Config{Mode: mux.ModeGeneric, Pin: second.pin})
 	a := second.open(udpTag("10.0.0.1:7000"))
 	b := kernelUDP(t, second.B, "10.0.0.2:9000")
@@ -67,10 +67,11 @@ func TestMuxesShareVLANNoteProgram(t *testing.T) {
 	passed := second.count()["rx_pass_vlan"]
 	sendTo(t, b, "10.0.0.1:7000", "of a VLAN")
 	second.await("rx_pass_vlan", passed+1)
-	a.nothing("from a VLAN")
+	a.wantNothing("from a VLAN")
 }
 
-// A cutter that a process has left behind is replaced; another device of that name is not touched.
+// A cutter (the device that segments super-frames) that a process has left behind is replaced. Another
+// device of that name is not touched.
 func TestLeftoverCutterIsReplaced(t *testing.T) {
 	t.Parallel()
 	for _, ours := range []bool{true, false} {
@@ -86,10 +87,10 @@ func TestLeftoverCutterIsReplaced(t *testing.T) {
 				}
 				return netlink.LinkAdd(&netlink.Bridge{LinkAttrs: a})
 			}))
-			before := look(t, l.A)
+			before := listObjects(t, l.A)
 			if ours {
 				l.openMux(mux.ModeAuto)
-				if now := look(t, l.A); !slices.Equal(now.cutters, before.cutters) {
+				if now := listObjects(t, l.A); !slices.Equal(now.cutters, before.cutters) {
 					t.Errorf("cutters %v, were %v", now.cutters, before.cutters)
 				}
 				onDevice(t, l.A, before.cutters[0], func(device netlink.Link) error {
@@ -100,7 +101,7 @@ func TestLeftoverCutterIsReplaced(t *testing.T) {
 					return err
 				})
 				must(t, l.mux.Close())
-				if now := look(t, l.A); len(now.cutters) != 0 {
+				if now := listObjects(t, l.A); len(now.cutters) != 0 {
 					t.Errorf("left behind: %v", now.cutters)
 				}
 				return
@@ -115,7 +116,7 @@ func TestLeftoverCutterIsReplaced(t *testing.T) {
 				}
 				return nil
 			}))
-			if now := look(t, l.A); !slices.Equal(now.links, before.links) || len(now.programs) != 0 {
+			if now := listObjects(t, l.A); !slices.Equal(now.links, before.links) || len(now.programs) != 0 {
 				t.Errorf("devices %v with programs on %v, were %v", now.links, now.programs, before.links)
 			}
 		})
@@ -138,8 +139,8 @@ func segment(dst, src [6]byte, from, to string, payload string) []byte {
 		&layers.TCP{SrcPort: layers.TCPPort(f.Port()), DstPort: layers.TCPPort(d.Port()), ACK: true, Seq: 1, Ack: 1}, gopacket.Payload(payload))
 }
 
-// The peer decides the number of parts of a super-frame. One with too many is dropped and counted;
-// one of short segments, as a peer sends that has got no MSS, is segmented.
+// The peer decides the number of parts of a super-frame. A super-frame with too many parts is dropped
+// and counted. One with segments of 512 bytes, as a peer sends that has received no MSS, is segmented.
 func TestSuperFrameWithTooManyPartsIsDropped(t *testing.T) {
 	t.Parallel()
 	inSKBModes(t, func(t *testing.T, mode mux.Mode) {
@@ -149,8 +150,8 @@ func TestSuperFrameWithTooManyPartsIsDropped(t *testing.T) {
 		frame := func(from string) []byte {
 			return segment(l.A.LinkAddr, l.B.LinkAddr, from, "10.0.0.1:7000", strings.Repeat("x", 60000))
 		}
-		const hostile = 100
-		for range hostile {
+		const dropped = 100 // super-frames
+		for range dropped {
 			must(t, peer.Send(frame("10.0.0.2:9000"), 1))
 		}
 		// This source address is where the EtherType of IPv4 would be (put_link_header in cut.h).
@@ -158,7 +159,7 @@ func TestSuperFrameWithTooManyPartsIsDropped(t *testing.T) {
 		const parts = (60000 + 511) / 512
 		eventually(t, "each frame is counted, and each part", func() bool {
 			c := l.count()
-			return c["rx_many_parts"] == hostile && c["rx_cut"] == 1 && c["rx_port"] == parts && c["deliver_socket"] == parts
+			return c["rx_many_parts"] == dropped && c["rx_cut"] == 1 && c["rx_port"] == parts && c["deliver_socket"] == parts
 		})
 		if c := l.count(); c["lost_deliver_redirect"] != 0 {
 			t.Errorf("counters: %v", c)
@@ -166,8 +167,8 @@ func TestSuperFrameWithTooManyPartsIsDropped(t *testing.T) {
 	})
 }
 
-// A super-frame with the mark of a port is not segmented if the mark comes from the wire. One to
-// another host whose MAC address begins like a mark is passed.
+// A super-frame that comes from the wire with the mark of a port is dropped, not segmented. A super-frame
+// to another host whose MAC address begins like a mark goes to the kernel.
 func TestForgedMarkOfPartsIsDropped(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeGeneric)
@@ -182,7 +183,7 @@ func TestForgedMarkOfPartsIsDropped(t *testing.T) {
 		must(t, peer.Send(segment(to, l.B.LinkAddr, "10.0.0.2:9000", addr, strings.Repeat("x", 5000)), 1000))
 	}
 	send(mark, "10.0.0.1:7000")
-	send(mark, "10.0.0.1:7001") // which nobody claims
+	send(mark, "10.0.0.1:7001") // no endpoint claims this port
 	send(other, "10.0.0.1:7001")
 	send(l.A.LinkAddr, "10.0.0.1:7000")
 	eventually(t, "the last one is delivered in parts", func() bool { return l.count()["deliver_socket"] == 5 })
@@ -191,8 +192,8 @@ func TestForgedMarkOfPartsIsDropped(t *testing.T) {
 	}
 }
 
-// A super-frame of a guest has the length of its parts, and not their number (gso_segs is 0). It is
-// segmented by its size.
+// A super-frame from a virtual machine has the length of its parts, and not their number (gso_segs is 0).
+// It is segmented by that length.
 func TestSuperFrameWithoutNumberOfParts(t *testing.T) {
 	t.Parallel()
 	inSKBModes(t, func(t *testing.T, mode mux.Mode) {
@@ -225,9 +226,9 @@ func TestSuperFrameWithoutNumberOfParts(t *testing.T) {
 	})
 }
 
-// The number of parts on the way to one owner is limited, apart from those of others. Parts that
-// never come out of the cutter count only for a time. (In tcx mode a super-frame is counted when the
-// cutter receives it, so not while that is down.)
+// The number of parts on the way to one owner is limited, and each owner has a limit of its own. Parts
+// that the cutter loses stop counting after a time. (In tcx mode a super-frame is counted when the cutter
+// receives it, so not while the cutter is down.)
 func TestPartsOnTheWayAreLimitedByOwner(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeGeneric)
@@ -238,23 +239,23 @@ func TestPartsOnTheWayAreLimitedByOwner(t *testing.T) {
 		return datagram(l.A.LinkAddr, l.B.LinkAddr, "10.0.0.2:9000", to, strings.Repeat("x", parts*size))
 	}
 	peer := openSuper(t, l.B)
-	cutter := look(t, l.A).cutters[0]
+	cutter := listObjects(t, l.A).cutters[0]
 	onDevice(t, l.A, cutter, netlink.LinkSetDown)
 	sent := uint64(0)
-	eventually(t, "a line is full", func() bool {
+	eventually(t, "the limit of the owner is reached", func() bool {
 		must(t, peer.Send(frame("10.0.0.1:7000"), size))
 		sent++
 		return l.count()["rx_cutter_busy"] > 0
 	})
 	l.await("rx_cut", sent-l.count()["rx_cutter_busy"])
 	must(t, peer.Send(frame("10.0.0.1:7001"), size))
-	l.await("rx_cut", sent-l.count()["rx_cutter_busy"]+1) // the other owner's line is empty
+	l.await("rx_cut", sent-l.count()["rx_cutter_busy"]+1) // the other owner has no parts on the way
 	l.await("lost_cut", l.count()["rx_cut"])
 	if c := l.count(); c["rx_port"] != 0 {
 		t.Errorf("%d sent, counters: %v", sent+1, c)
 	}
 	onDevice(t, l.A, cutter, netlink.LinkSetUp)
-	eventually(t, "the line has been emptied", func() bool {
+	eventually(t, "lost parts have stopped counting", func() bool {
 		must(t, peer.Send(frame("10.0.0.1:7000"), size))
 		return l.count()["rx_port"] > 0
 	})
@@ -307,7 +308,7 @@ func TestVLANOffloadTurnedOnLater(t *testing.T) {
 			eventually(t, "the event is handled", func() bool { return strings.Contains(log.String(), "mtu=1400") })
 			must(t, l.mux.Close())
 			if !offload(t, p.A, "rxvlan") {
-				t.Error("receive VLAN offload is off afterwards")
+				t.Error("receive VLAN offload is off after Close")
 			}
 			if s := log.String(); mode == mux.ModeTCX && strings.Contains(s, "VLAN") {
 				t.Errorf("log: %s", s)
@@ -337,15 +338,15 @@ func tagEgress(t *testing.T, h *netlab.Host) {
 	}))
 }
 
-// sniff receives what reaches a host's kernel, with the VLAN tag of the skb.
-type sniff struct {
+// capture is a packet socket that receives the frames that reach a host's kernel, with the VLAN tag of the skb.
+type capture struct {
 	t  *testing.T
 	fd int
 }
 
-func openSniff(t *testing.T, h *netlab.Host) *sniff {
+func openCapture(t *testing.T, h *netlab.Host) *capture {
 	t.Helper()
-	s := &sniff{t: t, fd: -1}
+	s := &capture{t: t, fd: -1}
 	must(t, h.Do(func() (err error) {
 		device, err := netlink.LinkByName(h.Interface)
 		must(t, err)
@@ -363,7 +364,7 @@ func openSniff(t *testing.T, h *netlab.Host) *sniff {
 }
 
 // vlanOf waits for a frame with a payload, and returns its VLAN, in the skb or in the frame; 0: none.
-func (s *sniff) vlanOf(payload string) uint16 {
+func (s *capture) vlanOf(payload string) uint16 {
 	s.t.Helper()
 	frame, aux := make([]byte, 2048), make([]byte, 256)
 	for {
@@ -389,8 +390,8 @@ func (s *sniff) vlanOf(payload string) uint16 {
 	}
 }
 
-// A frame of a VLAN never goes to an endpoint, with its tag in the frame or in the skb: it goes to the
-// kernel, with its tag.
+// A frame of a VLAN goes to the kernel with its tag, and not to an endpoint, whether the tag is in the
+// frame or in the skb.
 func TestVLANFramesGoToKernel(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -416,20 +417,20 @@ func TestVLANFramesGoToKernel(t *testing.T) {
 			}))
 			sendTo(t, b, "10.0.0.1:7000", "of no VLAN")
 			a.recv()
-			heard := openSniff(t, l.A)
+			frames := openCapture(t, l.A)
 			tagEgress(t, l.B)
 			passed := l.count()["rx_pass_vlan"]
 			sendTo(t, b, "10.0.0.1:7000", "of VLAN 100")
-			if v := heard.vlanOf("of VLAN 100"); v != 100 {
+			if v := frames.vlanOf("of VLAN 100"); v != 100 {
 				t.Errorf("the kernel got it with VLAN %d", v)
 			}
 			message := messageFrame(l.A.LinkAddr, l.B.LinkAddr, 7, 9, "message of VLAN 100")
 			sendRaw(t, l.B, message)
-			if v := heard.vlanOf("message of VLAN 100"); v != 100 {
+			if v := frames.vlanOf("message of VLAN 100"); v != 100 {
 				t.Errorf("the kernel got the message with VLAN %d", v)
 			}
 			l.await("rx_pass_vlan", passed+2)
-			a.nothing("from a VLAN")
+			a.wantNothing("from a VLAN")
 		})
 	}
 }
@@ -495,8 +496,8 @@ func TestFramesDroppedByFullBacklogAreCounted(t *testing.T) {
 	must(t, err)
 	backlog, err := strconv.Atoi(strings.TrimSpace(string(text)))
 	must(t, err)
-	const more = 300
-	unknown := func(to, from *netlab.Host) []byte { // which nobody answers
+	const overflow = 300                            // frames
+	unknown := func(to, from *netlab.Host) []byte { // a frame that no program answers
 		return build(&layers.Ethernet{DstMAC: to.LinkAddr[:], SrcMAC: from.LinkAddr[:], EthernetType: 0x9999}, gopacket.Payload(make([]byte, 46)))
 	}
 	t.Run("of a port", func(t *testing.T) {
@@ -504,10 +505,10 @@ func TestFramesDroppedByFullBacklogAreCounted(t *testing.T) {
 		l.open(udpTag("10.0.0.1:7001"))
 		a := l.open(udpTag("10.0.0.1:7000"))
 		device := fmt.Sprint("unet", a.grant.ID)
-		multiply(t, l.A, device, 0, backlog+more)
+		multiply(t, l.A, device, 0, backlog+overflow)
 		sendRaw(t, l.B, unknown(l.A, l.B))
 		name := fmt.Sprint("lost_deliver_backlog.", a.grant.ID)
-		eventually(t, "they are counted", func() bool { return l.count()["lost_deliver_backlog"] >= more-1 })
+		eventually(t, "the dropped frames are counted", func() bool { return l.count()["lost_deliver_backlog"] >= overflow-1 })
 		c := l.count()
 		if n := droppedBy(t, l.A, device); c["lost_deliver_backlog"] != n || c[name] != n {
 			t.Errorf("the device dropped %d, counters: %v", n, c)
@@ -521,9 +522,9 @@ func TestFramesDroppedByFullBacklogAreCounted(t *testing.T) {
 		// Frames from an XSK go through the backlog one by one, and cannot fill it. So the kernel
 		// of the port's namespace sends.
 		inside, device := a.inside()
-		multiply(t, inside, device, 0, backlog+more)
+		multiply(t, inside, device, 0, backlog+overflow)
 		sendRaw(t, inside, unknown(l.A, l.A))
-		eventually(t, "they are counted", func() bool { return l.count()["lost_port_backlog"] >= more-1 })
+		eventually(t, "the dropped frames are counted", func() bool { return l.count()["lost_port_backlog"] >= overflow-1 })
 		c := l.count()
 		if n := droppedBy(t, inside, device); c["lost_port_backlog"] != n {
 			t.Errorf("the device dropped %d, counters: %v", n, c)
@@ -532,25 +533,25 @@ func TestFramesDroppedByFullBacklogAreCounted(t *testing.T) {
 	})
 	t.Run("of the cutter", func(t *testing.T) {
 		l := openLab(t, mux.ModeTCX)
-		device := look(t, l.A).cutters[0]
-		multiply(t, l.A, device, unix.BPF_F_INGRESS, backlog+more)
+		device := listObjects(t, l.A).cutters[0]
+		multiply(t, l.A, device, unix.BPF_F_INGRESS, backlog+overflow)
 		sendRaw(t, l.B, unknown(l.A, l.B))
-		eventually(t, "they are counted", func() bool { return l.count()["lost_cut"] >= more-1 })
+		eventually(t, "the dropped frames are counted", func() bool { return l.count()["lost_cut"] >= overflow-1 })
 		onlyLost(t, l.count(), "lost_cut")
 	})
 	t.Run("of lo", func(t *testing.T) { // by which the kernel of the host sends to endpoints
 		l := openLab(t, mux.ModeTCX)
 		l.open(udpTag("10.0.0.1:7001"))
-		multiply(t, l.A, "lo", unix.BPF_F_INGRESS, backlog+more)
+		multiply(t, l.A, "lo", unix.BPF_F_INGRESS, backlog+overflow)
 		sendRaw(t, l.B, unknown(l.A, l.B))
-		eventually(t, "they are counted", func() bool { return l.count()["lost_host"] >= more-1 })
+		eventually(t, "the dropped frames are counted", func() bool { return l.count()["lost_host"] >= overflow-1 })
 		onlyLost(t, l.count(), "lost_host")
 	})
 	inSKBModes(t, func(t *testing.T, mode mux.Mode) { // of the uplink
 		l := openLab(t, mode)
-		multiply(t, l.B, l.B.Interface, 0, backlog+more)
+		multiply(t, l.B, l.B.Interface, 0, backlog+overflow)
 		sendRaw(t, l.A, unknown(l.B, l.A))
-		eventually(t, "they are counted", func() bool { return l.count()["lost_uplink_backlog"] >= more-1 })
+		eventually(t, "the dropped frames are counted", func() bool { return l.count()["lost_uplink_backlog"] >= overflow-1 })
 		if n, c := droppedBy(t, l.B, l.B.Interface), l.count(); c["lost_uplink_backlog"] != n {
 			t.Errorf("the device dropped %d, counters: %v", n, c)
 		}
