@@ -479,9 +479,7 @@ func listObjects(t *testing.T, h *netlab.Host) (found hostObjects) {
 		}
 		return err
 	}))
-	fds, err := os.ReadDir("/proc/self/fd")
-	must(t, err)
-	found.fds = len(fds)
+	found.fds = openDescriptors(t)
 	threads, err := filepath.Glob("/proc/self/task/*/ns/net")
 	must(t, err)
 	for _, l := range threads {
@@ -491,6 +489,14 @@ func listObjects(t *testing.T, h *netlab.Host) (found hostObjects) {
 	}
 	slices.Sort(found.namespaces)
 	return found
+}
+
+// openDescriptors is the number of descriptors of this process.
+func openDescriptors(t *testing.T) int {
+	t.Helper()
+	list, err := os.ReadDir("/proc/self/fd")
+	must(t, err)
+	return len(list)
 }
 
 // wantObjects waits until the objects are those of want: the kernel removes objects in the background.

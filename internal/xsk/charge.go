@@ -65,7 +65,7 @@ var lifting sync.Mutex
 
 // registerLimit is the longest time for a registration. The owner can stop the process that
 // registers (SIGSTOP).
-const registerLimit = 5 * time.Second
+var registerLimit = 5 * time.Second // tests change it
 
 // register makes the segment the socket's UMEM, counted for the user. The calling goroutine
 // is locked to its thread: when this thread ends, the kernel kills the registering process.
