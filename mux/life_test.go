@@ -14,7 +14,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -211,12 +210,10 @@ func TestQueueIsBusyUntilItsLeaseIsClosed(t *testing.T) {
 	}
 	b := kernelUDP(t, l.B, "10.0.0.2:9000")
 	q.closeDescriptors()
-	for deadline := time.Now().Add(patience); l.count()["rx_queue_gone"] == 0; {
-		sendTo(t, b, "10.0.0.1:7000", "hello") // the kernel unbinds the socket asynchronously
-		if time.Now().After(deadline) {
-			t.Fatalf("counters: %v", l.count())
-		}
-	}
+	eventually(t, "the kernel has unbound the socket", func() bool {
+		sendTo(t, b, "10.0.0.1:7000", "hello")
+		return l.count()["rx_queue_gone"] > 0
+	})
 	if _, _, err := l.mux.OpenEndpoint(t.Context(), endpoint.Request{Attach: endpoint.AttachQueue, Geometry: small}); !errors.Is(err, mux.ErrQueueBusy) {
 		t.Errorf("a second endpoint on the queue: %v", err)
 	}
