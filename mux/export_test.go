@@ -11,6 +11,7 @@ import (
 	"slices"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -38,6 +39,12 @@ func (m *Mux) HoldProbes() (release func()) {
 			<-m.probes
 		}
 	}
+}
+
+// ShareKernelTypes makes all muxes of this process read the types of the kernel once.
+func ShareKernelTypes() {
+	types := btf.NewCache()
+	newTypes = func() *btf.Cache { return types }
 }
 
 // HideFillRings makes Open find that the kernel lacks a field of fill rings, until restore.

@@ -211,7 +211,12 @@ var fillFields = []string{
 // checkFillFields finds out whether the programs can check fill rings on this kernel. If not,
 // untrusted owners get no endpoints, unless permitted.
 func (m *Mux) checkFillFields(permitted bool) error {
-	kernel, err := btf.LoadKernelSpec()
+	types := m.progs.types
+	m.progs.types = nil // they take some MiB
+	if types == nil {   // another process has loaded the programs
+		types = newTypes()
+	}
+	kernel, err := types.Kernel()
 	if err != nil {
 		return fmt.Errorf("types of the kernel: %w", err)
 	}

@@ -48,6 +48,7 @@ func TestMain(m *testing.M) {
 	if err := flag.Set("test.parallel", "4"); err != nil {
 		panic(err)
 	}
+	mux.ShareKernelTypes()
 	os.Exit(m.Run())
 }
 

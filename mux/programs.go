@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -30,6 +31,7 @@ type programs struct {
 	uplink    link.Link
 	sideLinks []link.Link // of the programs named by sidePrograms
 	pins      *pins
+	types     *btf.Cache // of the kernel; nil as soon as the mux is open
 }
 
 // attachPrograms loads the programs and attaches them to the uplink in the mode want, or with
@@ -71,6 +73,10 @@ func attachPrograms(h *netlink.Handle, u *uplink, want Mode, keep *pins, log *sl
 	return p, nil
 }
 
+// newTypes makes a cache for the types of the kernel. Reading them takes as long as all else that Open does in
+// user space. Tests share one cache.
+var newTypes = btf.NewCache
+
 // attachIn loads and attaches the programs in one mode. The uplink's link is pinned last, so
 // pins with it are complete.
 func attachIn(h *netlink.Handle, m Mode, u *uplink, keep *pins, log *slog.Logger) (_ *programs, err error) {
@@ -109,7 +115,9 @@ func attachIn(h *netlink.Handle, m Mode, u *uplink, keep *pins, log *slog.Logger
 	if err := spec.Variables["config"].Set(config); err != nil {
 		return nil, err
 	}
+	p.types = newTypes()
 	opts := pinMaps(spec, keep)
+	opts.Cache = p.types
 	var note link.Link // of another mux
 	if notesVLAN(u, m) {
 		var notes *ebpf.Map

@@ -172,7 +172,7 @@ func (p *programs) attachQueue(u *uplink) (links []link.Link, err error) {
 		Queue *ebpf.Program `ebpf:"unet_queue"`
 		Note  *ebpf.Program `ebpf:"unet_note_vlan"`
 	}
-	if err := spec.LoadAndAssign(&progs, &ebpf.CollectionOptions{MapReplacements: tables}); err != nil {
+	if err := spec.LoadAndAssign(&progs, &ebpf.CollectionOptions{MapReplacements: tables, Cache: newTypes()}); err != nil {
 		return links, err
 	}
 	defer progs.Queue.Close() // its link holds it
