@@ -59,7 +59,7 @@ func TestIPv6ExtensionHeaders(t *testing.T) {
 		rest     string
 		err      error
 		protocol byte
-		payload  int // bytes
+		payload  int // bytes at the end of rest
 		problem  IPv6Problem
 	}{
 		{"none", 17, udp, nil, 17, 8, IPv6Problem{}},
@@ -97,8 +97,8 @@ func TestIPv6ExtensionHeaders(t *testing.T) {
 			t.Errorf("%s: %v, want %v", c.name, err, c.err)
 			continue
 		}
-		if err == nil && (p.Protocol != c.protocol || len(p.Payload) != c.payload || b[p.ProtocolAt] != c.protocol) {
-			t.Errorf("%s: protocol %d at %d, payload of %d bytes", c.name, p.Protocol, p.ProtocolAt, len(p.Payload))
+		if err == nil && (p.Protocol != c.protocol || !bytes.Equal(p.Payload, b[len(b)-c.payload:]) || b[p.ProtocolAt] != c.protocol) {
+			t.Errorf("%s: protocol %d at %d, payload %x", c.name, p.Protocol, p.ProtocolAt, p.Payload)
 		}
 		if err == ErrParameterProblem && p.Problem != c.problem {
 			t.Errorf("%s: %+v, want %+v", c.name, p.Problem, c.problem)
@@ -341,7 +341,7 @@ func TestICMPv6Errors(t *testing.T) {
 	equal(t, "quoted source", q.Src, addr6A)
 	equal(t, "quoted destination", q.Dst, addr6B)
 	equal(t, "quoted protocol", q.Protocol, ProtocolUDP)
-	equal(t, "quoted payload", len(q.Payload), 8)
+	wantBytes(t, q.Payload, "0001 0002 0008 0000")
 
 	n = PutICMPv6Error(b, addr6A, addr6B, ICMPv6ParameterProblem, ICMPv6UnknownOption, 42, make([]byte, 5000))
 	equal(t, "length of an error about a long packet", n+IPv6HeaderLen, MinIPv6MTU)

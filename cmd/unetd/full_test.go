@@ -20,13 +20,21 @@ func TestOutputToFullDisk(t *testing.T) {
 	}
 	defer full.Close()
 	s.open(t, ":7000")
-	for _, args := range [][]string{
-		{"list"}, {"status"}, {"status", "--json"}, {"counters"}, {"counters", "--check"}, {"uplinks"}, {"reload"}, {"drain", "--undo"}, {"revoke", "1"},
-		{"cleanup"}, {"version"}, {"check-config", policyFile(t, nobodys)}, {"doctor", "--interface", pair.A.Interface},
-	} {
-		code, stderr := finishTo(t, pair.A, s.command(args[0], args[1:]...), full)
-		if code != exitFailure || stderr != "unetd: write /dev/stdout: no space left on device\n" {
+	check := func(args []string, code int, stderr, stdout string) {
+		t.Helper()
+		if code != exitFailure || stderr != "unetd: write "+stdout+": no space left on device\n" {
 			t.Errorf("unetd %v: exit %d, %s", args, code, stderr)
 		}
+	}
+	for _, args := range [][]string{
+		{"list"}, {"status"}, {"status", "--json"}, {"counters"}, {"counters", "--check"}, {"uplinks"}, {"reload"}, {"drain", "--undo"}, {"revoke", "1"},
+		{"version"}, {"check-config", policyFile(t, nobodys)},
+	} {
+		code, stderr := runHereTo(t, pair.A, full, s.args(args[0], args[1:]...)...)
+		check(args, code, stderr, full.Name())
+	}
+	for _, args := range [][]string{{"cleanup"}, {"doctor", "--interface", pair.A.Interface}} {
+		code, stderr := finishTo(t, pair.A, s.command(args[0], args[1:]...), full)
+		check(args, code, stderr, "/dev/stdout")
 	}
 }

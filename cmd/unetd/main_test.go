@@ -53,9 +53,17 @@ func command(role string, args ...string) *exec.Cmd {
 // takes much longer to start. It is for commands that end and do not handle signals.
 func runHere(t *testing.T, host *netlab.Host, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
-	var out, errOut bytes.Buffer
+	var out bytes.Buffer
+	code, stderr = runHereTo(t, host, &out, args...)
+	return code, out.String(), stderr
+}
+
+// runHereTo is runHere with another place for stdout.
+func runHereTo(t *testing.T, host *netlab.Host, stdout io.Writer, args ...string) (code int, stderr string) {
+	t.Helper()
+	var errOut bytes.Buffer
 	command := func() error {
-		code = run(args, &out, &errOut)
+		code = run(args, stdout, &errOut)
 		return nil
 	}
 	if host == nil {
@@ -63,7 +71,7 @@ func runHere(t *testing.T, host *netlab.Host, args ...string) (code int, stdout,
 	} else {
 		onHost(t, host, command)
 	}
-	return code, out.String(), errOut.String()
+	return code, errOut.String()
 }
 
 // killAtEnd kills a process at the end of the test if it is still running then.
