@@ -12,14 +12,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/gopacket"
-	"github.com/google/gopacket/layers"
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/control"
 	"github.com/unet-go/unet/datapath"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/wire"
 )
 
 // packetSocket sends whole frames on a host's interface.
@@ -54,21 +53,29 @@ func (r *packetSocket) send(frame []byte) {
 	}
 }
 
+// udpHeaders are the headers of a datagram of which tests change fields.
+type udpHeaders struct {
+	linkSource wire.LinkAddr
+	etherType  wire.EtherType
+	fragment   uint16 // flags and offset
+}
+
+const moreFragments = 0x2000
+
 // udpFrame is a frame with a datagram. change, if it is not nil, changes its headers first.
-func udpFrame(t *testing.T, src, dst *netlab.Host, sport, dport int, change func(*layers.Ethernet, *layers.IPv4)) []byte {
-	t.Helper()
-	eth := &layers.Ethernet{SrcMAC: src.LinkAddr[:], DstMAC: dst.LinkAddr[:], EthernetType: layers.EthernetTypeIPv4}
-	ip := &layers.IPv4{Version: 4, TTL: 64, Protocol: layers.IPProtocolUDP, SrcIP: src.Addr.Addr().AsSlice(), DstIP: dst.Addr.Addr().AsSlice()}
-	udp := &layers.UDP{SrcPort: layers.UDPPort(sport), DstPort: layers.UDPPort(dport)}
-	udp.SetNetworkLayerForChecksum(ip)
+func udpFrame(src, dst *netlab.Host, sport, dport uint16, change func(*udpHeaders)) []byte {
+	h := udpHeaders{linkSource: src.LinkAddr, etherType: wire.EtherTypeIPv4}
 	if change != nil {
-		change(eth, ip)
+		change(&h)
 	}
-	b := gopacket.NewSerializeBuffer()
-	if err := gopacket.SerializeLayers(b, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}, eth, ip, udp, gopacket.Payload(strings.Repeat("payload ", 10))); err != nil {
-		t.Fatal(err)
-	}
-	return b.Bytes()
+	payload := strings.Repeat("payload ", 10)
+	from, to := src.Addr.Addr().As4(), dst.Addr.Addr().As4()
+	b := make([]byte, wire.EthernetHeaderLen+wire.IPv4HeaderLen+wire.UDPHeaderLen+len(payload))
+	ip := b[wire.EthernetHeaderLen:]
+	wire.PutEthernet(b, dst.LinkAddr, h.linkSource, h.etherType)
+	wire.PutIPv4(ip, wire.IPv4Fields{TotalLen: uint16(len(ip)), Fragment: h.fragment, TTL: 64, Protocol: wire.ProtocolUDP, Src: from, Dst: to})
+	wire.PutUDPCopy(ip[wire.IPv4HeaderLen:], &wire.UDPFlow{Src: wire.AddrFrom4(from), Dst: wire.AddrFrom4(to), SrcPort: sport, DstPort: dport}, []byte(payload))
+	return b
 }
 
 // A dropped frame has the reason of the drop as its comment: a forged frame of the endpoint, a fragment and a
@@ -100,10 +107,10 @@ func TestCaptureOfDroppedFrames(t *testing.T) {
 			c := startCapture(t, s, nil, "1", "-w", file, "-c", fmt.Sprint(4+2+flood))
 
 			for _, frame := range [][]byte{
-				udpFrame(t, pair.A, pair.B, 7000, 9, nil),
-				udpFrame(t, pair.A, pair.B, 7000, 9, func(eth *layers.Ethernet, _ *layers.IPv4) { eth.SrcMAC = pair.B.LinkAddr[:] }),
-				udpFrame(t, pair.A, pair.B, 7001, 9, nil),
-				udpFrame(t, pair.A, pair.B, 7000, 9, func(eth *layers.Ethernet, _ *layers.IPv4) { eth.EthernetType = layers.EthernetTypeDot1Q }),
+				udpFrame(pair.A, pair.B, 7000, 9, nil),
+				udpFrame(pair.A, pair.B, 7000, 9, func(h *udpHeaders) { h.linkSource = pair.B.LinkAddr }),
+				udpFrame(pair.A, pair.B, 7001, 9, nil),
+				udpFrame(pair.A, pair.B, 7000, 9, func(h *udpHeaders) { h.etherType = wire.EtherTypeVLAN }),
 			} {
 				d, ok := ep.AllocFrame()
 				if !ok {
@@ -118,15 +125,15 @@ func TestCaptureOfDroppedFrames(t *testing.T) {
 				t.Fatal(err)
 			}
 			b := openPacketSocket(t, pair.B)
-			fragment := udpFrame(t, pair.B, pair.A, 9, 7000, func(_ *layers.Ethernet, ip *layers.IPv4) { ip.Flags = layers.IPv4MoreFragments })
-			short := udpFrame(t, pair.B, pair.A, 9, 7000, nil)
+			fragment := udpFrame(pair.B, pair.A, 9, 7000, func(h *udpHeaders) { h.fragment = moreFragments })
+			short := udpFrame(pair.B, pair.A, 9, 7000, nil)
 			b.send(fragment)
 			b.send(short[:len(short)-3])
-			for _, port := range []int{9, 7001} { // the kernel's and another endpoint's
-				b.send(udpFrame(t, pair.B, pair.A, 9, port, func(_ *layers.Ethernet, ip *layers.IPv4) { ip.Flags = layers.IPv4MoreFragments }))
+			for _, port := range []uint16{9, 7001} { // the kernel's and another endpoint's
+				b.send(udpFrame(pair.B, pair.A, 9, port, func(h *udpHeaders) { h.fragment = moreFragments }))
 			}
 			for range flood {
-				b.send(udpFrame(t, pair.B, pair.A, 9, 7000, nil))
+				b.send(udpFrame(pair.B, pair.A, 9, 7000, nil))
 			}
 
 			if code, stderr := c.end(); code != 0 {
@@ -180,9 +187,9 @@ func TestCaptureInterface(t *testing.T) {
 
 			c = startCapture(t, s, nil, "--interface", pair.A.Interface, "--kernel", "-c", "3", "port 9 or vlan 100")
 			b := openPacketSocket(t, pair.B)
-			b.send(udpFrame(t, pair.B, pair.A, 9, 7000, nil)) // an endpoint's
-			b.send(udpFrame(t, pair.B, pair.A, 9, 7002, nil)) // the kernel's
-			tagged := udpFrame(t, pair.B, pair.A, 9, 7003, nil)
+			b.send(udpFrame(pair.B, pair.A, 9, 7000, nil)) // an endpoint's
+			b.send(udpFrame(pair.B, pair.A, 9, 7002, nil)) // the kernel's
+			tagged := udpFrame(pair.B, pair.A, 9, 7003, nil)
 			b.send(bytes.Join([][]byte{tagged[:12], {0x81, 0, 0, 100}, tagged[12:]}, nil))
 			if code, stderr := c.end(); code != 0 {
 				t.Errorf("exit %d: %s", code, stderr)
@@ -233,8 +240,8 @@ func TestCaptureOfQueueEndpoint(t *testing.T) {
 			c := startCapture(t, s, nil, "1", "-w", file, "-c", fmt.Sprint(flood))
 			b := openPacketSocket(t, pair.B)
 			for range flood {
-				b.send(udpFrame(t, pair.B, pair.A, 9, 7001, nil))
-				b.send(udpFrame(t, pair.B, pair.A, 9, 7000, nil))
+				b.send(udpFrame(pair.B, pair.A, 9, 7001, nil))
+				b.send(udpFrame(pair.B, pair.A, 9, 7000, nil))
 			}
 			code, stderr := c.end()
 			if code != 0 || !strings.HasPrefix(stderr, "warning: endpoint 1 is on a queue") {
