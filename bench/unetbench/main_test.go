@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -37,7 +38,11 @@ func TestMain(m *testing.M) {
 	messageTimeout = 5 * time.Second // other tests may have the processors
 	// A process under the race detector would sleep for a second before it exits.
 	os.Setenv("GORACE", strings.TrimSpace(os.Getenv("GORACE")+" atexit_sleep_ms=0"))
-	os.Exit(m.Run())
+	code := m.Run()
+	if daemonDir != "" {
+		os.RemoveAll(daemonDir)
+	}
+	os.Exit(code)
 }
 
 // execute runs a command line.
@@ -68,7 +73,7 @@ func (b *lockedBuffer) String() string {
 	return b.Buffer.String()
 }
 
-func TestWrongCommandLinesAreOneLineAndCodeTwo(t *testing.T) {
+func TestWrongCommandLinesAreUsageErrorsOfOneLine(t *testing.T) {
 	for _, args := range [][]string{
 		{},
 		{"latency"},
@@ -270,6 +275,11 @@ func lines(t *testing.T, out string) []map[string]any {
 	return all
 }
 
+// short has a benchmark run one round of n messages, with a tenth as many before it.
+func short(n int, args ...string) []string {
+	return append(args, "--rounds", "1", "--n", strconv.Itoa(n), "--warm-up", strconv.Itoa(n/10))
+}
+
 // checkRun runs a small benchmark and checks what every one must keep.
 func checkRun(t *testing.T, records int, args ...string) {
 	t.Helper()
@@ -315,29 +325,29 @@ func checkRun(t *testing.T, records int, args ...string) {
 
 const kernelOnly = "kernel-udp,go-udp"
 
-func TestRTTOfTheKernel(t *testing.T) {
+func TestRTTOverKernelSockets(t *testing.T) {
 	netlab.RequireXDP(t)
-	checkRun(t, 4, "rtt", "--transport", kernelOnly, "--size", "16,1472", "--rounds", "1", "--n", "200")
+	checkRun(t, 4, short(200, "rtt", "--transport", kernelOnly, "--size", "16,1472")...)
 }
 
-func TestRateOfTheKernel(t *testing.T) {
+func TestRateOverKernelSockets(t *testing.T) {
 	netlab.RequireXDP(t)
-	checkRun(t, 3, "rate", "--transport", kernelOnly, "--batch", "1,32", "--rounds", "1", "--n", "2000")
+	checkRun(t, 3, short(2000, "rate", "--transport", kernelOnly, "--batch", "1,32")...)
 }
 
-func TestOneWayOfTheKernel(t *testing.T) {
+func TestOneWayOverKernelSockets(t *testing.T) {
 	netlab.RequireXDP(t)
-	checkRun(t, 6, "oneway", "--transport", kernelOnly, "--batch", "1,32", "--rounds", "2", "--n", "2000")
+	checkRun(t, 6, "oneway", "--transport", kernelOnly, "--batch", "1,32", "--rounds", "2", "--n", "2000", "--warm-up", "200")
 }
 
-func TestConnectionsOfTheKernel(t *testing.T) {
+func TestConnectOverKernelSockets(t *testing.T) {
 	netlab.RequireXDP(t)
 	for _, connections := range []string{"1", "8"} {
-		checkRun(t, 2, "connect", "--transport", "kernel-tcp,go-tcp", "--connections", connections, "--rounds", "1", "--n", "200", "--warm-up", "20")
+		checkRun(t, 2, short(200, "connect", "--transport", "kernel-tcp,go-tcp", "--connections", connections)...)
 	}
 }
 
-func TestBandwidthOfTheKernel(t *testing.T) {
+func TestBandwidthOverKernelSockets(t *testing.T) {
 	netlab.RequireXDP(t)
 	checkRun(t, 4, "bandwidth", "--transport", "kernel-tcp,kernel-tcp-nogso", "--mtu", "1500", "--size", "512,65536", "--rounds", "1", "--limit", "200ms")
 }
@@ -352,43 +362,57 @@ func TestInterruptedRunCleansUp(t *testing.T) {
 	}
 }
 
-// buildDaemon builds unetd for the test.
+// daemonDir is a folder for what [buildDaemon] builds.
+var daemonDir string
+
+// buildDaemon is the path of unetd, which is built once.
 func buildDaemon(t *testing.T) string {
 	t.Helper()
 	netlab.RequireXDP(t)
 	if testing.Short() {
 		t.Skip("builds unetd")
 	}
-	path := filepath.Join(t.TempDir(), "unetd")
-	cmd := exec.Command("go", "build", "-o", path, "./cmd/unetd")
-	cmd.Dir = "../.." // the root module
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
+	path, err := builtDaemon()
+	if err != nil {
+		t.Fatal(err)
 	}
 	return path
 }
+
+var builtDaemon = sync.OnceValues(func() (path string, err error) {
+	if daemonDir, err = os.MkdirTemp("", "test-"); err != nil {
+		return "", err
+	}
+	path = filepath.Join(daemonDir, "unetd")
+	cmd := exec.Command("go", "build", "-o", path, "./cmd/unetd")
+	cmd.Dir = "../.." // the root module
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("go build: %w\n%s", err, out)
+	}
+	return path, nil
+})
 
 func TestEveryTransport(t *testing.T) {
 	unetd := buildDaemon(t)
 	// floor, msg, udp and tcp over both attachments, the others once.
 	const combinations = 4*2 + 5
 	t.Run("rtt", func(t *testing.T) {
-		checkRun(t, combinations, "rtt", "--unetd", unetd, "--rounds", "1", "--n", "200")
+		checkRun(t, combinations, short(200, "rtt", "--unetd", unetd)...)
 	})
 	t.Run("rtt, waiting otherwise", func(t *testing.T) {
-		checkRun(t, 2*2*2+1, "rtt", "--unetd", unetd, "--transport", "msg,udp,kernel-udp", "--wait", "adaptive,block", "--rounds", "1", "--n", "200")
+		checkRun(t, 2*2*2+1, short(200, "rtt", "--unetd", unetd, "--transport", "msg,udp,kernel-udp", "--wait", "adaptive,block")...)
 	})
 	t.Run("over IPv6", func(t *testing.T) {
-		checkRun(t, 4*2, "rtt", "--unetd", unetd, "--transport", "udp,udp6,tcp,tcp6", "--rounds", "1", "--n", "200")
+		checkRun(t, 4*2, short(200, "rtt", "--unetd", unetd, "--transport", "udp,udp6,tcp,tcp6")...)
 		for _, address := range []string{"own", "shared"} {
-			checkRun(t, 2, "connect", "--unetd", unetd, "--transport", "tcp6", "--address", address, "--rounds", "1", "--n", "200", "--warm-up", "20")
+			checkRun(t, 2, short(200, "connect", "--unetd", unetd, "--transport", "tcp6", "--address", address)...)
 		}
 	})
 	t.Run("rate", func(t *testing.T) {
-		checkRun(t, 2*combinations-1, "rate", "--unetd", unetd, "--rounds", "1", "--n", "2000")
+		checkRun(t, 2*combinations-1, short(2000, "rate", "--unetd", unetd)...)
 	})
 	t.Run("oneway", func(t *testing.T) {
-		checkRun(t, combinations+2, "oneway", "--unetd", unetd, "--rounds", "1", "--n", "2000")
+		checkRun(t, combinations+2, short(2000, "oneway", "--unetd", unetd)...)
 	})
 	t.Run("connect", func(t *testing.T) {
 		for _, more := range [][]string{nil, {"--address", "shared"}, {"--connections", "8"}, {"--place", "local"}} {
@@ -396,7 +420,7 @@ func TestEveryTransport(t *testing.T) {
 			if more != nil && more[0] == "--place" {
 				records-- // a queue is reached by the wire only
 			}
-			checkRun(t, records, append([]string{"connect", "--unetd", unetd, "--rounds", "1", "--n", "200", "--warm-up", "20"}, more...)...)
+			checkRun(t, records, short(200, append([]string{"connect", "--unetd", unetd}, more...)...)...)
 		}
 	})
 	t.Run("bandwidth", func(t *testing.T) {
@@ -404,7 +428,7 @@ func TestEveryTransport(t *testing.T) {
 		checkRun(t, 2+4*2, "bandwidth", "--unetd", unetd, "--mtu", "9000", "--size", "65536", "--rounds", "1", "--limit", "200ms")
 	})
 	t.Run("on one host", func(t *testing.T) {
-		checkRun(t, 4+1, "rtt", "--unetd", unetd, "--transport", "floor,msg,udp,tcp,kernel-udp", "--place", "local", "--rounds", "1", "--n", "200")
+		checkRun(t, 4+1, short(200, "rtt", "--unetd", unetd, "--transport", "floor,msg,udp,tcp,kernel-udp", "--place", "local")...)
 	})
 	t.Run("scale", func(t *testing.T) {
 		out, errs := measure(t, "scale", "--unetd", unetd, "--rounds", "1", "--openings", "2")
@@ -620,8 +644,8 @@ func TestServices(t *testing.T) {
 	}
 }
 
-// TestReadTools reads what the programs write, and refuses what they do not.
-func TestReadTools(t *testing.T) {
+// TestOutputOfToolsIsRead reads what the programs write, and refuses what they do not.
+func TestOutputOfToolsIsRead(t *testing.T) {
 	const wrk = `Running 5s test @ http://10.0.0.1:8080/bytes/100
   Latency Distribution
      50%    0.95ms
