@@ -5,6 +5,7 @@ package show
 import (
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/unet-go/unet/cmd/unetd/internal/doctor"
 )
@@ -28,6 +29,7 @@ func Findings(w io.Writer, list []doctor.Finding, asJSON bool) (problems int, er
 			Findings []doctor.Finding `json:"findings"`
 		}{problems == 0, problems, notes, list})
 	}
+	var b strings.Builder
 	area, width := "", 0
 	for _, f := range list {
 		width = max(width, len(f.Check))
@@ -35,20 +37,14 @@ func Findings(w io.Writer, list []doctor.Finding, asJSON bool) (problems int, er
 	for _, f := range list {
 		if f.Area != area {
 			area = f.Area
-			if _, err := fmt.Fprintln(w, area); err != nil {
-				return problems, err
-			}
+			fmt.Fprintln(&b, area)
 		}
-		if _, err := fmt.Fprintf(w, "  %-7s  %-*s  %s\n", f.Verdict, width, f.Check, f.Found); err != nil {
-			return problems, err
-		}
-		if f.Remedy == "" {
-			continue
-		}
-		if _, err := fmt.Fprintf(w, "  %-7s  %-*s  -> %s\n", "", width, "", f.Remedy); err != nil {
-			return problems, err
+		fmt.Fprintf(&b, "  %-7s  %-*s  %s\n", f.Verdict, width, f.Check, f.Found)
+		if f.Remedy != "" {
+			fmt.Fprintf(&b, "  %-7s  %-*s  -> %s\n", "", width, "", f.Remedy)
 		}
 	}
-	_, err = fmt.Fprintf(w, "%d ok, %d to note, %d with a problem\n", len(list)-notes-problems, notes, problems)
+	fmt.Fprintf(&b, "%d ok, %d to note, %d with a problem\n", len(list)-notes-problems, notes, problems)
+	_, err = io.WriteString(w, b.String())
 	return problems, err
 }

@@ -49,16 +49,16 @@ func (o *StatusOptions) Choose(all, before []endpoint.Status, passed time.Durati
 	names := map[uint32]string{}
 	for i := range all {
 		s := Shown{Status: all[i]}
-		if !o.Numeric {
-			name, known := names[s.UID]
-			if !known {
-				name = userName(s.UID)
-				names[s.UID] = name
-			}
-			s.User = name
+		name, known := names[s.UID]
+		if !known {
+			name = userName(s.UID)
+			names[s.UID] = name
 		}
-		if !o.keep(&s) {
+		if !o.keep(&s, name) {
 			continue
+		}
+		if !o.Numeric {
+			s.User = name
 		}
 		if k := slices.IndexFunc(before, func(b endpoint.Status) bool { return b.ID == s.ID }); k >= 0 {
 			s.Rates = rates(&all[i], &before[k], passed)
@@ -68,11 +68,10 @@ func (o *StatusOptions) Choose(all, before []endpoint.Status, passed time.Durati
 	return list
 }
 
-// keep leaves the sockets that are to be shown, and reports whether the endpoint is: if a socket
-// or a tag of it is.
-func (o *StatusOptions) keep(s *Shown) bool {
+// keep leaves the sockets that are to be shown, and reports whether the endpoint of this user is: if a
+// socket or a tag of it is.
+func (o *StatusOptions) keep(s *Shown, user string) bool {
 	kinds := o.TCP || o.UDP || o.Listen
-	user := userNameFor(s)
 	judge := func(r row) bool {
 		r.endpoint, r.user = &s.Status, user
 		return o.Filter(&r)
@@ -97,14 +96,6 @@ func (o *StatusOptions) keep(s *Shown) bool {
 		shown = shown || judge(row{tag: &s.Tags[i]})
 	}
 	return shown || len(s.Tags) == 0 && judge(row{})
-}
-
-// userNameFor is the name of the endpoint's user for the filter, also if it is not shown.
-func userNameFor(s *Shown) string {
-	if s.User != "" {
-		return s.User
-	}
-	return userName(s.UID)
 }
 
 // rates are those between two samples; 0 if a counter went back.
@@ -299,22 +290,15 @@ func (o *StatusOptions) sockets(b *strings.Builder, list []endpoint.Socket) {
 	for i := range list {
 		rows = append(rows, socketFields(&list[i]))
 	}
-	widths := make([]int, len(socketHeads))
-	total := 0
-	for i := range widths {
-		for _, r := range rows {
-			widths[i] = max(widths[i], len(r[i]))
-		}
-		total += widths[i] + 2
+	var text strings.Builder
+	t := table(&text)
+	for _, r := range rows {
+		fmt.Fprintf(t, "  %s\n", strings.Join(r, "\t"))
 	}
-	if o.Width == 0 || total <= o.Width {
-		for _, r := range rows {
-			line := ""
-			for i, field := range r {
-				line += "  " + field + strings.Repeat(" ", widths[i]-len(field))
-			}
-			b.WriteString(strings.TrimRight(line, " ") + "\n")
-		}
+	t.Flush()
+	wide := func(line string) bool { return o.Width > 0 && len(line) > o.Width }
+	if !slices.ContainsFunc(strings.Split(text.String(), "\n"), wide) {
+		b.WriteString(text.String())
 		return
 	}
 	for _, r := range rows[1:] {
