@@ -362,7 +362,7 @@ func TestCommandLine(t *testing.T) {
 		{"serve --interface lo --socket=", 2, "", "--socket: want a path"},
 		{"serve --interface lo --socket-mode 0999", 2, "", "octal"},
 		{"serve --interface lo --socket-mode 1777", 2, "", "octal"},
-		{"serve --interface lo --socket-group no-such-group", 2, "", "no such group"},
+		{"serve --interface lo --socket-group no-such-group", 2, "", "--socket-group: no group no-such-group on this system"},
 		{"serve --interface lo --log-level loud", 2, "", "--log-level loud"},
 		{"serve --interface lo --log-format xml", 2, "", "--log-format xml"},
 		{"serve --interface lo --ready-fd 2", 2, "", "--ready-fd 2"},

@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"os/user"
 	"slices"
 	"strconv"
 	"strings"
@@ -287,24 +286,11 @@ func (f serveFlags) parseSocket() (daemon.Socket, error) {
 		return s, errors.New("--socket: want a path")
 	}
 	if f.socketGroup != "" {
-		group, err := user.LookupGroup(f.socketGroup)
+		gid, err := policy.GroupOf(f.socketGroup)
 		if err != nil {
-			group, err = user.LookupGroupId(f.socketGroup)
+			return s, fmt.Errorf("--socket-group: %w", err)
 		}
-		switch {
-		case err == nil:
-			if s.GID, err = strconv.Atoi(group.Gid); err != nil {
-				return s, fmt.Errorf("--socket-group %s: %w", f.socketGroup, err)
-			}
-		default:
-			// The group database need not have the number.
-			gid, err := strconv.ParseUint(f.socketGroup, 10, 31)
-			if err != nil {
-				return s, fmt.Errorf("--socket-group %s: no such group", f.socketGroup)
-			}
-			s.GID = int(gid)
-		}
-		s.Mode = 0o660
+		s.GID, s.Mode = int(gid), 0o660
 	}
 	if f.socketMode != "" {
 		mode, err := strconv.ParseUint(f.socketMode, 8, 32)

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/unet-go/unet/cmd/unetd/internal/policy"
 	"github.com/unet-go/unet/cmd/unetd/internal/uplink"
 	"github.com/unet-go/unet/mux"
 )
@@ -170,7 +171,11 @@ func interrupts(e *examination, name string) {
 		e.unseen("interrupts", err)
 		return
 	}
-	isolated, _ := e.read("sys/devices/system/cpu/isolated")
+	list, _ := e.read("sys/devices/system/cpu/isolated")
+	isolated, err := policy.ParseQueues(list) // processors, in the same format as queues
+	if err != nil {
+		isolated = policy.Queues{} // none
+	}
 	on := map[string]int{}
 	for _, f := range files {
 		cpus, err := e.read("proc/irq/" + f.Name() + "/effective_affinity_list")
@@ -181,7 +186,7 @@ func interrupts(e *examination, name string) {
 			continue
 		}
 		on[cpus]++
-		if n, err := strconv.Atoi(cpus); err == nil && inList(n, isolated) {
+		if n, err := strconv.ParseUint(cpus, 10, 32); err == nil && isolated.Has(uint32(n)) {
 			e.note("interrupts", fmt.Sprintf("echo LIST > /proc/irq/%s/smp_affinity_list", f.Name()), "interrupt %s is handled on processor %s, which is isolated", f.Name(), cpus)
 		}
 	}
@@ -192,22 +197,6 @@ func interrupts(e *examination, name string) {
 		return
 	}
 	e.ok("interrupts", "%d, on %d sets of processors", len(files), len(on))
-}
-
-// inList reports whether a number is in a list such as 0-3,8.
-func inList(n int, list string) bool {
-	for part := range strings.SplitSeq(list, ",") {
-		first, last, isRange := strings.Cut(part, "-")
-		from, err := strconv.Atoi(first)
-		to := from
-		if isRange && err == nil {
-			to, err = strconv.Atoi(last)
-		}
-		if err == nil && n >= from && n <= to {
-			return true
-		}
-	}
-	return false
 }
 
 // filters reads the settings of the kernel's source checks.

@@ -33,19 +33,13 @@ func precedence(operator string) int {
 }
 
 // names are named numbers.
-var names = func() map[string]*uint32 {
-	m := map[string]*uint32{}
-	for name, n := range map[string]uint32{
-		"tcpflags": 13, "tcp-fin": 1, "tcp-syn": 2, "tcp-rst": 4, "tcp-push": 8, "tcp-ack": 16, "tcp-urg": 32, "tcp-ece": 64, "tcp-cwr": 128,
-		"icmptype": 0, "icmpcode": 1, "icmp-echoreply": 0, "icmp-unreach": 3, "icmp-sourcequench": 4, "icmp-redirect": 5, "icmp-echo": 8,
-		"icmp-routeradvert": 9, "icmp-routersolicit": 10, "icmp-timxceed": 11, "icmp-paramprob": 12,
-		"icmp6type": 0, "icmp6code": 1, "icmp6-destinationunreach": 1, "icmp6-packettoobig": 2, "icmp6-timeexceeded": 3, "icmp6-parameterproblem": 4,
-		"icmp6-echo": 128, "icmp6-echoreply": 129, "icmp6-routersolicit": 133, "icmp6-routeradvert": 134, "icmp6-neighborsolicit": 135, "icmp6-neighboradvert": 136,
-	} {
-		m[name] = &n
-	}
-	return m
-}()
+var names = map[string]uint32{
+	"tcpflags": 13, "tcp-fin": 1, "tcp-syn": 2, "tcp-rst": 4, "tcp-push": 8, "tcp-ack": 16, "tcp-urg": 32, "tcp-ece": 64, "tcp-cwr": 128,
+	"icmptype": 0, "icmpcode": 1, "icmp-echoreply": 0, "icmp-unreach": 3, "icmp-sourcequench": 4, "icmp-redirect": 5, "icmp-echo": 8,
+	"icmp-routeradvert": 9, "icmp-routersolicit": 10, "icmp-timxceed": 11, "icmp-paramprob": 12,
+	"icmp6type": 0, "icmp6code": 1, "icmp6-destinationunreach": 1, "icmp6-packettoobig": 2, "icmp6-timeexceeded": 3, "icmp6-parameterproblem": 4,
+	"icmp6-echo": 128, "icmp6-echoreply": 129, "icmp6-routersolicit": 133, "icmp6-routeradvert": 134, "icmp6-neighborsolicit": 135, "icmp6-neighboradvert": 136,
+}
 
 func number(w string) (uint32, error) {
 	n, err := strconv.ParseUint(w, 0, 32)
@@ -149,6 +143,7 @@ func (p *parser) operand(needs *[]node) (value, error) {
 	}
 	defer func() { p.depth-- }()
 	w := p.next()
+	named, isNamed := names[w]
 	switch {
 	case w == "":
 		return nil, errors.New("a number is missing at the end")
@@ -166,8 +161,8 @@ func (p *parser) operand(needs *[]node) (value, error) {
 		return func(f *frame) uint32 { return -v(f) }, nil
 	case w == "len":
 		return func(f *frame) uint32 { return f.length }, nil
-	case names[w] != nil:
-		return constant(*names[w]), nil
+	case isNamed:
+		return constant(named), nil
 	case p.peek() == "[":
 		return p.bytes(w, needs)
 	}

@@ -133,7 +133,8 @@ func (p *parser) isArithmetic() bool {
 	if _, is := headers[p.peek()]; is && follows == "[" {
 		return true
 	}
-	if _, err := number(p.peek()); err != nil && names[p.peek()] == nil {
+	_, isNamed := names[p.peek()]
+	if _, err := number(p.peek()); err != nil && !isNamed {
 		return false
 	}
 	return relations[follows] != nil || precedence(follows) > 0

@@ -206,7 +206,7 @@ func GroupOf(name string) (uint32, error) {
 		return id, nil
 	}
 	id, err := strconv.ParseUint(name, 10, 32)
-	if err != nil {
+	if err != nil || id == noGroup {
 		return 0, fmt.Errorf("no group %s on this system: write a name or a gid", name)
 	}
 	return uint32(id), nil

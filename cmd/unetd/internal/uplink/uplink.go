@@ -139,19 +139,6 @@ func (u *Uplink) current() (*mux.Mux, error) {
 	return u.mux, nil
 }
 
-// open makes an endpoint for an application, if the policy permits it.
-func (u *Uplink) open(ctx context.Context, peer mux.Owner, req endpoint.Request) (*endpoint.Grant, endpoint.Lease, error) {
-	m, err := u.current()
-	if err != nil {
-		return nil, nil, err
-	}
-	grant, l, err := m.OpenEndpointFor(ctx, peer, req)
-	if err != nil {
-		return nil, nil, forApplications(err)
-	}
-	return grant, l, nil
-}
-
 // forApplications adds what the application's user can do about an error of the mux.
 func forApplications(err error) error {
 	switch {

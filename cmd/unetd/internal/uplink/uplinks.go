@@ -73,10 +73,8 @@ func Open(names []string, cfg mux.Config, source *policy.Source, queues policy.Q
 
 // updateRates applies the rates of the policy to the endpoints of all interfaces.
 func (us *Uplinks) updateRates() {
-	for _, u := range us.list {
-		if m, err := u.current(); err == nil {
-			m.UpdateRates()
-		}
+	for _, m := range us.muxes() {
+		m.UpdateRates()
 	}
 }
 
@@ -153,13 +151,13 @@ func (us *Uplinks) muxes() (list []*mux.Mux) {
 func (us *Uplinks) OpenEndpoint(ctx context.Context, peer mux.Owner, req endpoint.Request) (*endpoint.Grant, endpoint.Lease, error) {
 	grant, l, err := us.open(ctx, peer, req)
 	if err != nil {
-		return nil, nil, us.refusals.count(err)
+		return nil, nil, us.refusals.count(forApplications(err))
 	}
 	us.granted.Add(1)
 	return grant, l, nil
 }
 
-func (us *Uplinks) open(ctx context.Context, peer mux.Owner, req endpoint.Request) (*endpoint.Grant, endpoint.Lease, error) {
+func (us *Uplinks) open(ctx context.Context, peer mux.Owner, req endpoint.Request) (*endpoint.Grant, *mux.Lease, error) {
 	if us.draining.Load() {
 		return nil, nil, protocol.Busy("an operator drains this unetd (unetd drain), which grants no new endpoints: try later")
 	}
@@ -167,7 +165,11 @@ func (us *Uplinks) open(ctx context.Context, peer mux.Owner, req endpoint.Reques
 	if err != nil {
 		return nil, nil, err
 	}
-	return u.open(ctx, peer, req)
+	m, err := u.current()
+	if err != nil {
+		return nil, nil, err
+	}
+	return m.OpenEndpointFor(ctx, peer, req)
 }
 
 // Present gives an application the lease of an endpoint that another unetd has opened.
