@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net"
+	"slices"
 	"syscall"
 
 	"github.com/unet-go/unet/endpoint"
@@ -29,26 +30,14 @@ type Network interface {
 var _ Network = (*Host)(nil)
 
 // Kernel is the kernel's network: package net. It exists on every system.
-var Kernel Network = kernel{}
+var Kernel Network = &kernel{}
 
-type kernel struct{}
-
-func (kernel) Listen(ctx context.Context, network, address string) (net.Listener, error) {
-	var c net.ListenConfig
-	return c.Listen(ctx, network, address)
+type kernel struct {
+	net.ListenConfig
+	net.Dialer
 }
 
-func (kernel) ListenPacket(ctx context.Context, network, address string) (net.PacketConn, error) {
-	var c net.ListenConfig
-	return c.ListenPacket(ctx, network, address)
-}
-
-func (kernel) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
-	var d net.Dialer
-	return d.DialContext(ctx, network, address)
-}
-
-func (kernel) Resolver() *net.Resolver { return net.DefaultResolver }
+func (*kernel) Resolver() *net.Resolver { return net.DefaultResolver }
 
 // Opened is the Network that [OpenNetwork] has opened.
 type Opened struct {
@@ -97,12 +86,8 @@ func OpenNetwork(ctx context.Context, cfg Config) (*Opened, error) {
 
 // absent reports whether err means that this process cannot have an endpoint here.
 func absent(err error) bool {
-	for _, e := range []error{fs.ErrNotExist, syscall.ECONNREFUSED, fs.ErrPermission, endpoint.ErrTagDenied, errors.ErrUnsupported} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc([]error{fs.ErrNotExist, syscall.ECONNREFUSED, fs.ErrPermission, endpoint.ErrTagDenied, errors.ErrUnsupported},
+		func(e error) bool { return errors.Is(err, e) })
 }
 
 // NewOnLink starts a host on a link that is not an endpoint's, such as one of package

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"time"
 )
 
@@ -291,8 +292,7 @@ func part(of time.Duration, share float64) time.Duration { return time.Duration(
 
 // queue is the frames that wait for the line, and the one on it.
 type queue struct {
-	frames []waiting // those before head have left
-	head   int
+	frames []waiting
 	total  int // bytes
 }
 
@@ -303,12 +303,9 @@ type waiting struct {
 
 // bytes is how much waits.
 func (q *queue) bytes(now time.Duration) int {
-	for q.head < len(q.frames) && q.frames[q.head].left <= now {
-		q.total -= q.frames[q.head].size
-		q.head++
-	}
-	if q.head == len(q.frames) {
-		q.frames, q.head = q.frames[:0], 0
+	for len(q.frames) > 0 && q.frames[0].left <= now {
+		q.total -= q.frames[0].size
+		q.frames = q.frames[1:]
 	}
 	return q.total
 }
@@ -317,10 +314,6 @@ func (q *queue) bytes(now time.Duration) int {
 func (q *queue) add(now time.Duration, size int, rate int64) time.Duration {
 	if n := len(q.frames); n > 0 {
 		now = max(now, q.frames[n-1].left)
-	}
-	if q.head > 64 && q.head*2 > len(q.frames) {
-		q.frames = q.frames[:copy(q.frames, q.frames[q.head:])]
-		q.head = 0
 	}
 	left := now + time.Duration(math.Ceil(float64(size)*8e9/float64(rate)))
 	q.frames = append(q.frames, waiting{left, size})
@@ -331,21 +324,7 @@ func (q *queue) add(now time.Duration, size int, rate int64) time.Duration {
 // Link is a model and the frames in flight, of type T.
 type Link[T any] struct {
 	Model
-	flights []flight[T] // a heap, by at and n
-	n       uint64
-}
-
-// flight is a copy of a frame in flight.
-type flight[T any] struct {
-	at   time.Duration
-	n    uint64 // in which order they were sent
-	item T
-	flip int
-	mark bool
-}
-
-func (f *flight[T]) before(g *flight[T]) bool {
-	return f.at < g.at || f.at == g.at && f.n < g.n
+	flights []Arrival[T] // in the order of arrival
 }
 
 // Arrival is a frame that has arrived. Copies of one frame have the same Item, which must
@@ -364,8 +343,14 @@ func NewLink[T any](seed uint64, r Rule) *Link[T] { return &Link[T]{Model: *New(
 func (l *Link[T]) Send(now time.Duration, f Frame, item T) Outcome {
 	out := l.Model.Next(now, f)
 	for _, c := range out.Copy[:out.Copies] {
-		l.push(flight[T]{c.At, l.n, item, c.Flip, out.Mark})
-		l.n++
+		// Behind those that arrive at the same time: they were sent before.
+		i, _ := slices.BinarySearchFunc(l.flights, c.At, func(a Arrival[T], at time.Duration) int {
+			if a.At <= at {
+				return -1
+			}
+			return 1
+		})
+		l.flights = slices.Insert(l.flights, i, Arrival[T]{item, c.At, c.Flip, out.Mark})
 	}
 	return out
 }
@@ -375,56 +360,18 @@ func (l *Link[T]) Next() (at time.Duration, ok bool) {
 	if len(l.flights) == 0 {
 		return 0, false
 	}
-	return l.flights[0].at, true
+	return l.flights[0].At, true
 }
 
 // Receive takes one copy that has arrived by now.
 func (l *Link[T]) Receive(now time.Duration) (a Arrival[T], ok bool) {
-	if len(l.flights) == 0 || l.flights[0].at > now {
+	if len(l.flights) == 0 || l.flights[0].At > now {
 		return a, false
 	}
-	f := l.pop()
-	return Arrival[T]{f.item, f.at, f.flip, f.mark}, true
+	a, l.flights[0] = l.flights[0], a // for the garbage collector
+	l.flights = l.flights[1:]
+	return a, true
 }
 
 // InFlight is how many copies are in flight.
 func (l *Link[T]) InFlight() int { return len(l.flights) }
-
-func (l *Link[T]) push(f flight[T]) {
-	l.flights = append(l.flights, f)
-	h := l.flights
-	i := len(h) - 1
-	for i > 0 && f.before(&h[(i-1)/2]) {
-		h[i] = h[(i-1)/2]
-		i = (i - 1) / 2
-	}
-	h[i] = f
-}
-
-func (l *Link[T]) pop() flight[T] {
-	h := l.flights
-	first, last := h[0], h[len(h)-1]
-	h[len(h)-1] = flight[T]{} // for the garbage collector
-	h = h[:len(h)-1]
-	l.flights = h
-	if len(h) == 0 {
-		return first
-	}
-	i := 0
-	for {
-		k := 2*i + 1
-		if k >= len(h) {
-			break
-		}
-		if k+1 < len(h) && h[k+1].before(&h[k]) {
-			k++
-		}
-		if last.before(&h[k]) {
-			break
-		}
-		h[i] = h[k]
-		i = k
-	}
-	h[i] = last
-	return first
-}

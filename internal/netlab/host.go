@@ -37,7 +37,7 @@ type Host struct {
 
 	mu     sync.Mutex    // NS stays open while it is held
 	starts chan start    // to the starter thread
-	closed chan struct{} // closed by close
+	closed chan struct{} // closed by Close
 	ended  chan struct{} // closed by the starter when it has left the namespace
 	tid    int           // of the starter
 }
@@ -99,13 +99,10 @@ func NewHost(name string) (*Host, error) {
 		return netlink.LinkSetUp(lo)
 	})
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("host %s: %w", name, err), h.close())
+		return nil, errors.Join(fmt.Errorf("host %s: %w", name, err), h.Close())
 	}
 	return h, nil
 }
-
-// Close closes a host of NewHost, as [Pair.Close] does those of a pair.
-func (h *Host) Close() error { return h.close() }
 
 // start is a request to the starter thread.
 type start struct {
@@ -208,8 +205,9 @@ func (h *Host) StartOn(cmd *exec.Cmd, cpu int) error {
 	}
 }
 
-// close kills the processes on the host and closes its namespace. The pair calls it once.
-func (h *Host) close() error {
+// Close kills the processes on a host of NewHost and closes its namespace, once. [Pair.Close] closes
+// those of a pair.
+func (h *Host) Close() error {
 	if h.closed != nil {
 		close(h.closed)
 		<-h.ended

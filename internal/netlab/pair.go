@@ -199,7 +199,7 @@ func plug(mtu int, queues uint32, here, there end, host *Host) error {
 func (p *Pair) Close() error {
 	p.closing.Do(func() {
 		for _, h := range p.hosts() {
-			p.err = errors.Join(p.err, h.close())
+			p.err = errors.Join(p.err, h.Close())
 		}
 	})
 	return p.err
