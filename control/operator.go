@@ -15,17 +15,18 @@ import (
 // identifier. It is for operators: others get os.ErrPermission.
 func List(ctx context.Context, socket string) ([]endpoint.Info, error) {
 	var all []endpoint.Info
-	err := askAll(ctx, socket, protocol.OpList, func(a protocol.Answer) (*uint64, error) {
+	err := ask(ctx, socket, protocol.Operation{Op: protocol.OpList}, func(a protocol.Answer, o *protocol.Operation) (more bool, err error) {
 		for _, e := range *a.Endpoints {
 			if n := len(all); n > 0 && e.ID <= all[n-1].ID {
-				return nil, protocol.Violation("endpoint %d comes after %d", e.ID, all[n-1].ID)
+				return false, protocol.Violation("endpoint %d comes after %d", e.ID, all[n-1].ID)
 			}
 			all = append(all, e)
 		}
 		if !a.More || len(*a.Endpoints) == 0 {
-			return nil, nil
+			return false, nil
 		}
-		return &all[len(all)-1].ID, nil
+		o.After = &all[len(all)-1].ID
+		return true, nil
 	})
 	return all, err
 }
@@ -34,13 +35,11 @@ func List(ctx context.Context, socket string) ([]endpoint.Info, error) {
 // for operators: others get os.ErrPermission.
 func Counters(ctx context.Context, socket string) ([]endpoint.Counter, error) {
 	var all []endpoint.Counter
-	err := askAll(ctx, socket, protocol.OpCounters, func(a protocol.Answer) (*uint64, error) {
+	err := ask(ctx, socket, protocol.Operation{Op: protocol.OpCounters}, func(a protocol.Answer, o *protocol.Operation) (more bool, err error) {
 		all = append(all, *a.Counters...)
-		if !a.More || len(*a.Counters) == 0 {
-			return nil, nil
-		}
 		n := uint64(len(all))
-		return &n, nil
+		o.After = &n
+		return a.More && len(*a.Counters) > 0, nil
 	})
 	return all, err
 }
@@ -131,15 +130,6 @@ func askOnce(ctx context.Context, socket string, o protocol.Operation) (a protoc
 		return false, nil
 	})
 	return a, err
-}
-
-// askAll asks for a list, record by record. use takes each answer and returns the next
-// request's after; nil: the list is complete.
-func askAll(ctx context.Context, socket, op string, use func(protocol.Answer) (*uint64, error)) error {
-	return ask(ctx, socket, protocol.Operation{Op: op}, func(a protocol.Answer, o *protocol.Operation) (more bool, err error) {
-		o.After, err = use(a)
-		return o.After != nil, err
-	})
 }
 
 // ask sends a request, and again as long as use says that there is more. use takes each answer

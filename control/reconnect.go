@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -187,12 +188,8 @@ func final(err error) bool {
 	var refused *refusal
 	switch {
 	case errors.As(err, &answered):
-		for _, is := range []error{endpoint.ErrNotPresentable, endpoint.ErrLeased, protocol.ErrProtocol, os.ErrPermission, errors.ErrUnsupported, endpoint.ErrLeaseClosed} {
-			if errors.Is(answered, is) {
-				return true
-			}
-		}
-		return false
+		finals := []error{endpoint.ErrNotPresentable, endpoint.ErrLeased, protocol.ErrProtocol, os.ErrPermission, errors.ErrUnsupported, endpoint.ErrLeaseClosed}
+		return slices.ContainsFunc(finals, func(e error) bool { return errors.Is(answered, e) })
 	case errors.As(err, &refused):
 		return true // the event closed, or a violation of the protocol
 	}

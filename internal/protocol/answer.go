@@ -57,12 +57,9 @@ func ParseIncoming(record []byte, descriptors int) (Incoming, error) {
 	if a.Version != Version {
 		return a, versionError(a.Version)
 	}
-	results := 0
-	for _, present := range []bool{a.Grant != nil, a.Lease != nil, a.Tag != nil, a.Route != nil,
-		a.Endpoints != nil, a.Counters != nil, a.Status != nil, a.Uplinks != nil, a.Reloaded != nil, a.Error != nil} {
-		if present {
-			results++
-		}
+	results := len(a.results())
+	if a.Error != nil {
+		results++
 	}
 	switch {
 	case results > 1, results == 1 && a.Event != "":
@@ -85,31 +82,30 @@ func ParseIncoming(record []byte, descriptors int) (Incoming, error) {
 	return a, nil
 }
 
+// results are the operations of whose results a has one.
+func (a *Answer) results() (ops []string) {
+	for _, r := range []struct {
+		op  string
+		has bool
+	}{
+		{OpOpen, a.Grant != nil}, {OpPresent, a.Lease != nil}, {OpClaim, a.Tag != nil}, {OpResolve, a.Route != nil}, {OpList, a.Endpoints != nil},
+		{OpCounters, a.Counters != nil}, {OpStatus, a.Status != nil}, {OpUplinks, a.Uplinks != nil}, {OpReload, a.Reloaded != nil},
+	} {
+		if r.has {
+			ops = append(ops, r.op)
+		}
+	}
+	return ops
+}
+
 // Answers reports whether a can be an answer to op.
-func (a Answer) Answers(op string) bool {
-	if a.Error != nil {
+func (a *Answer) Answers(op string) bool {
+	ops := a.results()
+	switch {
+	case a.Error != nil:
 		return true
+	case op == OpUnclaim, op == OpRevoke, op == OpDrain:
+		return ops == nil
 	}
-	switch op {
-	case OpOpen:
-		return a.Grant != nil
-	case OpPresent:
-		return a.Lease != nil
-	case OpClaim:
-		return a.Tag != nil
-	case OpResolve:
-		return a.Route != nil
-	case OpList:
-		return a.Endpoints != nil
-	case OpCounters:
-		return a.Counters != nil
-	case OpStatus:
-		return a.Status != nil
-	case OpUplinks:
-		return a.Uplinks != nil
-	case OpReload:
-		return a.Reloaded != nil
-	}
-	return a.Grant == nil && a.Lease == nil && a.Tag == nil && a.Route == nil && a.Endpoints == nil && a.Counters == nil && a.Status == nil &&
-		a.Uplinks == nil && a.Reloaded == nil
+	return slices.Equal(ops, []string{op})
 }
