@@ -67,16 +67,6 @@ func (m *fakeMux) Present(context.Context, mux.Owner, *os.File, *os.File) (endpo
 	return endpoint.Info{}, nil, endpoint.ErrNotPresentable
 }
 
-func (m *fakeMux) Endpoints(mux.Owner) ([]endpoint.Info, error) { return nil, nil }
-
-func (m *fakeMux) Counters(mux.Owner) ([]endpoint.Counter, error) { return nil, nil }
-
-func (m *fakeMux) Status(mux.Owner, uint64) ([]endpoint.Status, error) { return nil, nil }
-
-func (m *fakeMux) Sockets(mux.Owner, uint64, uint32, int) ([]endpoint.Socket, bool, error) {
-	return nil, false, nil
-}
-
 func (m *fakeMux) Abandon() error {
 	m.record("abandon mux")
 	return m.closeErr

@@ -242,23 +242,24 @@ func (e *fakeEndpoint) info() endpoint.Info {
 		Tags: tags, TagsTotal: len(tags), Leased: e.lease != nil}
 }
 
-func (p *fakeProvider) Endpoints(peer mux.Owner) ([]endpoint.Info, error) {
+func (p *fakeProvider) MayAsk(peer mux.Owner) error {
 	if peer.UID != 0 {
-		return nil, os.ErrPermission
+		return os.ErrPermission
 	}
+	return nil
+}
+
+func (p *fakeProvider) Endpoints() []endpoint.Info {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var all []endpoint.Info
 	for _, e := range p.endpoints {
 		all = append(all, e.info())
 	}
-	return all, nil
+	return all
 }
 
-func (p *fakeProvider) Status(peer mux.Owner, from uint64) (list []endpoint.Status, err error) {
-	if peer.UID != 0 {
-		return nil, os.ErrPermission
-	}
+func (p *fakeProvider) Status(from uint64) (list []endpoint.Status, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, e := range p.status {
@@ -270,7 +271,7 @@ func (p *fakeProvider) Status(peer mux.Owner, from uint64) (list []endpoint.Stat
 	return list, nil
 }
 
-func (p *fakeProvider) Sockets(_ mux.Owner, id uint64, from uint32, n int) (list []endpoint.Socket, more bool, err error) {
+func (p *fakeProvider) Sockets(id uint64, from uint32, n int) (list []endpoint.Socket, more bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, e := range p.status {
@@ -284,28 +285,19 @@ func (p *fakeProvider) Sockets(_ mux.Owner, id uint64, from uint32, n int) (list
 	return list[:min(n, len(list))], more, nil
 }
 
-func (p *fakeProvider) Counters(peer mux.Owner) ([]endpoint.Counter, error) {
-	if peer.UID != 0 {
-		return nil, os.ErrPermission
-	}
+func (p *fakeProvider) Counters() ([]endpoint.Counter, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.counters, nil
 }
 
-func (p *fakeProvider) Uplinks(peer mux.Owner) ([]endpoint.Uplink, bool, error) {
-	if peer.UID != 0 {
-		return nil, false, os.ErrPermission
-	}
+func (p *fakeProvider) Uplinks() ([]endpoint.Uplink, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return []endpoint.Uplink{{Interface: "eth0", Index: 2, Mode: "generic", Up: !p.down, Endpoints: len(p.endpoints)}}, p.draining, nil
+	return []endpoint.Uplink{{Interface: "eth0", Index: 2, Mode: "generic", Up: !p.down, Endpoints: len(p.endpoints)}}, p.draining
 }
 
-func (p *fakeProvider) Revoke(peer mux.Owner, id uint64, reason string) error {
-	if peer.UID != 0 {
-		return os.ErrPermission
-	}
+func (p *fakeProvider) Revoke(_ mux.Owner, id uint64, reason string) error {
 	p.mu.Lock()
 	e := p.endpoints[id]
 	p.mu.Unlock()
@@ -316,10 +308,7 @@ func (p *fakeProvider) Revoke(peer mux.Owner, id uint64, reason string) error {
 	return nil
 }
 
-func (p *fakeProvider) Reload(peer mux.Owner) (*endpoint.PolicyChange, error) {
-	if peer.UID != 0 {
-		return nil, os.ErrPermission
-	}
+func (p *fakeProvider) Reload() (*endpoint.PolicyChange, error) {
 	if p.current().reload != nil {
 		return nil, p.current().reload()
 	}
@@ -330,14 +319,10 @@ func (p *fakeProvider) Reload(peer mux.Owner) (*endpoint.PolicyChange, error) {
 	return &endpoint.PolicyChange{Policy: "/policy.yaml", Rules: 1, Changes: changes}, nil
 }
 
-func (p *fakeProvider) Drain(peer mux.Owner, on bool) error {
-	if peer.UID != 0 {
-		return os.ErrPermission
-	}
+func (p *fakeProvider) Drain(_ mux.Owner, on bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.draining = on
-	return nil
 }
 
 // abandon has the effect of SIGKILL for the provider's process: its leases are gone, the endpoints stay.

@@ -20,12 +20,8 @@ const (
 
 // list returns the endpoints with identifiers above after (nil: all), as many as fit, and
 // whether there are more.
-func (s *session) list(after *uint64) (*[]endpoint.Info, bool, error) {
-	all, err := s.provider.Endpoints(s.peer)
-	if err != nil {
-		return nil, false, err
-	}
-	all = append([]endpoint.Info{}, all...) // none: [], not null
+func (s *session) list(after *uint64) (*[]endpoint.Info, bool) {
+	all := append([]endpoint.Info{}, s.provider.Endpoints()...) // none: [], not null
 	slices.SortFunc(all, func(a, b endpoint.Info) int { return cmp.Compare(a.ID, b.ID) })
 	if after != nil {
 		n, found := slices.BinarySearchFunc(all, *after, func(e endpoint.Info, id uint64) int { return cmp.Compare(e.ID, id) })
@@ -41,13 +37,13 @@ func (s *session) list(after *uint64) (*[]endpoint.Info, bool, error) {
 	}
 	n := pageOf(all)
 	page := all[:n:n]
-	return &page, n < len(all), nil
+	return &page, n < len(all)
 }
 
 // counters returns the counters without the first *after (nil: all), as many as fit, and
 // whether there are more.
 func (s *session) counters(after *uint64) (*[]endpoint.Counter, bool, error) {
-	all, err := s.provider.Counters(s.peer)
+	all, err := s.provider.Counters()
 	if err != nil {
 		return nil, false, err
 	}
@@ -77,7 +73,7 @@ func (s *session) status(after *uint64, socket *uint32) (*[]endpoint.Status, boo
 	if after != nil && from == 0 {
 		return &page, false, nil
 	}
-	all, err := s.provider.Status(s.peer, from)
+	all, err := s.provider.Status(from)
 	if err != nil {
 		return nil, false, err
 	}
@@ -95,7 +91,7 @@ func (s *session) status(after *uint64, socket *uint32) (*[]endpoint.Status, boo
 		size += sizeOf(*e)
 		for more := true; more; {
 			var sockets []endpoint.Socket
-			if sockets, more, err = s.provider.Sockets(s.peer, e.ID, record, socketsAtOnce); err != nil {
+			if sockets, more, err = s.provider.Sockets(e.ID, record, socketsAtOnce); err != nil {
 				return nil, false, err
 			}
 			for k, socket := range sockets {

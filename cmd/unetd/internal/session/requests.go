@@ -26,6 +26,11 @@ func (s *session) do(id uint64, o protocol.Operation) protocol.Answer {
 		}
 		defer turns.give(s.peer.UID)
 	}
+	if protocol.Operators(o.Op) {
+		if err := s.provider.MayAsk(s.peer); err != nil {
+			return protocol.Answer{ID: id, Error: protocol.NewError(err)}
+		}
+	}
 	var err error
 	switch o.Op {
 	case protocol.OpClaim:
@@ -39,25 +44,25 @@ func (s *session) do(id uint64, o protocol.Operation) protocol.Answer {
 		route, err = s.resolve(o.Addr)
 		a.Route = &route
 	case protocol.OpList:
-		a.Endpoints, a.More, err = s.list(o.After)
+		a.Endpoints, a.More = s.list(o.After)
 	case protocol.OpCounters:
 		a.Counters, a.More, err = s.counters(o.After)
 	case protocol.OpStatus:
 		a.Status, a.More, err = s.status(o.After, o.Socket)
 	case protocol.OpUplinks:
 		var list []endpoint.Uplink
-		list, a.Draining, err = s.provider.Uplinks(s.peer)
+		list, a.Draining = s.provider.Uplinks()
 		list = append([]endpoint.Uplink{}, list...) // none: [], not null
 		a.Uplinks = &list
 	case protocol.OpRevoke:
 		err = s.provider.Revoke(s.peer, o.Endpoint, o.Reason)
 	case protocol.OpReload:
-		a.Reloaded, err = s.provider.Reload(s.peer)
+		a.Reloaded, err = s.provider.Reload()
 		if err == nil {
 			a.Reloaded = bounded(*a.Reloaded)
 		}
 	case protocol.OpDrain:
-		err = s.provider.Drain(s.peer, !o.Undo)
+		s.provider.Drain(s.peer, !o.Undo)
 	default:
 		panic("BUG: op " + o.Op)
 	}

@@ -40,26 +40,26 @@ type Provider interface {
 	// application. Errors are endpoint.ErrNotPresentable, os.ErrPermission,
 	// endpoint.ErrLeased, or endpoint.ErrBusy if a later attempt may succeed.
 	Present(ctx context.Context, peer mux.Owner, sock, connections *os.File) (endpoint.Info, endpoint.Lease, error)
-	// Endpoints lists all endpoints for an operator, Counters all counters. The error for
-	// a peer that is not an operator is os.ErrPermission.
-	Endpoints(peer mux.Owner) ([]endpoint.Info, error)
-	Counters(peer mux.Owner) ([]endpoint.Counter, error)
+
+	// MayAsk returns nil if a peer is an operator, else os.ErrPermission. The server calls what
+	// follows for operators only.
+	MayAsk(peer mux.Owner) error
+	// Endpoints lists all endpoints, Counters all counters.
+	Endpoints() []endpoint.Info
+	Counters() ([]endpoint.Counter, error)
 	// Status describes the endpoints whose identifiers are from or more, by identifier,
 	// without their sockets. Sockets reads these: at most n, from the record numbered from on.
 	// Without such an endpoint there are none.
-	Status(peer mux.Owner, from uint64) ([]endpoint.Status, error)
-	Sockets(peer mux.Owner, id uint64, from uint32, n int) (list []endpoint.Socket, more bool, err error)
-
-	// What operators do. The error for others is os.ErrPermission, too.
-	//
+	Status(from uint64) ([]endpoint.Status, error)
+	Sockets(id uint64, from uint32, n int) (list []endpoint.Socket, more bool, err error)
 	// Uplinks lists the interfaces, and whether no endpoints are granted. Revoke ends the
 	// lease of an endpoint; its reason may be empty. The error is endpoint.ErrNoEndpoint if
 	// there is no such endpoint. Reload reads the policy again; after an error the old one
 	// stays. Drain grants no new endpoints from now on, or grants them again.
-	Uplinks(peer mux.Owner) (list []endpoint.Uplink, draining bool, err error)
+	Uplinks() (list []endpoint.Uplink, draining bool)
 	Revoke(peer mux.Owner, id uint64, reason string) error
-	Reload(peer mux.Owner) (*endpoint.PolicyChange, error)
-	Drain(peer mux.Owner, on bool) error
+	Reload() (*endpoint.PolicyChange, error)
+	Drain(peer mux.Owner, on bool)
 }
 
 // Server is unetd's end of the protocol.

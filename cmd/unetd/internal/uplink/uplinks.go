@@ -3,14 +3,12 @@
 package uplink
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math"
 	"os"
-	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -188,8 +186,8 @@ func (us *Uplinks) Present(ctx context.Context, peer mux.Owner, sock, connection
 	return endpoint.Info{}, nil, us.refusals.count(forApplications(err))
 }
 
-// mayAsk returns nil if an owner is an operator by the rule for one of the interfaces.
-func (us *Uplinks) mayAsk(o mux.Owner) (err error) {
+// MayAsk returns nil if an owner is an operator by the rule for one of the interfaces.
+func (us *Uplinks) MayAsk(o mux.Owner) (err error) {
 	for _, u := range us.list {
 		if err = u.authority.MayAsk(o); err == nil {
 			return nil
@@ -198,23 +196,16 @@ func (us *Uplinks) mayAsk(o mux.Owner) (err error) {
 	return err
 }
 
-// Endpoints lists all endpoints.
-func (us *Uplinks) Endpoints(peer mux.Owner) (all []endpoint.Info, err error) {
-	if err := us.mayAsk(peer); err != nil {
-		return nil, err
-	}
+// Endpoints lists all endpoints, interface by interface.
+func (us *Uplinks) Endpoints() (all []endpoint.Info) {
 	for _, m := range us.muxes() {
 		all = append(all, m.Endpoints()...)
 	}
-	slices.SortFunc(all, func(a, b endpoint.Info) int { return cmp.Compare(a.ID, b.ID) })
-	return all, nil
+	return all
 }
 
 // Counters reads all counters: those of the programs, by interface, then those of leases.
-func (us *Uplinks) Counters(peer mux.Owner) (all []endpoint.Counter, err error) {
-	if err := us.mayAsk(peer); err != nil {
-		return nil, err
-	}
+func (us *Uplinks) Counters() (all []endpoint.Counter, err error) {
 	for _, m := range us.muxes() {
 		list, err := m.Counters()
 		if errors.Is(err, mux.ErrClosed) { // its interface has just gone
@@ -233,22 +224,16 @@ func (us *Uplinks) Counters(peer mux.Owner) (all []endpoint.Counter, err error) 
 }
 
 // Uplinks describes the interfaces, and tells whether no endpoints are granted.
-func (us *Uplinks) Uplinks(peer mux.Owner) ([]endpoint.Uplink, bool, error) {
-	if err := us.mayAsk(peer); err != nil {
-		return nil, false, err
-	}
+func (us *Uplinks) Uplinks() ([]endpoint.Uplink, bool) {
 	list := make([]endpoint.Uplink, len(us.list))
 	for i, u := range us.list {
 		list[i] = u.describe()
 	}
-	return list, us.draining.Load(), nil
+	return list, us.draining.Load()
 }
 
 // Revoke ends the lease of an endpoint.
 func (us *Uplinks) Revoke(peer mux.Owner, id uint64, reason string) error {
-	if err := us.mayAsk(peer); err != nil {
-		return err
-	}
 	err := fmt.Errorf("%w: %d", endpoint.ErrNoEndpoint, id)
 	for _, m := range us.muxes() {
 		e := m.Revoke(id, reason)
@@ -266,10 +251,7 @@ func (us *Uplinks) Revoke(peer mux.Owner, id uint64, reason string) error {
 }
 
 // Reload reads the policy again.
-func (us *Uplinks) Reload(peer mux.Owner) (*endpoint.PolicyChange, error) {
-	if err := us.mayAsk(peer); err != nil {
-		return nil, err
-	}
+func (us *Uplinks) Reload() (*endpoint.PolicyChange, error) {
 	c, err := us.source.Reload()
 	if err != nil {
 		return nil, fmt.Errorf("the old policy stays: %w", err)
@@ -278,14 +260,10 @@ func (us *Uplinks) Reload(peer mux.Owner) (*endpoint.PolicyChange, error) {
 }
 
 // Drain sets whether no endpoints are granted.
-func (us *Uplinks) Drain(peer mux.Owner, on bool) error {
-	if err := us.mayAsk(peer); err != nil {
-		return err
-	}
+func (us *Uplinks) Drain(peer mux.Owner, on bool) {
 	if us.draining.Swap(on) != on {
 		us.log.Info("draining", "on", on, "uid", peer.UID, "pid", peer.PID)
 	}
-	return nil
 }
 
 // Cleanup removes what killed unetds of this network namespace have left in the kernel. report is
