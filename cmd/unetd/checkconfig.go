@@ -85,7 +85,7 @@ func (f checkFlags) run(args []string, stdout, stderr io.Writer) error {
 	}
 	report := show.PolicyReport{Policy: p}
 	if f.user != "" {
-		s, err := policy.SubjectOf(f.user)
+		owner, err := policy.OwnerOf(f.user)
 		if err != nil {
 			return failure{err}
 		}
@@ -94,10 +94,10 @@ func (f checkFlags) run(args []string, stdout, stderr io.Writer) error {
 			if err != nil {
 				return failure{err}
 			}
-			s.Groups = append(s.Groups, id)
+			owner.Groups = append(owner.Groups, id)
 		}
-		s.Cgroup = f.cgroup
-		report.Ask(s, f.user, f.iface)
+		owner.Cgroup = f.cgroup
+		report.Ask(owner, f.user, f.iface)
 		report.Try(tags)
 	}
 	if f.asJSON {

@@ -42,7 +42,7 @@ type natWarning struct{ rule, by string }
 // rule returns the rule that now applies to an owner (nil: none), and its policy.
 func (a *Authority) rule(o mux.Owner) (*Rule, *Policy) {
 	p := a.Source.Policy()
-	return p.Match(Subject{UID: o.UID, GID: o.GID, Groups: o.Groups, Cgroup: o.Cgroup}, a.Interface), p
+	return p.Match(o, a.Interface), p
 }
 
 // noRule is the error if there is no rule for a user.

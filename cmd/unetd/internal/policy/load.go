@@ -17,6 +17,7 @@ import (
 	"syscall"
 
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/mux"
 )
 
 // DefaultFile is read if it exists and no other file is named.
@@ -169,34 +170,34 @@ func SystemNames() Names {
 	}
 }
 
-// SubjectOf is a user of this system with all groups, by name or number. A number that is not in
+// OwnerOf is a user of this system with all groups, by name or number. A number that is not in
 // the user database has no groups.
-func SubjectOf(name string) (Subject, error) {
+func OwnerOf(name string) (mux.Owner, error) {
 	u, err := user.Lookup(name)
 	if err != nil {
 		uid, numErr := strconv.ParseUint(name, 10, 32)
 		if numErr != nil {
-			return Subject{}, fmt.Errorf("no user %s on this system: write a name or a uid", name)
+			return mux.Owner{}, fmt.Errorf("no user %s on this system: write a name or a uid", name)
 		}
 		if u, err = user.LookupId(name); err != nil {
-			return Subject{UID: uint32(uid), GID: noGroup}, nil
+			return mux.Owner{UID: uint32(uid), GID: noGroup}, nil
 		}
 	}
 	uid, uidErr := strconv.ParseUint(u.Uid, 10, 32)
 	gid, gidErr := strconv.ParseUint(u.Gid, 10, 32)
 	ids, err := u.GroupIds()
 	if uidErr != nil || gidErr != nil || err != nil {
-		return Subject{}, fmt.Errorf("groups of user %s: uid %s, gid %s, %v", name, u.Uid, u.Gid, err)
+		return mux.Owner{}, fmt.Errorf("groups of user %s: uid %s, gid %s, %v", name, u.Uid, u.Gid, err)
 	}
-	s := Subject{UID: uint32(uid), GID: uint32(gid)}
+	o := mux.Owner{UID: uint32(uid), GID: uint32(gid)}
 	for _, text := range ids {
 		id, err := strconv.ParseUint(text, 10, 32)
 		if err != nil {
-			return Subject{}, fmt.Errorf("group %s of user %s: %w", text, name, err)
+			return mux.Owner{}, fmt.Errorf("group %s of user %s: %w", text, name, err)
 		}
-		s.Groups = append(s.Groups, uint32(id))
+		o.Groups = append(o.Groups, uint32(id))
 	}
-	return s, nil
+	return o, nil
 }
 
 // GroupOf is the number of a group of this system, by name or number. A number need not be in the

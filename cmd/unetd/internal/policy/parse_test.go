@@ -253,13 +253,13 @@ func TestSystemNames(t *testing.T) {
 	if _, err := n.User("no-such-user-here"); !errors.As(err, &unknown) {
 		t.Errorf("%v", err)
 	}
-	if s, err := SubjectOf("root"); err != nil || s.UID != 0 || s.GID != 0 {
+	if s, err := OwnerOf("root"); err != nil || s.UID != 0 || s.GID != 0 {
 		t.Errorf("%+v, %v", s, err)
 	}
-	if s, err := SubjectOf("4000000000"); err != nil || s.UID != 4000000000 || s.GID != noGroup || s.Groups != nil {
+	if s, err := OwnerOf("4000000000"); err != nil || s.UID != 4000000000 || s.GID != noGroup || s.Groups != nil {
 		t.Errorf("%+v, %v", s, err)
 	}
-	if _, err := SubjectOf("no-such-user-here"); err == nil || !strings.Contains(err.Error(), "write a name or a uid") {
+	if _, err := OwnerOf("no-such-user-here"); err == nil || !strings.Contains(err.Error(), "write a name or a uid") {
 		t.Error(err)
 	}
 }

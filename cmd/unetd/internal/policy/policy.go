@@ -52,22 +52,22 @@ func (p *Policy) String() string {
 	return p.File
 }
 
-// Match is the rule for a subject on an interface; nil: there is none, so nothing is permitted.
-func (p *Policy) Match(s Subject, interfaceName string) *Rule {
+// Match is the rule for an owner on an interface; nil: there is none, so nothing is permitted.
+func (p *Policy) Match(o mux.Owner, interfaceName string) *Rule {
 	for _, r := range p.Rules {
-		if r.isFor(s) && r.isOn(interfaceName) {
+		if r.isFor(o) && r.isOn(interfaceName) {
 			return r
 		}
 	}
 	return nil
 }
 
-// MatchAll are the rules for a subject on any interface, in order, up to the first one that is for
+// MatchAll are the rules for an owner on any interface, in order, up to the first one that is for
 // all interfaces.
-func (p *Policy) MatchAll(s Subject) []*Rule {
+func (p *Policy) MatchAll(o mux.Owner) []*Rule {
 	var all []*Rule
 	for _, r := range p.Rules {
-		if !r.isFor(s) {
+		if !r.isFor(o) {
 			continue
 		}
 		all = append(all, r)

@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/mux"
 )
 
 // Unlimited is the value of a limit that is not set.
@@ -59,21 +60,14 @@ type Rule struct {
 // givesQueues reports whether the rule's users may attach to queues.
 func (r *Rule) givesQueues() bool { return r.Trusted && (r.Queues == nil || len(r.Queues) > 0) }
 
-// Subject is the user of a request.
-type Subject struct {
-	UID, GID uint32
-	Groups   []uint32 // supplementary
-	Cgroup   string   // path of the version 2 cgroup; "": not known
-}
-
-// isFor reports whether the rule names the subject. A rule with cgroups and without users and groups
+// isFor reports whether the rule names the owner. A rule with cgroups and without users and groups
 // is for all users.
-func (r *Rule) isFor(s Subject) bool {
-	if r.Cgroups != nil && !slices.ContainsFunc(r.Cgroups, func(glob string) bool { return inCgroup(s.Cgroup, glob) }) {
+func (r *Rule) isFor(o mux.Owner) bool {
+	if r.Cgroups != nil && !slices.ContainsFunc(r.Cgroups, func(glob string) bool { return inCgroup(o.Cgroup, glob) }) {
 		return false
 	}
-	return len(r.Users)+len(r.Groups) == 0 || slices.ContainsFunc(r.Users, func(p Principal) bool { return p.Name == everybody || p.ID == s.UID }) ||
-		slices.ContainsFunc(r.Groups, func(p Principal) bool { return p.ID == s.GID || slices.Contains(s.Groups, p.ID) })
+	return len(r.Users)+len(r.Groups) == 0 || slices.ContainsFunc(r.Users, func(p Principal) bool { return p.Name == everybody || p.ID == o.UID }) ||
+		slices.ContainsFunc(r.Groups, func(p Principal) bool { return p.ID == o.GID || slices.Contains(o.Groups, p.ID) })
 }
 
 // inCgroup reports whether a cgroup is one that a pattern stands for, or below one.

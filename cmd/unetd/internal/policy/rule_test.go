@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/mux"
 )
 
 func tag(t *testing.T, text string) endpoint.Tag {
@@ -46,24 +47,24 @@ rules:
   - {name: rest, users: ["*"], interfaces: [eth1], operator: true}
 `)
 	for _, c := range []struct {
-		s    Subject
+		s    mux.Owner
 		on   string
 		want string
 	}{
-		{Subject{UID: 1002, GID: 9}, "lab", "bob-lab"},
-		{Subject{UID: 1002, GID: 9}, "lab0", "bob-lab"},
-		{Subject{UID: 1002, GID: 9}, "eth7", "bob-lab"},
-		{Subject{UID: 1002, GID: 9}, "eth70", "bob"},
-		{Subject{UID: 1002, GID: 50}, "eth0", "bob"}, // the first rule, though staff applies too
-		{Subject{UID: 1, GID: 50}, "eth0", "staff"},
-		{Subject{UID: 1, GID: 1, Groups: []uint32{7, 50}}, "eth0", "staff"},
-		{Subject{UID: 1, GID: 1, Groups: []uint32{7, 50}}, "eth1", "rest"},
-		{Subject{UID: 50, GID: 1}, "eth0", ""},
-		{Subject{UID: 1001, GID: 1}, "wlan", "some"},
-		{Subject{UID: 5, GID: 33}, "wlan", "some"},
-		{Subject{UID: 33, GID: 1}, "wlan", ""},
-		{Subject{UID: 0, GID: 0}, "eth0", ""}, // root, by *
-		{Subject{UID: 0, GID: 0}, "eth1", "rest"},
+		{mux.Owner{UID: 1002, GID: 9}, "lab", "bob-lab"},
+		{mux.Owner{UID: 1002, GID: 9}, "lab0", "bob-lab"},
+		{mux.Owner{UID: 1002, GID: 9}, "eth7", "bob-lab"},
+		{mux.Owner{UID: 1002, GID: 9}, "eth70", "bob"},
+		{mux.Owner{UID: 1002, GID: 50}, "eth0", "bob"}, // the first rule, though staff applies too
+		{mux.Owner{UID: 1, GID: 50}, "eth0", "staff"},
+		{mux.Owner{UID: 1, GID: 1, Groups: []uint32{7, 50}}, "eth0", "staff"},
+		{mux.Owner{UID: 1, GID: 1, Groups: []uint32{7, 50}}, "eth1", "rest"},
+		{mux.Owner{UID: 50, GID: 1}, "eth0", ""},
+		{mux.Owner{UID: 1001, GID: 1}, "wlan", "some"},
+		{mux.Owner{UID: 5, GID: 33}, "wlan", "some"},
+		{mux.Owner{UID: 33, GID: 1}, "wlan", ""},
+		{mux.Owner{UID: 0, GID: 0}, "eth0", ""}, // root, by *
+		{mux.Owner{UID: 0, GID: 0}, "eth1", "rest"},
 	} {
 		got := ""
 		if r := p.Match(c.s, c.on); r != nil {
@@ -74,7 +75,7 @@ rules:
 		}
 	}
 	var names []string
-	for _, r := range p.MatchAll(Subject{UID: 1002, GID: 50}) {
+	for _, r := range p.MatchAll(mux.Owner{UID: 1002, GID: 50}) {
 		names = append(names, r.Name)
 	}
 	if fmt.Sprint(names) != "[bob-lab bob]" {
@@ -113,7 +114,7 @@ rules:
 		{1001, "", "eth1", ""},
 	} {
 		got := ""
-		if r := p.Match(Subject{UID: c.uid, GID: 9, Cgroup: c.cgroup}, c.on); r != nil {
+		if r := p.Match(mux.Owner{UID: c.uid, GID: 9, Cgroup: c.cgroup}, c.on); r != nil {
 			got = r.Name
 		}
 		if got != c.want {
@@ -310,7 +311,7 @@ func TestPatternErrors(t *testing.T) {
 // Without a file root may do everything, and other users nothing.
 func TestBuiltIn(t *testing.T) {
 	p := BuiltIn()
-	r := p.Match(Subject{}, "eth0")
+	r := p.Match(mux.Owner{}, "eth0")
 	if r == nil || r.Endpoints != Unlimited || r.Memory != Unlimited || !r.Trusted || !r.Infrastructure || !r.Operator {
 		t.Fatalf("%+v", r)
 	}
@@ -319,7 +320,7 @@ func TestBuiltIn(t *testing.T) {
 			t.Errorf("%s is not permitted", text)
 		}
 	}
-	if r := p.Match(Subject{UID: 1, GID: 0, Groups: []uint32{0}}, "eth0"); r != nil {
+	if r := p.Match(mux.Owner{UID: 1, GID: 0, Groups: []uint32{0}}, "eth0"); r != nil {
 		t.Errorf("group 0 got %+v", r)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/mux"
 )
 
 // Trial is what would become of a tag in a request.
@@ -17,23 +18,23 @@ type Trial struct {
 	Err     error  // what the application would get; nil: it is granted
 }
 
-// Try says which of the tags of one request a rule would grant to a subject. It knows neither what
+// Try says which of the tags of one request a rule would grant to an owner. It knows neither what
 // others have claimed nor address translation nor the addresses of hosts. An address that is left
 // open may become any.
-func (p *Policy) Try(r *Rule, s Subject, interfaceName string, tags []endpoint.Tag) []Trial {
-	c := &claims{&Authority{Interface: interfaceName}, r, p, s.UID}
+func (p *Policy) Try(r *Rule, o mux.Owner, interfaceName string, tags []endpoint.Tag) []Trial {
+	c := &claims{&Authority{Interface: interfaceName}, r, p, o.UID}
 	trials := make([]Trial, len(tags))
 	for i, t := range tags {
 		trials[i].Tag = t
 		if r.Endpoints == 0 {
-			trials[i].Err = fmt.Errorf("%w: %s gives uid %d no endpoints", os.ErrPermission, r.nameIn(p), s.UID)
+			trials[i].Err = fmt.Errorf("%w: %s gives uid %d no endpoints", os.ErrPermission, r.nameIn(p), o.UID)
 			continue
 		}
 		if err := c.permitsAny(t); err != nil {
 			trials[i].Err = err
 			continue
 		}
-		trials[i].Pattern = r.patternsOf(t, s.UID)
+		trials[i].Pattern = r.patternsOf(t, o.UID)
 	}
 	// A port of an owned address is permitted to the endpoint that has the address.
 	for i := range trials {
@@ -52,8 +53,8 @@ func (p *Policy) Try(r *Rule, s Subject, interfaceName string, tags []endpoint.T
 		if t.Block {
 			held += endpoint.BlockPorts - 1
 		}
-		if most := c.Tags(); s.UID != 0 && most != 0 && held > most {
-			trials[i].Err = fmt.Errorf("%w: %s gives uid %d at most %d ports and other tags (a block of ports is %d)", endpoint.ErrBusy, r.nameIn(p), s.UID, most, endpoint.BlockPorts)
+		if most := c.Tags(); o.UID != 0 && most != 0 && held > most {
+			trials[i].Err = fmt.Errorf("%w: %s gives uid %d at most %d ports and other tags (a block of ports is %d)", endpoint.ErrBusy, r.nameIn(p), o.UID, most, endpoint.BlockPorts)
 		}
 	}
 	return trials

@@ -13,6 +13,7 @@ import (
 
 	"github.com/unet-go/unet/cmd/unetd/internal/policy"
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/mux"
 )
 
 // The users and groups in the documentation.
@@ -78,7 +79,7 @@ func TestDocumentedExample(t *testing.T) {
 			continue
 		}
 		rows++
-		s := policy.Subject{UID: docUsers[cells[0]], GID: 4711}
+		s := mux.Owner{UID: docUsers[cells[0]], GID: 4711}
 		if cells[1] != "" {
 			s.Groups = []uint32{docGroups[cells[1]]}
 		}
@@ -126,7 +127,7 @@ func TestDocumentedOutput(t *testing.T) {
 				if len(words) > 7 {
 					interfaceName = words[7]
 				}
-				r.Ask(policy.Subject{UID: docUsers[words[5]], GID: 4711}, words[5], interfaceName)
+				r.Ask(mux.Owner{UID: docUsers[words[5]], GID: 4711}, words[5], interfaceName)
 			}
 			if len(words) > 8 {
 				r.Try(tags(t, words[8:]...))

@@ -10,6 +10,7 @@ import (
 
 	"github.com/unet-go/unet/cmd/unetd/internal/policy"
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/mux"
 )
 
 // PolicyReport is a report on a policy without mistakes: its rules, or what it permits a
@@ -18,7 +19,7 @@ type PolicyReport struct {
 	Policy *policy.Policy
 
 	asked   bool
-	subject policy.Subject
+	owner   mux.Owner
 	user    string // as on the command line
 	iface   string // "": on each interface
 	applies []*policy.Rule
@@ -27,11 +28,11 @@ type PolicyReport struct {
 }
 
 // Ask makes the report one about a user, on one interface or on each.
-func (r *PolicyReport) Ask(s policy.Subject, user, interfaceName string) {
-	r.asked, r.subject, r.user, r.iface = true, s, user, interfaceName
+func (r *PolicyReport) Ask(o mux.Owner, user, interfaceName string) {
+	r.asked, r.owner, r.user, r.iface = true, o, user, interfaceName
 	if interfaceName == "" {
-		r.applies = r.Policy.MatchAll(s)
-	} else if rule := r.Policy.Match(s, interfaceName); rule != nil {
+		r.applies = r.Policy.MatchAll(o)
+	} else if rule := r.Policy.Match(o, interfaceName); rule != nil {
 		r.applies = []*policy.Rule{rule}
 	}
 }
@@ -40,7 +41,7 @@ func (r *PolicyReport) Ask(s policy.Subject, user, interfaceName string) {
 func (r *PolicyReport) Try(tags []endpoint.Tag) {
 	r.tags, r.tried = tags, map[*policy.Rule][]policy.Trial{}
 	for _, rule := range r.applies {
-		r.tried[rule] = r.Policy.Try(rule, r.subject, r.iface, tags)
+		r.tried[rule] = r.Policy.Try(rule, r.owner, r.iface, tags)
 	}
 }
 
@@ -72,9 +73,9 @@ func (r *PolicyReport) Text(w io.Writer) error {
 	if !r.asked {
 		return r.summary(w)
 	}
-	subject := fmt.Sprintf("user %s (uid %d)", r.user, r.subject.UID)
-	if r.subject.Cgroup != "" {
-		subject += " in cgroup " + r.subject.Cgroup
+	subject := fmt.Sprintf("user %s (uid %d)", r.user, r.owner.UID)
+	if r.owner.Cgroup != "" {
+		subject += " in cgroup " + r.owner.Cgroup
 	}
 	if r.iface != "" {
 		subject += " on " + r.iface
@@ -116,7 +117,7 @@ func (r *PolicyReport) rule(w io.Writer, intro string, rule *policy.Rule) error 
 	name := "tags"
 	for _, p := range rule.Tags {
 		note := ""
-		if floor := policy.Floor(r.subject.UID); p.Open() && floor > 1 {
+		if floor := policy.Floor(r.owner.UID); p.Open() && floor > 1 {
 			note = fmt.Sprintf(" (ports from %d on)", floor)
 		}
 		fmt.Fprintf(t, "  %s\t%s%s\n", name, p, note)
@@ -132,7 +133,7 @@ func (r *PolicyReport) rule(w io.Writer, intro string, rule *policy.Rule) error 
 	if rule.Infrastructure {
 		fmt.Fprint(t, "  infrastructure\tyes\n")
 	}
-	fmt.Fprintf(t, "  operator\t%s\n", yes(rule.Operator || r.subject.UID == 0))
+	fmt.Fprintf(t, "  operator\t%s\n", yes(rule.Operator || r.owner.UID == 0))
 	fmt.Fprintf(t, "  nat\t%s\n", nat(rule))
 	for _, trial := range r.tried[rule] {
 		if trial.Err != nil {
@@ -305,7 +306,7 @@ func (r *PolicyReport) JSON(w io.Writer) error {
 		*subject
 	}{File: r.Policy.File, OK: true, Rules: rulesJSON(r.Policy.Rules, nil)}
 	if r.asked {
-		report.subject = &subject{r.user, r.subject.UID, r.iface, rulesJSON(r.applies, r.tried)}
+		report.subject = &subject{r.user, r.owner.UID, r.iface, rulesJSON(r.applies, r.tried)}
 	}
 	return writeJSON(w, report)
 }
