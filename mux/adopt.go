@@ -321,7 +321,7 @@ func (m *Mux) adopted(owner bpf.Owner, e bpf.Endpoint, device string) (*Lease, e
 		m.queues[l.queue] = true
 	}
 	m.leases[l.id] = l
-	m.users.count(e.Uid, use{endpoints: 1, bytes: l.segmentBytes})
+	m.users.count(e.Uid, Usage{Endpoints: 1, Memory: l.segmentBytes})
 	return l, nil
 }
 
@@ -334,7 +334,7 @@ func (m *Mux) adoptRest(owner bpf.Owner, e bpf.Endpoint) (there bool, err error)
 	}
 	m.mu.Lock()
 	m.slots[e.Slot] = true
-	m.users.count(e.Uid, use{endpoints: 1, bytes: int64(e.SegmentBytes)})
+	m.users.count(e.Uid, Usage{Endpoints: 1, Memory: int64(e.SegmentBytes)})
 	m.mu.Unlock()
 	info := endpoint.Info{
 		ID:           e.Id,

@@ -239,7 +239,7 @@ func (m *Mux) enterTag(l *Lease, t endpoint.Tag, reserved []int) (err error) {
 // user.
 func (m *Mux) hold(t endpoint.Tag, c *claim) {
 	m.tags.add(t, c)
-	m.users.count(c.by.owner.UID, use{tags: costOf(t)})
+	m.users.count(c.by.owner.UID, Usage{Tags: costOf(t)})
 }
 
 // readmit takes over a tag that is in the kernel's table, and reserves its ports again. If
@@ -293,7 +293,7 @@ func (m *Mux) release(t endpoint.Tag) error {
 		return errors.Join(fmt.Errorf("give %v back: %w", t, err), unsteered)
 	}
 	m.tags.remove(t)
-	m.users.uncount(c.by.owner.UID, use{tags: costOf(t)})
+	m.users.uncount(c.by.owner.UID, Usage{Tags: costOf(t)})
 	return errors.Join(unsteered, c.letGo())
 }
 

@@ -87,7 +87,7 @@ func (m *Mux) open(ctx context.Context, o Owner, req endpoint.Request) (*endpoin
 			err = l.Err() // with the reason
 		}
 		m.mu.Lock()
-		m.users.uncount(o.UID, use{endpoints: 1, bytes: l.segmentBytes})
+		m.users.uncount(o.UID, Usage{Endpoints: 1, Memory: l.segmentBytes})
 		m.mu.Unlock()
 		return nil, nil, errors.Join(err, cerr, grant.Close())
 	}

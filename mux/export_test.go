@@ -170,7 +170,7 @@ func (m *Mux) CountedClaims() int {
 		n += len(l.tags)
 	}
 	for _, u := range m.users.byUID {
-		n += int(u.tags)
+		n += int(u.Tags)
 	}
 	return n
 }
@@ -232,7 +232,7 @@ func (m *Mux) Counted(uid uint32) (endpoints, bytes int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	u := m.users.byUID[uid]
-	return u.endpoints, u.bytes
+	return u.Endpoints, u.Memory
 }
 
 // leaseOf is the lease of an endpoint.

@@ -241,7 +241,7 @@ func (m *Mux) addMember(t endpoint.Tag, g *group, l *Lease) error {
 	}
 	g.members[l] = struct{}{}
 	l.tags[t] = struct{}{}
-	m.users.count(l.owner.UID, use{tags: costOf(t)})
+	m.users.count(l.owner.UID, Usage{Tags: costOf(t)})
 	return nil
 }
 
@@ -259,7 +259,7 @@ func (m *Mux) leaveGroup(l *Lease, t endpoint.Tag) error {
 	}
 	delete(g.members, l)
 	delete(l.tags, t)
-	m.users.uncount(l.owner.UID, use{tags: costOf(t)})
+	m.users.uncount(l.owner.UID, Usage{Tags: costOf(t)})
 	if len(g.members) > 0 {
 		return m.putMembers(t, g)
 	}

@@ -447,7 +447,7 @@ func (m *Mux) freed(e *lingering) {
 	if e.granted {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		m.users.uncount(e.info.UID, use{endpoints: 1, bytes: e.info.SegmentBytes})
+		m.users.uncount(e.info.UID, Usage{Endpoints: 1, Memory: e.info.SegmentBytes})
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 const mib = 1 << 20
 
 func newLedger(l Limits) *ledger {
-	return &ledger{limits: l, byUID: map[uint32]use{}, bars: map[uint32]time.Time{}}
+	return &ledger{limits: l, byUID: map[uint32]Usage{}, bars: map[uint32]time.Time{}}
 }
 
 func busyWith(err error, text string) bool {
@@ -40,12 +40,12 @@ func TestLimitsOfAUser(t *testing.T) {
 	if err := g.open(8, 20*mib, terms); err != nil { // another user
 		t.Error(err)
 	}
-	g.uncount(8, use{1, 20 * mib, 0})
+	g.uncount(8, Usage{1, 20 * mib, 0})
 	if err := g.open(7, 1<<40, Terms{}); err != nil {
 		t.Error(err)
 	}
-	g.uncount(7, use{1, 1 << 40, 0})
-	g.uncount(7, use{1, 12 * mib, 0})
+	g.uncount(7, Usage{1, 1 << 40, 0})
+	g.uncount(7, Usage{1, 12 * mib, 0})
 	if err := g.open(7, 12*mib, terms); err != nil {
 		t.Error(err)
 	}
@@ -53,9 +53,9 @@ func TestLimitsOfAUser(t *testing.T) {
 	if err := g.open(7, 0, Terms{Endpoints: 5, Memory: mib}); !busyWith(err, "") {
 		t.Errorf("%v", err)
 	}
-	g.uncount(7, use{1, 8 * mib, 0})
-	g.uncount(7, use{1, 12 * mib, 0})
-	if len(g.byUID) != 0 || g.all != (use{}) {
+	g.uncount(7, Usage{1, 8 * mib, 0})
+	g.uncount(7, Usage{1, 12 * mib, 0})
+	if len(g.byUID) != 0 || g.all != (Usage{}) {
 		t.Errorf("%+v", g)
 	}
 }
@@ -71,13 +71,13 @@ func TestLimitsOfAllUsers(t *testing.T) {
 	if err := g.open(0, 1, Terms{}); !busyWith(err, "all users have 2 of at most 2 endpoints") {
 		t.Errorf("%v", err)
 	}
-	g.uncount(0, use{1, 1, 0})
+	g.uncount(0, Usage{1, 1, 0})
 	if err := g.open(7, 1, Terms{}); err != nil {
 		t.Error(err)
 	}
 
 	g = newLedger(Limits{Memory: 100})
-	g.count(3, use{1, 30, 0})
+	g.count(3, Usage{1, 30, 0})
 	if err := g.open(1, 60, Terms{}); err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +87,7 @@ func TestLimitsOfAllUsers(t *testing.T) {
 	if err := g.open(2, 10, Terms{}); err != nil {
 		t.Error(err)
 	}
-	g.uncount(1, use{1, 60, 0})
+	g.uncount(1, Usage{1, 60, 0})
 	if err := g.open(0, 60, Terms{}); err != nil {
 		t.Error(err)
 	}
@@ -105,14 +105,14 @@ func TestLedgerAgainstAModel(t *testing.T) {
 	for range 20000 {
 		if random.IntN(2) == 0 {
 			o := one{uint32(random.IntN(3)), int64(random.IntN(100))}
-			var model use
+			var model Usage
 			for _, e := range open {
 				if e.uid == o.uid {
-					model.endpoints, model.bytes = model.endpoints+1, model.bytes+e.bytes
+					model.Endpoints, model.Memory = model.Endpoints+1, model.Memory+e.bytes
 				}
 			}
 			err := g.open(o.uid, o.bytes, Terms{Endpoints: 20, Memory: 500})
-			if fits := model.endpoints < 20 && model.bytes+o.bytes <= 500; fits != (err == nil) {
+			if fits := model.Endpoints < 20 && model.Memory+o.bytes <= 500; fits != (err == nil) {
 				t.Fatalf("%+v, %+v: %v", model, o, err)
 			}
 			if err == nil {
@@ -120,7 +120,7 @@ func TestLedgerAgainstAModel(t *testing.T) {
 			}
 		} else if len(open) > 0 {
 			i := random.IntN(len(open))
-			g.uncount(open[i].uid, use{1, open[i].bytes, 0})
+			g.uncount(open[i].uid, Usage{1, open[i].bytes, 0})
 			open = append(open[:i], open[i+1:]...)
 		}
 	}
@@ -145,7 +145,7 @@ func TestUserOfRevokedEndpointIsRefused(t *testing.T) {
 // A user and all users have limits of tags; that of a user does not apply to root.
 func TestLimitsOfTags(t *testing.T) {
 	g := newLedger(Limits{Tags: 100, TagsPerUID: 50})
-	g.count(7, use{tags: 30})
+	g.count(7, Usage{Tags: 30})
 	for _, c := range []struct {
 		uid     uint32
 		n, most int64
@@ -163,7 +163,7 @@ func TestLimitsOfTags(t *testing.T) {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}
-	g.count(9, use{tags: 65})
+	g.count(9, Usage{Tags: 65})
 	if err := g.room(0, 6, 0); !busyWith(err, "all applications have 95 of at most 100 tags") {
 		t.Errorf("%v", err)
 	}

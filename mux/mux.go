@@ -188,19 +188,15 @@ func (m *Mux) Counters() ([]endpoint.Counter, error) {
 // lostByPort counts, by endpoint, the frames that the outer end of its port dropped because
 // the backlog of the inner end was full.
 func (m *Mux) lostByPort() ([]endpoint.Counter, error) {
-	links, err := route.Dump(m.nl.LinkList)
+	devices, err := m.traffic()
 	if err != nil {
-		return nil, fmt.Errorf("counters of ports: %w", err)
-	}
-	dropped := map[uint32]uint64{}
-	for _, l := range links {
-		dropped[uint32(l.Attrs().Index)] = l.Attrs().Statistics.TxDropped
+		return nil, err
 	}
 	leases := m.all()
 	slices.SortFunc(leases, func(a, b *Lease) int { return cmp.Compare(a.id, b.id) })
 	var list []endpoint.Counter
 	for _, l := range leases {
-		if n := dropped[l.at.owner.Port]; n > 0 && l.at.owner.Port != 0 {
+		if n := devices[l.at.owner.Port].TxDropped; n > 0 {
 			list = append(list, endpoint.Counter{
 				Name:  fmt.Sprintf("%s.%d", bpf.CounterName(bpf.LostDeliverBacklog), l.id),
 				Help:  fmt.Sprintf("of these, to endpoint %d", l.id),
@@ -288,7 +284,7 @@ func Open(cfg Config) (_ *Mux, err error) {
 	m := &Mux{
 		log:      cfg.Log,
 		policy:   cfg.Policy,
-		users:    ledger{limits: cfg.Limits, byUID: map[uint32]use{}, bars: map[uint32]time.Time{}},
+		users:    ledger{limits: cfg.Limits, byUID: map[uint32]Usage{}, bars: map[uint32]time.Time{}},
 		ids:      cmp.Or(cfg.IDs, new(IDs)),
 		failed:   make(chan error, 1),
 		probes:   make(chan struct{}, probesAtOnce),

@@ -135,35 +135,32 @@ type Limits struct {
 // the rate of attempts to change a fill ring between its check and the kernel's read (ADR 11).
 const barredFor = time.Minute
 
-// use counts endpoints, bytes of segments, and tags.
-type use struct{ endpoints, bytes, tags int64 }
-
 // ledger counts what each user has. An endpoint counts from its request until its socket and
 // its segment are closed, which may be long after the end of its lease (ADR 17). A tag counts
 // while it is held. Endpoints taken over from another process count, also beyond the limits.
 type ledger struct {
 	limits Limits
-	all    use
-	byUID  map[uint32]use       // users with nothing have no entry
+	all    Usage
+	byUID  map[uint32]Usage     // users with nothing have no entry
 	bars   map[uint32]time.Time // until when a user gets no endpoint
 }
 
 // count adds to what a user has.
-func (g *ledger) count(uid uint32, more use) {
-	g.all = use{g.all.endpoints + more.endpoints, g.all.bytes + more.bytes, g.all.tags + more.tags}
+func (g *ledger) count(uid uint32, more Usage) {
+	g.all = Usage{g.all.Endpoints + more.Endpoints, g.all.Memory + more.Memory, g.all.Tags + more.Tags}
 	u := g.byUID[uid]
-	u = use{u.endpoints + more.endpoints, u.bytes + more.bytes, u.tags + more.tags}
-	if u.endpoints < 0 || u.bytes < 0 || u.tags < 0 {
+	u = Usage{u.Endpoints + more.Endpoints, u.Memory + more.Memory, u.Tags + more.Tags}
+	if u.Endpoints < 0 || u.Memory < 0 || u.Tags < 0 {
 		panic("BUG: the ledger has a negative number for a user")
 	}
-	if g.byUID[uid] = u; u == (use{}) {
+	if g.byUID[uid] = u; u == (Usage{}) {
 		delete(g.byUID, uid)
 	}
 }
 
 // uncount is the inverse of count.
-func (g *ledger) uncount(uid uint32, less use) {
-	g.count(uid, use{-less.endpoints, -less.bytes, -less.tags})
+func (g *ledger) uncount(uid uint32, less Usage) {
+	g.count(uid, Usage{-less.Endpoints, -less.Memory, -less.Tags})
 }
 
 func (g *ledger) bar(uid uint32, until time.Time) {
@@ -182,19 +179,19 @@ func (g *ledger) open(uid uint32, bytes int64, t Terms) error {
 	}
 	has := g.byUID[uid]
 	switch {
-	case t.Endpoints != 0 && has.endpoints >= t.Endpoints:
+	case t.Endpoints != 0 && has.Endpoints >= t.Endpoints:
 		return fmt.Errorf("%w: uid %d has %d of at most %d endpoints (%s); one that was closed counts until its socket and its segment are closed and unmapped: end one, or ask an operator for more",
-			endpoint.ErrBusy, uid, has.endpoints, t.Endpoints, t.Rule)
-	case t.Memory != 0 && bytes > t.Memory-has.bytes:
+			endpoint.ErrBusy, uid, has.Endpoints, t.Endpoints, t.Rule)
+	case t.Memory != 0 && bytes > t.Memory-has.Memory:
 		return fmt.Errorf("%w: uid %d has %v of at most %v of memory in segments (%s) and asks for %v; that of an endpoint that was closed counts until it is unmapped: end one, ask for less, or ask an operator for more",
-			endpoint.ErrBusy, uid, Size(has.bytes), Size(t.Memory), t.Rule, Size(bytes))
-	case g.limits.Endpoints != 0 && g.all.endpoints >= g.limits.Endpoints:
-		return fmt.Errorf("%w: all users have %d of at most %d endpoints: try later", endpoint.ErrBusy, g.all.endpoints, g.limits.Endpoints)
-	case g.limits.Memory != 0 && bytes > g.limits.Memory-g.all.bytes:
+			endpoint.ErrBusy, uid, Size(has.Memory), Size(t.Memory), t.Rule, Size(bytes))
+	case g.limits.Endpoints != 0 && g.all.Endpoints >= g.limits.Endpoints:
+		return fmt.Errorf("%w: all users have %d of at most %d endpoints: try later", endpoint.ErrBusy, g.all.Endpoints, g.limits.Endpoints)
+	case g.limits.Memory != 0 && bytes > g.limits.Memory-g.all.Memory:
 		return fmt.Errorf("%w: all users have %v of at most %v of memory in segments, which is what the memory cgroup of unetd allows: try later, or ask an operator to raise its limit (MemoryMax)",
-			endpoint.ErrBusy, Size(g.all.bytes), Size(g.limits.Memory))
+			endpoint.ErrBusy, Size(g.all.Memory), Size(g.limits.Memory))
 	}
-	g.count(uid, use{endpoints: 1, bytes: bytes})
+	g.count(uid, Usage{Endpoints: 1, Memory: bytes})
 	return nil
 }
 
@@ -202,13 +199,13 @@ func (g *ledger) open(uid uint32, bytes int64, t Terms) error {
 // policy's limit for the user; 0: no limit.
 func (g *ledger) room(uid uint32, n, most int64) error {
 	most = atMost(most, g.limits.TagsPerUID)
-	has := g.byUID[uid].tags
+	has := g.byUID[uid].Tags
 	switch {
 	case n == 0:
 	case uid != 0 && most != 0 && n > most-has:
 		return fmt.Errorf("%w: uid %d has %d of at most %d tags (a block of ports is %d): give some back, or try later", endpoint.ErrBusy, uid, has, most, endpoint.BlockPorts)
-	case g.limits.Tags != 0 && n > g.limits.Tags-g.all.tags:
-		return fmt.Errorf("%w: all applications have %d of at most %d tags: try later", endpoint.ErrBusy, g.all.tags, g.limits.Tags)
+	case g.limits.Tags != 0 && n > g.limits.Tags-g.all.Tags:
+		return fmt.Errorf("%w: all applications have %d of at most %d tags: try later", endpoint.ErrBusy, g.all.Tags, g.limits.Tags)
 	}
 	return nil
 }

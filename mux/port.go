@@ -274,8 +274,7 @@ func idleWith(prog *ebpf.Program) (idle netns.NsHandle, err error) {
 			return err
 		}
 		defer sock.Close()
-		const lo = 1
-		if err := setXDP(sock, lo, prog.FD(), unix.XDP_FLAGS_SKB_MODE); err != nil {
+		if err := setXDP(sock, loIndex, prog.FD(), unix.XDP_FLAGS_SKB_MODE); err != nil {
 			return fmt.Errorf("attach: %w", err)
 		}
 		fd, err := unix.FcntlInt(uintptr(inner), unix.F_DUPFD_CLOEXEC, 0)

@@ -10,8 +10,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/vishvananda/netlink"
-
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/route"
 	"github.com/unet-go/unet/wire"
@@ -54,7 +52,7 @@ type Traffic struct {
 	TxPackets, TxBytes, TxDropped uint64
 }
 
-// Usage is what a user has.
+// Usage is what a user has, or all users together.
 type Usage struct {
 	Endpoints int64 // also those that have ended, until their socket and segment are closed (ADR 17)
 	Memory    int64 // bytes of the segments of these
@@ -95,30 +93,17 @@ func (m *Mux) Report() (Report, error) {
 		return Report{}, err
 	}
 	defer m.leave()
-	links, err := route.Dump(m.nl.LinkList)
+	devices, err := m.traffic()
 	if err != nil {
-		return Report{}, fmt.Errorf("statistics of devices: %w", err)
-	}
-	traffic := map[int]Traffic{}
-	for _, l := range links {
-		if s := l.Attrs().Statistics; s != nil {
-			traffic[l.Attrs().Index] = trafficOf(s)
-		}
+		return Report{}, err
 	}
 	var tables []*published
-	r := Report{Uplink: m.Uplink(), MTU: m.mtu(), Link: traffic[m.up.ifindex], Users: map[uint32]Usage{}}
+	r := Report{Uplink: m.Uplink(), MTU: m.mtu(), Link: devices[uint32(m.up.ifindex)]}
 	m.mu.Lock()
-	r.Limits, r.Ended = m.users.limits, maps.Clone(m.endings)
-	for uid, u := range m.users.byUID {
-		r.Users[uid] = Usage{Endpoints: u.endpoints, Memory: u.bytes, Tags: u.tags}
-	}
+	r.Limits, r.Users, r.Ended = m.users.limits, maps.Clone(m.users.byUID), maps.Clone(m.endings)
 	r.Endpoints = make([]EndpointReport, 0, len(m.leases))
 	for _, l := range slices.SortedFunc(maps.Values(m.leases), func(a, b *Lease) int { return cmp.Compare(a.id, b.id) }) {
-		e := EndpointReport{Info: l.info(), Tags: len(l.tags)}
-		if port := l.at.owner.Port; port != 0 {
-			e.Port = traffic[int(port)]
-		}
-		r.Endpoints = append(r.Endpoints, e)
+		r.Endpoints = append(r.Endpoints, EndpointReport{Info: l.info(), Tags: len(l.tags), Port: devices[l.at.owner.Port]})
 		tables = append(tables, l.connections)
 	}
 	m.mu.Unlock()
@@ -167,6 +152,18 @@ func (p *published) total(part []byte) (e *wire.EndpointRecord, t SocketTotals) 
 	return &head, t
 }
 
-func trafficOf(s *netlink.LinkStatistics) Traffic {
-	return Traffic{s.RxPackets, s.RxBytes, s.RxDropped + s.RxMissedErrors, s.TxPackets, s.TxBytes, s.TxDropped}
+// traffic reads what the devices of the uplink's namespace have counted, by ifindex, which is never 0.
+// What the outer end of a port receives the endpoint has sent.
+func (m *Mux) traffic() (map[uint32]Traffic, error) {
+	links, err := route.Dump(m.nl.LinkList)
+	if err != nil {
+		return nil, fmt.Errorf("counters of devices: %w", err)
+	}
+	devices := map[uint32]Traffic{}
+	for _, l := range links {
+		if s := l.Attrs().Statistics; s != nil {
+			devices[uint32(l.Attrs().Index)] = Traffic{s.RxPackets, s.RxBytes, s.RxDropped + s.RxMissedErrors, s.TxPackets, s.TxBytes, s.TxDropped}
+		}
+	}
+	return devices, nil
 }

@@ -5,13 +5,11 @@ package mux
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"net/netip"
 	"slices"
 	"time"
 
 	"github.com/unet-go/unet/endpoint"
-	"github.com/unet-go/unet/internal/route"
 	"github.com/unet-go/unet/wire"
 )
 
@@ -22,7 +20,7 @@ func (m *Mux) Status(from uint64) ([]endpoint.Status, error) {
 		return nil, err
 	}
 	defer m.leave()
-	ports, err := m.portCounts()
+	devices, err := m.traffic()
 	if err != nil {
 		return nil, err
 	}
@@ -34,8 +32,11 @@ func (m *Mux) Status(from uint64) ([]endpoint.Status, error) {
 			continue
 		}
 		s := endpoint.Status{Info: l.infoWithTags(), FillQueue: m.fills.depth(l)}
-		if n, ok := ports[l.at.owner.Port]; ok && l.at.owner.Port != 0 {
-			s.Port = &n
+		if d, ok := devices[l.at.owner.Port]; ok {
+			s.Port = &endpoint.PortCount{FramesOut: d.RxPackets, BytesOut: d.RxBytes, DroppedIn: d.TxDropped}
+			if m.progs.mode != ModeTCX { // bpf_redirect_peer leaves the outer end out
+				s.Port.FramesIn, s.Port.BytesIn = &d.TxPackets, &d.TxBytes
+			}
 		}
 		if e := l.connections.endpoint(); e != nil {
 			s.Published = &endpoint.Published{
@@ -48,26 +49,6 @@ func (m *Mux) Status(from uint64) ([]endpoint.Status, error) {
 	}
 	slices.SortFunc(list, func(a, b endpoint.Status) int { return cmp.Compare(a.ID, b.ID) })
 	return list, nil
-}
-
-// portCounts reads the counters of the outer ends of all ports, by their number. What the
-// outer end receives the endpoint has sent.
-func (m *Mux) portCounts() (map[uint32]endpoint.PortCount, error) {
-	links, err := route.Dump(m.nl.LinkList)
-	if err != nil {
-		return nil, fmt.Errorf("counters of ports: %w", err)
-	}
-	counts := map[uint32]endpoint.PortCount{}
-	for _, l := range links {
-		if n := l.Attrs().Statistics; n != nil {
-			c := endpoint.PortCount{FramesOut: n.RxPackets, BytesOut: n.RxBytes, DroppedIn: n.TxDropped}
-			if m.progs.mode != ModeTCX { // bpf_redirect_peer leaves the outer end out
-				c.FramesIn, c.BytesIn = &n.TxPackets, &n.TxBytes
-			}
-			counts[uint32(l.Attrs().Index)] = c
-		}
-	}
-	return counts, nil
 }
 
 var errEnough = errors.New("enough sockets")
