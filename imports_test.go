@@ -28,7 +28,7 @@ var layers = map[string]struct{ own, other []string }{
 	"bpf":                    {other: []string{"github.com/cilium/ebpf"}},
 	"internal/route":         {own: []string{"endpoint", "wire"}, other: []string{"github.com/vishvananda/netlink", "github.com/vishvananda/netns", "golang.org/x/sys/unix"}},
 	"internal/nat":           {own: []string{"endpoint"}, other: []string{"github.com/vishvananda/netlink", "golang.org/x/sys/unix"}},
-	"internal/nat/nattest":   {own: []string{"internal/netlab"}, other: []string{"github.com/google/nftables", "github.com/vishvananda/netlink", "github.com/vishvananda/netns", "golang.org/x/sys/unix"}},
+	"internal/nat/nattest":   {own: []string{"internal/netlab"}, other: []string{"github.com/google/nftables", "github.com/vishvananda/netlink", "golang.org/x/sys/unix"}},
 	"internal/ethtool":       {other: []string{"golang.org/x/sys/unix"}},
 	"mux":                    {own: []string{"bpf", "endpoint", "internal/ethtool", "internal/notices", "internal/xsk", "internal/route", "internal/nat", "wire"}, other: []string{"github.com/cilium/ebpf", "github.com/vishvananda/netlink", "github.com/vishvananda/netns", "golang.org/x/sys/unix"}},
 	"internal/account":       {own: []string{"endpoint"}},

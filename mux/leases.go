@@ -229,9 +229,7 @@ func (l *Lease) close(why error) error {
 		}
 		l.err = errors.Join(l.err, l.m.takeAway(l.at), l.m.endRates(l), l.m.fills.remove(l))
 		resets.Wait()
-		if l.connections != nil {
-			l.err = errors.Join(l.err, l.connections.Close())
-		}
+		l.err = errors.Join(l.err, l.connections.Close())
 		if l.holdsQueue {
 			l.m.mu.Lock()
 			delete(l.m.queues, l.queue)

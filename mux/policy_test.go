@@ -276,7 +276,7 @@ func translate(t *testing.T, h *netlab.Host, rules func(*nattest.Table)) (inner 
 	t.Helper()
 	inner, err := nattest.Inner(h)
 	must(t, err)
-	t.Cleanup(func() { inner.NS.Close() })
+	t.Cleanup(func() { inner.Close() })
 	must(t, h.Do(func() error {
 		table, err := nattest.NewTable("nat")
 		if err != nil {

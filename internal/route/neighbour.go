@@ -161,27 +161,15 @@ func (r *Resolver) lookup(hop netip.Addr) (n netlink.Neigh, known bool, err erro
 // solicit makes the kernel treat a neighbour as if it had a packet for it: the kernel starts a
 // discovery of an unknown neighbour, and verifies a stale one (NUD_DELAY, NUD_PROBE).
 func (r *Resolver) solicit(hop netip.Addr) error {
-	err := r.nl.NeighSet(&netlink.Neigh{
-		LinkIndex: r.ifindex,
-		Family:    family(hop),
-		State:     netlink.NUD_NONE,
-		Flags:     netlink.NTF_USE,
-		IP:        net.IP(hop.AsSlice()),
-	})
-	if err != nil {
+	if err := r.set(hop, netlink.NUD_NONE, netlink.NTF_USE); err != nil {
 		return fmt.Errorf("start discovery of %v: %w", hop, err)
 	}
 	return nil
 }
 
-// setFailed sets the state of a neighbour to NUD_FAILED.
-func (r *Resolver) setFailed(hop netip.Addr) error {
-	return r.nl.NeighSet(&netlink.Neigh{
-		LinkIndex: r.ifindex,
-		Family:    family(hop),
-		State:     netlink.NUD_FAILED,
-		IP:        net.IP(hop.AsSlice()),
-	})
+// set sets the state and the flags of a neighbour's entry.
+func (r *Resolver) set(hop netip.Addr, state, flags int) error {
+	return r.nl.NeighSet(&netlink.Neigh{LinkIndex: r.ifindex, Family: family(hop), State: state, Flags: flags, IP: net.IP(hop.AsSlice())})
 }
 
 func family(a netip.Addr) int {

@@ -135,7 +135,7 @@ func (r *Resolver) probe(hop netip.Addr, n netlink.Neigh, from sender) {
 	case hop.Is4() && ticks(n.Updated) < lockTime:
 		// With the entry in NUD_FAILED the kernel starts a discovery, which locktime does not
 		// affect. Meanwhile it queues its own packets to the hop.
-		if r.setFailed(hop) == nil {
+		if r.set(hop, netlink.NUD_FAILED, 0) == nil {
 			r.solicit(hop) // after an error the next Resolve tries again
 		}
 	default:

@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"runtime"
 	"slices"
 	"time"
 
@@ -20,7 +19,6 @@ import (
 	"github.com/google/nftables/xt"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/internal/netlab"
@@ -34,21 +32,14 @@ const (
 	frontLink = "inside"
 )
 
-// Inner makes a host behind front, which forwards its packets. The caller closes the
-// host's namespace.
+// Inner makes a host behind front, which forwards its packets. The caller closes it.
 func Inner(front *netlab.Host) (*netlab.Host, error) {
-	inner := &netlab.Host{Name: "inner", Interface: "outside"}
-	made := make(chan error)
-	go func() {
-		runtime.LockOSThread() // for good: the thread ends with the goroutine
-		var err error
-		inner.NS, err = netns.New()
-		made <- err
-	}()
-	if err := <-made; err != nil {
+	inner, err := netlab.NewHost("inner")
+	if err != nil {
 		return nil, err
 	}
-	err := front.Do(func() error {
+	inner.Interface = "outside"
+	err = front.Do(func() error {
 		cable := netlink.NewVeth(netlink.LinkAttrs{Name: frontLink})
 		cable.PeerName, cable.PeerNamespace = inner.Interface, netlink.NsFd(inner.NS)
 		return errors.Join(
@@ -63,7 +54,7 @@ func Inner(front *netlab.Host) (*netlab.Host, error) {
 		err = awaitInner(front, inner)
 	}
 	if err != nil {
-		return nil, errors.Join(err, inner.NS.Close())
+		return nil, errors.Join(err, inner.Close())
 	}
 	return inner, nil
 }
