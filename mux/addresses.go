@@ -234,7 +234,7 @@ func (m *Mux) follow(own addresses) (taken map[*Lease]netip.Addr, err error) {
 		if t.Kind == endpoint.TagAddr && slices.Contains(own.host, t.Addr) {
 			taken[c.by] = t.Addr
 		}
-		if !hasPorts(t) || m.tags.get(endpoint.AddrTag(t.Addr)) != nil {
+		if !hasPorts(t) || m.tags.held[endpoint.AddrTag(t.Addr)] != nil {
 			continue
 		}
 		here := own.has(t.Addr)
@@ -281,7 +281,7 @@ func (m *Mux) stillTrue(tags []endpoint.Tag) error {
 			if slices.Contains(own.host, t.Addr) {
 				return denied(t, "the host has just taken this address")
 			}
-		case hasPorts(t) && m.tags.get(endpoint.AddrTag(t.Addr)) == nil:
+		case hasPorts(t) && m.tags.held[endpoint.AddrTag(t.Addr)] == nil:
 			if err := own.mayShare(t, m.up.name); err != nil {
 				return err
 			}

@@ -40,7 +40,7 @@ const (
 
 // claimPorts claims a port or a block.
 func (m *Mux) claimPorts(c *claiming, t endpoint.Tag, r *reserver) (endpoint.Tag, error) {
-	switch owned := m.tags.get(endpoint.AddrTag(t.Addr)); {
+	switch owned := m.tags.held[endpoint.AddrTag(t.Addr)]; {
 	case owned != nil && owned.by != c.l:
 		return t, held(t, "another endpoint holds the owned address: choose another, or end that one")
 	case owned != nil: // the kernel does not have the address, so there is nothing to reserve; permits has passed

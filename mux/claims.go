@@ -98,7 +98,7 @@ func wild(t endpoint.Tag) bool {
 // claims need no permission of their own. m.mu is held.
 func (m *Mux) permits(c *claiming, t endpoint.Tag) error {
 	if hasPorts(t) {
-		if owned := m.tags.get(endpoint.AddrTag(t.Addr)); slices.Contains(c.owned, t.Addr) || owned != nil && owned.by == c.l {
+		if owned := m.tags.held[endpoint.AddrTag(t.Addr)]; slices.Contains(c.owned, t.Addr) || owned != nil && owned.by == c.l {
 			return nil
 		}
 	}
@@ -168,7 +168,7 @@ func (m *Mux) releaseAll(l *Lease, tags []endpoint.Tag) error {
 			}
 			continue
 		}
-		if c := m.tags.get(t); c != nil && c.by == l { // false: t was not entered, or l was closed, which gave t back
+		if c := m.tags.held[t]; c != nil && c.by == l { // false: t was not entered, or l was closed, which gave t back
 			err = errors.Join(err, m.release(t))
 		}
 	}
@@ -253,7 +253,7 @@ func (m *Mux) readmit(l *Lease, t endpoint.Tag, suspended bool) error {
 		if err != nil {
 			return err
 		}
-		c.reserved, err = r.again(t, m.tags.get(endpoint.AddrTag(t.Addr)) != nil)
+		c.reserved, err = r.again(t, m.tags.held[endpoint.AddrTag(t.Addr)] != nil)
 		return errors.Join(err, r.close())
 	})
 	var serr error
@@ -273,7 +273,7 @@ func (m *Mux) unclaim(l *Lease, t endpoint.Tag) error {
 	if g := m.groups[t]; g != nil && g.has(l) {
 		return m.leaveGroup(l, t)
 	}
-	if c := m.tags.get(t); c == nil || c.by != l {
+	if c := m.tags.held[t]; c == nil || c.by != l {
 		return denied(t, "not held by this endpoint")
 	}
 	if n := m.tags.onAddr[t.Addr]; t.Kind == endpoint.TagAddr && n > 0 {
@@ -286,7 +286,7 @@ func (m *Mux) unclaim(l *Lease, t endpoint.Tag) error {
 // kernel's table and from the claim table, and closes its reserving sockets. A tag that cannot be
 // deleted stays claimed. m.mu is held.
 func (m *Mux) release(t endpoint.Tag) error {
-	c := m.tags.get(t)
+	c := m.tags.held[t]
 	unsteered := m.unsteer(c.rules)
 	c.rules = nil
 	if err := m.deleteTag(t); err != nil {

@@ -54,9 +54,6 @@ type claimTable struct {
 	reserved map[endpoint.TagKind]int // by kind of tag: number of reserving sockets
 }
 
-// get returns the claim of exactly t, or nil.
-func (ct *claimTable) get(t endpoint.Tag) *claim { return ct.held[t] }
-
 // ofTCP returns the claim that covers a TCP port: of the port, its block or its owned address;
 // nil: there is none.
 func (ct *claimTable) ofTCP(ap netip.AddrPort) *claim {

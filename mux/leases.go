@@ -129,7 +129,7 @@ func (l *Lease) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route, er
 	l.resolved.note(dst, netip.Addr{})
 	l.m.mu.Lock()
 	closed := l.closed
-	owned := l.m.tags.get(endpoint.AddrTag(dst)) != nil
+	owned := l.m.tags.held[endpoint.AddrTag(dst)] != nil
 	l.m.mu.Unlock()
 	if closed {
 		return endpoint.Route{}, endpoint.ErrLeaseClosed

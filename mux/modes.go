@@ -5,6 +5,7 @@ package mux
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -83,12 +84,7 @@ func (u *uplink) refusal(prog *ebpf.Program) string {
 // remedy is what an operator can do about the reason of a refusal.
 func (u *uplink) remedy(why string) string {
 	says := func(words ...string) bool {
-		for _, w := range words {
-			if strings.Contains(strings.ToLower(why), w) {
-				return true
-			}
-		}
-		return false
+		return slices.ContainsFunc(words, func(w string) bool { return strings.Contains(strings.ToLower(why), w) })
 	}
 	do := ""
 	switch {

@@ -111,7 +111,7 @@ func (m *Mux) steer(l *Lease, t endpoint.Tag, adopting bool) ([]flowRule, error)
 		}
 		return m.steering.find(t, l.queue)
 	}
-	if owned := m.tags.get(endpoint.AddrTag(t.Addr)); hasPorts(t) && owned != nil && owned.by == l {
+	if owned := m.tags.held[endpoint.AddrTag(t.Addr)]; hasPorts(t) && owned != nil && owned.by == l {
 		return unneeded() // the rules of the owned address lead its frames
 	}
 	rx, err := m.steering.spread()
@@ -152,7 +152,7 @@ func (m *Mux) steerAgain() {
 		}
 		var failed error
 		for t := range l.tags {
-			c := m.tags.get(t)
+			c := m.tags.held[t]
 			if len(c.rules) > 0 {
 				continue
 			}

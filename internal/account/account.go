@@ -142,11 +142,7 @@ type Verdict struct {
 }
 
 // Balanced reports whether all counters add up.
-func (v Verdict) Balanced() bool { return balanced(v.Balances) }
-
-func balanced(list []Balance) bool {
-	return !slices.ContainsFunc(list, func(b Balance) bool { return b.Missing() != 0 })
-}
+func (v Verdict) Balanced() bool { return missing(v.Balances) == 0 }
 
 // How Settle reads.
 const (
@@ -174,7 +170,7 @@ func Settle(ctx context.Context, read func() ([]endpoint.Counter, error)) (Verdi
 			return Verdict{}, err
 		}
 		now := Check(list)
-		if balanced(now) {
+		if missing(now) == 0 {
 			return Verdict{Balances: now}, nil
 		}
 		if i > 0 && slices.EqualFunc(now, last, func(a, b Balance) bool { return a.In == b.In && a.Out == b.Out }) {

@@ -3,6 +3,7 @@ package filter
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -39,13 +40,11 @@ func (p *parser) next() string {
 
 // accept takes the next word if it is one of list.
 func (p *parser) accept(list ...string) bool {
-	for _, w := range list {
-		if p.peek() == w {
-			p.next()
-			return true
-		}
+	if !slices.Contains(list, p.peek()) {
+		return false
 	}
-	return false
+	p.next()
+	return true
 }
 
 func (p *parser) unexpected() error {
@@ -143,12 +142,10 @@ func (p *parser) isArithmetic() bool {
 // unknown explains a word that is not known.
 func unknown(w string) error {
 	switch {
-	case keywords[w]:
-		return fmt.Errorf("%q is not expected here", w)
 	case w == "gateway", w == "protochain", w == "wlan", w == "mpls", w == "pppoed", w == "pppoes", w == "geneve", w == "iso", w == "ifname", w == "on",
 		w == "decnet", w == "atalk", w == "stp", w == "ipx", w == "netbeui", w == "lat", w == "igmp", w == "pim", w == "vrrp", w == "ah", w == "esp", w == "igrp":
 		return fmt.Errorf("%q is of tcpdump's language, but not known here", w)
-	case strings.ContainsAny(w, "abcdefghijklmnopqrstuvwxyz") && !strings.ContainsAny(w, ":/"):
+	case !keywords[w] && strings.ContainsAny(w, "abcdefghijklmnopqrstuvwxyz") && !strings.ContainsAny(w, ":/"):
 		return fmt.Errorf("%q is neither a keyword nor an address (names of hosts are not looked up)", w)
 	}
 	return fmt.Errorf("%q is not expected here", w)

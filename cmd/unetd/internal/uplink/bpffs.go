@@ -3,7 +3,6 @@
 package uplink
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -238,8 +237,8 @@ func memoryLimit(proc string) (int64, error) {
 // mountOf is the mount point of the cgroup hierarchy that limits memory (proc_pid_mountinfo(5)). In
 // version 1 it has the mount option memory.
 func mountOf(mounts, kind string) string {
-	for lines := bufio.NewScanner(strings.NewReader(mounts)); lines.Scan(); {
-		place, system, found := strings.Cut(lines.Text(), " - ")
+	for line := range strings.Lines(mounts) {
+		place, system, found := strings.Cut(line, " - ")
 		fields, types := strings.Fields(place), strings.Fields(system)
 		if !found || len(fields) < 5 || len(types) < 3 || types[0] != kind {
 			continue
