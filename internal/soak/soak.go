@@ -44,9 +44,12 @@ func Run(t *testing.T, pkg string, tests ...string) {
 	if *soakFor == 0 {
 		t.Skip("for `make soak`")
 	}
-	s := soak{pkg: pkg, tests: "^(" + strings.Join(tests, "|") + ")$", start: time.Now(), next: *firstSeed}
+	s := soak{pkg: pkg, tests: pattern(tests), start: time.Now(), next: *firstSeed}
 	if s.next == 0 {
 		s.next = uint64(s.start.Unix()) * 1000
+	}
+	if none := missing(t, tests); len(none) > 0 {
+		t.Fatalf("package %s has no tests of these names: %v", pkg, none)
 	}
 	first := s.next
 	fmt.Printf("soak: %s, %v from seed %d, %d processes\n", pkg, *soakFor, first, runtime.NumCPU())
@@ -72,6 +75,21 @@ func Run(t *testing.T, pkg string, tests ...string) {
 	for _, c := range s.findings {
 		t.Error(c)
 	}
+}
+
+// pattern is the argument of -test.run that selects these tests.
+func pattern(tests []string) string { return "^(" + strings.Join(tests, "|") + ")$" }
+
+// missing returns those of the tests that this binary does not have. A process that is told to run
+// them would run nothing and not fail.
+func missing(t *testing.T, tests []string) []string {
+	t.Helper()
+	out, err := exec.Command(os.Args[0], "-test.list", pattern(tests)).Output()
+	if err != nil {
+		t.Fatal("list tests:", err)
+	}
+	has := strings.Fields(string(out))
+	return slices.DeleteFunc(slices.Clone(tests), func(name string) bool { return slices.Contains(has, name) })
 }
 
 // soak is what the workers share.
@@ -101,9 +119,14 @@ func (s *soak) work() {
 		if over {
 			return
 		}
-		for end := seed + chunk; seed < end; {
-			seed += s.run(seed, end-seed)
-		}
+		s.runChunk(seed)
+	}
+}
+
+// runChunk simulates a chunk of seeds, in more than one process if seeds fail.
+func (s *soak) runChunk(seed uint64) {
+	for end := seed + chunk; seed < end; {
+		seed += s.run(seed, end-seed)
 	}
 }
 

@@ -433,7 +433,7 @@ func (n *mtuTransfer) report(from int, b []byte) {
 	if err != nil {
 		net.fatalf("%v", err)
 	}
-	net.note("%d < ICMP, MTU %d", from, n.reportedMTU(n.mtu))
+	net.note(from, fmt.Sprint("receives ICMP, MTU ", n.reportedMTU(n.mtu)), nil)
 	net.hosts[from].tab.ProcessICMP(net.now, &e)
 }
 

@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -160,6 +161,9 @@ func (r *runner) number(s string) int {
 	return n
 }
 
+// emitBuffer is for the next segment of a script. No two scripts run at once.
+var emitBuffer [20000]byte
+
 // drain emits what is ready and collects the events.
 func (r *runner) drain() {
 	for !r.held {
@@ -167,15 +171,15 @@ func (r *runner) drain() {
 		if c == nil {
 			break
 		}
-		b := make([]byte, 20000)
-		n := c.Emit(r.now, b)
+		n := c.Emit(r.now, emitBuffer[:])
 		if n == 0 {
 			r.fatalf("ready, and Emit writes nothing")
 		}
+		b := bytes.Clone(emitBuffer[:n])
 		if view(b).DstPort != peerPort {
 			continue // it is for the other peer
 		}
-		r.out = append(r.out, b[:n])
+		r.out = append(r.out, b)
 		if c.ECT {
 			if r.ect == nil {
 				r.ect = make(map[*byte]bool)

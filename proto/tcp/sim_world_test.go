@@ -31,7 +31,7 @@ type network struct {
 	lines  [2]*linksim.Link[[]byte] // the index is the host that sends
 	edges  edges                    // of the windows that both hosts have advertised
 	lost   uint64                   // segments with data that the lines have lost
-	trace  []string                 // the last events, for the message of a failure
+	trace  []traceEntry             // the last events, for the message of a failure
 	gotAck [2]bool                  // a host has received an ACK, undamaged and without a RST
 
 	onTooLarge func(from int, b []byte) // called with each segment that is lost because of its size
@@ -79,6 +79,7 @@ type simHost struct {
 	frames  map[uint64]bool // kept by the table
 	frameID uint64
 	memory  Memory
+	buf     [9000]byte // for Emit
 }
 
 func newNetwork(t testing.TB, seed uint64, cfg [2]Config) *network {
@@ -163,7 +164,7 @@ func (h *simHost) drain() {
 		if i > 100000 {
 			h.net.t.Fatalf("host %d: always ready: %+v", h.index, c.Info())
 		}
-		b := make([]byte, 9000)
+		b := h.buf[:]
 		was, sndMax := c.next.action, c.sndMax
 		n := c.Emit(h.net.now, b)
 		if n == 0 {
@@ -183,12 +184,12 @@ func (net *network) send(from int, b []byte, ect bool) {
 	if ect && len(s.Payload) == 0 {
 		net.fatalf("host %d: %s may be marked", from, describe(b))
 	}
-	net.noteSegment("%d > %s", from, b)
+	net.note(from, "sends", b)
 	if net.edges.note(net.hosts[from].addr, net.hosts[1-from].addr, b) {
 		net.fatalf("host %d: the window has shrunk", from)
 	}
 	if f := net.lines[from].Send(time.Duration(net.now), linksim.Frame{Size: len(b), ECT: ect}, bytes.Clone(b)); f.Lost != linksim.Arrives {
-		net.note("%d > lost", from)
+		net.note(from, "that segment is lost", nil)
 		if len(s.Payload) > 0 {
 			net.lost++
 		}
@@ -201,26 +202,40 @@ func (net *network) send(from int, b []byte, ect bool) {
 	}
 }
 
-func (net *network) note(format string, args ...any) {
+// traceEntry is an event of the simulation. It becomes text only if the test fails.
+type traceEntry struct {
+	at     Time
+	host   int
+	what   string
+	header []byte // of the segment, if there is one
+	size   int    // of the segment
+}
+
+func (e traceEntry) String() string {
+	s := fmt.Sprintf("%v host %d %s", time.Duration(e.at), e.host, e.what)
+	if e.header != nil {
+		s += " " + describeHeader(e.header, e.size)
+	}
+	return s
+}
+
+// note adds an event to the trace, which has the last 200 at least. b is the segment, or nil.
+func (net *network) note(host int, what string, b []byte) {
 	if net.noTrace {
 		return
 	}
 	if len(net.trace) > 400 {
-		net.trace = net.trace[200:]
+		net.trace = append(net.trace[:0], net.trace[200:]...)
 	}
-	net.trace = append(net.trace, fmt.Sprintf("%v ", time.Duration(net.now))+fmt.Sprintf(format, args...))
+	net.trace = append(net.trace, traceEntry{net.now, host, what, bytes.Clone(b[:min(len(b), maxHeader)]), len(b)})
 }
 
-func (net *network) noteSegment(format string, host int, b []byte) {
-	if !net.noTrace {
-		net.note(format, host, describe(b))
-	}
-}
+const maxHeader = 60 // bytes of a TCP header
 
 func (net *network) fatalf(format string, args ...any) {
 	net.t.Helper()
-	for _, l := range net.trace {
-		net.t.Log(l)
+	for _, e := range net.trace {
+		net.t.Log(e)
 	}
 	for i, h := range net.hosts {
 		for _, c := range h.tab.conns {
@@ -231,12 +246,16 @@ func (net *network) fatalf(format string, args ...any) {
 }
 
 // describe is a segment in one line, for messages.
-func describe(b []byte) string {
+func describe(b []byte) string { return describeHeader(b, len(b)) }
+
+// describeHeader is a segment of that size, of which b has the header at least.
+func describeHeader(b []byte, size int) string {
 	var s wire.TCP
 	if err := s.Parse(b); err != nil {
 		return err.Error()
 	}
-	return fmt.Sprintf("%d>%d %v seq %d ack %d len %d win %d hdr %d", s.SrcPort, s.DstPort, s.Flags, s.Seq, s.Ack, len(s.Payload), s.Window, wire.TCPHeaderLen+len(s.Options))
+	header := wire.TCPHeaderLen + len(s.Options)
+	return fmt.Sprintf("%d>%d %v seq %d ack %d len %d win %d hdr %d", s.SrcPort, s.DstPort, s.Flags, s.Seq, s.Ack, size-header, s.Window, header)
 }
 
 // receive gives a packet to the host.
@@ -299,7 +318,7 @@ func (net *network) step(limit Time) bool {
 		if a.Flip >= 0 {
 			b[a.Flip/8] ^= 1 << (a.Flip % 8)
 		}
-		net.noteSegment("%d < %s", 1-k, b)
+		net.note(1-k, "receives", b)
 		if a.Flip < 0 && view(b).Flags&(wire.TCPAck|wire.TCPRst) == wire.TCPAck {
 			net.gotAck[1-k] = true
 		}
