@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/unet-go/unet/internal/linksim"
+	"github.com/unet-go/unet/proto/tcp/seq"
 	"github.com/unet-go/unet/wire"
 )
 
@@ -75,19 +76,20 @@ func TestFramesAreKeptAndReleased(t *testing.T) {
 	tab.Return(&l)
 }
 
-// When the table's memory is used up, data is dropped and sent again by the peer, and Write
-// fails with ENOBUFS.
+// When the memory of a table is used up, received data is dropped, which the peer sends again later, and
+// Write fails with ENOBUFS.
 func TestNoMemory(t *testing.T) {
 	p := newPair(t, Config{Memory: 2 * ChunkSize}, Options{Cork: -1})
 	src, dst := p.conns[0], p.conns[1]
-	if n, err := src.Write(p.now, make([]byte, 3*ChunkSize)); n != 2*ChunkSize || err != nil {
+	data := patternBytes(0, 0, 3*ChunkSize)
+	if n, err := src.Write(p.now, data); n != 2*ChunkSize || err != nil {
 		t.Fatal(n, err)
 	}
 	p.exchange()
 	if got := dst.Buffered(); got != 2*ChunkSize {
 		t.Fatalf("%d bytes came", got)
 	}
-	src.Write(p.now, make([]byte, 100))
+	src.Write(p.now, data[2*ChunkSize:][:100])
 	p.exchange()
 	if dst.Buffered() != 2*ChunkSize || p.tabs[1].Count(NoMemory) != 1 || src.Unacknowledged() != 100 {
 		t.Fatalf("%d bytes came beyond the memory", dst.Buffered())
@@ -95,39 +97,50 @@ func TestNoMemory(t *testing.T) {
 	if _, err := dst.Write(p.now, []byte{1}); err != syscall.ENOBUFS {
 		t.Fatalf("a write without memory: %v", err)
 	}
-	dst.Read(p.now, make([]byte, ChunkSize))
+	to := make([]byte, ChunkSize)
+	n, _ := dst.Read(p.now, to)
+	checkPattern(t, 0, 0, to[:n])
 	p.now = p.now.add(time.Second)
 	p.tabs[0].Expire(p.now)
 	p.exchange()
 	if dst.Buffered() != ChunkSize+100 {
-		t.Errorf("%d bytes after it was sent again", dst.Buffered())
+		t.Errorf("%d bytes to read after the retransmission, want %d", dst.Buffered(), ChunkSize+100)
+	}
+	for got := ChunkSize; dst.Buffered() > 0; got += n {
+		n, _ = dst.Read(p.now, to)
+		checkPattern(t, 0, got, to[:n])
 	}
 }
 
-// The out-of-order queue takes no more chunks than its bound, whatever the
-// segments, and SACK reports nothing that is not there.
+// The out-of-order queue takes no more chunks than its bound, and each SACK block is one of its runs.
 func TestOutOfOrderBound(t *testing.T) {
 	p := newPair(t, Config{}, Options{ReceiveBuffer: DefaultBuffer})
-	c := p.conns[1]
-	number := p.conns[0].sndNxt
-	for i := range 3000 {
-		b := make([]byte, 33)
-		b[32] = byte(i)
-		s := wire.PutTCPTimestamps(b[20:], p.conns[0].timestamp(p.now), 0)
-		f := wire.TCPFields{SrcPort: p.conns[0].Local().Port, DstPort: 80, Seq: number.Add(uint32(2*i + 1)).Uint32(),
-			Ack: p.conns[0].rcvNxt.Uint32(), Flags: wire.TCPAck, Window: 100}
-		s = wire.Sum(b[32:], s)
-		wire.PutTCP(b, &f, 32, addSums(s, wire.PseudoHeader(hostA, hostB, wire.ProtocolTCP, 33)))
-		p.tabs[1].Process(p.now, &Inbound{Src: hostA, Dst: hostB, Data: b})
+	c, tab := p.conns[1], p.tabs[1]
+	for i := range 3000 { // every second byte
+		f := p.validSegment([]byte{byte(i)})
+		f.fields.DstPort = 80
+		f.fields.Seq += uint32(2*i + 1)
+		tab.Process(p.now, &Inbound{Src: hostA, Dst: hostB, Data: f.put(make([]byte, 100))})
 		if msg := c.invariant(); msg != "" {
 			t.Fatal(msg)
+		}
+		for tab.Ready == c {
+			var o wire.TCPOptions
+			if !view(p.buf[:c.Emit(p.now, p.buf)]).ReadOptions(&o) || o.SACKBlocks == 0 {
+				t.Fatalf("segment %d is answered without SACK", i)
+			}
+			for _, b := range o.SACK[:o.SACKBlocks] {
+				if r, ok := c.outOfOrder.runAt(seq.New(b.Left)); !ok || r.left.Uint32() != b.Left || r.right.Uint32() != b.Right {
+					t.Fatalf("segment %d: SACK of %d to %d, which is no run", i, b.Left, b.Right)
+				}
+			}
 		}
 	}
 	if limit := oooChunks(DefaultBuffer); c.outOfOrder.chunks != limit || p.tabs[1].MemoryInUse() != limit*ChunkSize {
 		t.Errorf("%d chunks, want %d", c.outOfOrder.chunks, limit)
 	}
 	if p.tabs[1].Count(OutOfOrderFull) == 0 {
-		t.Error("not counted")
+		t.Error("dropped segments are not counted")
 	}
 	c.Abort()
 	if p.tabs[1].MemoryInUse() != 0 {
@@ -135,6 +148,7 @@ func TestOutOfOrderBound(t *testing.T) {
 	}
 }
 
+// With MaxTimeWaits records in TIME-WAIT a new one replaces an old one, which is counted.
 func TestTimeWaitBound(t *testing.T) {
 	p := newPair(t, Config{MaxTimeWaits: 2}, Options{})
 	for i := range 5 {
@@ -149,7 +163,7 @@ func TestTimeWaitBound(t *testing.T) {
 		p.dial(t, Options{})
 	}
 	if got := p.tabs[0].Count(TimeWaitGone); got != 3 {
-		t.Errorf("%d counted", got)
+		t.Errorf("%d replaced records counted, want 3", got)
 	}
 }
 
@@ -169,7 +183,7 @@ func TestSackBlocksWithSmallMTU(t *testing.T) {
 		}
 	}
 	if b.Info().OutOfOrder == 0 {
-		t.Fatal("nothing out of order")
+		t.Fatal("no data is out of order")
 	}
 	b.Write(p.now, make([]byte, 100))
 	sent := 0
@@ -181,11 +195,11 @@ func TestSackBlocksWithSmallMTU(t *testing.T) {
 		sent += n - (wire.TCPHeaderLen + len(view(p.buf[:n]).Options))
 	}
 	if sent != 100 {
-		t.Errorf("%d bytes sent", sent)
+		t.Errorf("%d bytes of data sent, want 100", sent)
 	}
 }
 
-// memoryHeld is what a connection has of the memory of its table, block by block.
+// memoryHeld is how much of the table's memory the queues of the connection hold.
 func (c *Conn) memoryHeld() int {
 	n := c.chunksHeld() * ChunkSize
 	for b := c.recv.head; b != nil; b = b.next {
@@ -194,10 +208,9 @@ func (c *Conn) memoryHeld() int {
 	return n
 }
 
-// Many connections share too little memory over a bad network, with applications that do
-// everything in random order. After each step what the table says it has handed out is
-// what the connections hold and what is borrowed, and never more than there is; in the
-// end it is nothing.
+// Many connections share too little memory over a bad network, and the applications make random calls.
+// After each step MemoryInUse is the sum of what the connections hold and what is borrowed, and at most
+// the limit. In the end it is 0.
 func TestMemoryModel(t *testing.T) {
 	skipUnderRace(t)
 	seeds := uint64(12)
@@ -215,7 +228,7 @@ func TestMemoryModel(t *testing.T) {
 		l := net.listen(Options{})
 		var conns [2][]*Conn
 		var loans [2][]Loan
-		full := [2]int{}
+		most := [2]int{} // bytes in use, at most, of each host
 		check := func() {
 			t.Helper()
 			for i, h := range net.hosts {
@@ -240,7 +253,7 @@ func TestMemoryModel(t *testing.T) {
 				if sum != used || used > limit || used < 0 {
 					net.fatalf("seed %d, host %d: %d bytes in use, held %d of %d", seed, i, used, sum, limit)
 				}
-				full[i] = max(full[i], used)
+				most[i] = max(most[i], used)
 			}
 		}
 		text := make([]byte, 20000)
@@ -261,7 +274,7 @@ func TestMemoryModel(t *testing.T) {
 				c := conns[i][rnd.IntN(n)]
 				switch rnd.IntN(12) {
 				case 0, 1, 2, 3, 4, 5:
-					c.Write(net.now, text[:1+rnd.IntN(len(text))]) // ENOBUFS and EPIPE are answers
+					c.Write(net.now, text[:1+rnd.IntN(len(text))]) // it may fail with ENOBUFS or EPIPE
 				case 6:
 					c.Lend(net.now, text[:1+rnd.IntN(5000)])
 				case 7, 8:
@@ -286,8 +299,8 @@ func TestMemoryModel(t *testing.T) {
 			check()
 		}
 		for i, h := range net.hosts {
-			if full[i] < limit/2 {
-				t.Errorf("seed %d, host %d: at most %d bytes of %d in use", seed, i, full[i], limit)
+			if most[i] < limit/2 {
+				t.Errorf("seed %d, host %d: at most %d bytes of %d were in use, want half of them", seed, i, most[i], limit)
 			}
 			for _, c := range conns[i] {
 				c.Abort()
@@ -329,8 +342,8 @@ func (p *pair) fillMemory(t *testing.T, n int) (conns []*Conn) {
 	return conns
 }
 
-// When all memory is used up, a connection that has little queued goes on, windows are
-// no larger than what there will be room for, and no connection is opened.
+// When the memory is used up, a connection with little data in its queues still works and none of its
+// segments is dropped. When the reserve is used up too, no connection is opened.
 func TestMemoryPressure(t *testing.T) {
 	const limit = 2 << 20
 	p := newPair(t, Config{}, Options{})
@@ -348,27 +361,29 @@ func TestMemoryPressure(t *testing.T) {
 	p.conns = second
 	lost := tab.Count(NoMemory)
 	to := make([]byte, 1<<20)
-	for i := range 50 { // a request of some segments, an answer, and what the window allows
-		p.conns[0].Write(p.now, make([]byte, 12000))
+	for i := range 50 { // requests and answers of several segments
+		data := patternBytes(0, 12000*i, 12000)
+		p.conns[0].Write(p.now, data)
 		p.exchange()
-		if n, err := p.conns[1].Read(p.now, to); n != 12000 || err != nil {
-			t.Fatalf("request %d: %d, %v", i, n, err)
+		if n, err := p.conns[1].Read(p.now, to); !bytes.Equal(to[:n], data) || err != nil {
+			t.Fatalf("request %d: read %d bytes, or wrong ones, %v", i, n, err)
 		}
-		if n, err := p.conns[1].Write(p.now, to[:12000]); n != 12000 || err != nil {
-			t.Fatalf("answer %d: %d, %v", i, n, err)
+		if n, err := p.conns[1].Write(p.now, data); n != len(data) || err != nil {
+			t.Fatalf("answer %d: wrote %d bytes, %v", i, n, err)
 		}
 		p.exchange()
-		if n, _ := p.conns[0].Read(p.now, to); n != 12000 {
-			t.Fatalf("answer %d: %d came", i, n)
+		if n, err := p.conns[0].Read(p.now, to); !bytes.Equal(to[:n], data) || err != nil {
+			t.Fatalf("answer %d: read %d bytes, or wrong ones, %v", i, n, err)
 		}
 		p.exchange()
 	}
 	if n := tab.Count(NoMemory) - lost; n != 0 {
-		t.Errorf("%d segments of a connection that has little were dropped", n)
+		t.Errorf("%d segments of a connection with little data were dropped", n)
 	}
 
-	// No connection is opened once the rest is used up too.
-	tab.pool.used, lost = limit, uint64(tab.pool.used)
+	// The reserve is used up too.
+	used := tab.pool.used
+	tab.pool.used = limit
 	if _, err := tab.Dial(p.now, AddrPort{Addr: hostB}, AddrPort{Addr: hostA, Port: 1}, Options{}); err != syscall.ENOBUFS {
 		t.Errorf("Dial: %v", err)
 	}
@@ -378,19 +393,19 @@ func TestMemoryPressure(t *testing.T) {
 	}
 	p.exchange()
 	if tab.Len() != n || tab.Count(NotOpened) != 2 {
-		t.Errorf("%d connections more, %d refusals", tab.Len()-n, tab.Count(NotOpened))
+		t.Errorf("%d connections more, %d refusals counted, want 2", tab.Len()-n, tab.Count(NotOpened))
 	}
-	tab.pool.used = int(lost)
+	tab.pool.used = used
 	p.now = p.now.add(2 * time.Second)
 	p.tabs[0].Expire(p.now)
-	tab.pool.divide(2*limit, 0) // memory is there again
+	tab.pool.divide(2*limit, 0) // there is memory again
 	p.exchange()
 	if tab.Len() != n+1 {
-		t.Error("the SYN that came again has made no connection")
+		t.Error("the retransmitted SYN has opened no connection")
 	}
 }
 
-// More than 1 GiB never fits, however long the caller waits.
+// More than 1 GiB at once can never be lent: EINVAL.
 func TestLendTooMuch(t *testing.T) {
 	skipUnderRace(t) // the race detector would touch shadow memory of that size
 	p := newPair(t, Config{}, Options{})

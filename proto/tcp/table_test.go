@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"hash/crc32"
 	"math/rand/v2"
 	"slices"
 	"syscall"
@@ -156,24 +157,24 @@ func TestPartialChecksums(t *testing.T) {
 
 // The forms in which a segment of host A arrives at host B.
 const (
-	complete = 'c' // with its checksum
-	partial  = 'p' // with that of the pseudo-header
-	alike    = 'a' // with a complete checksum that has the value of the partial one
-	damaged  = 'd' // the same, and one bit of the data is wrong
+	complete        = 'c' // with its checksum
+	partial         = 'p' // with that of the pseudo-header
+	completePartial = 'a' // with a complete checksum that has the value of the partial one
+	damagedPartial  = 'd' // the same, and one bit of the data is wrong
 )
 
-// setChecksumForm gives a segment from A to B another form. alike and damaged change its data.
+// setChecksumForm gives a segment from A to B another form. completePartial and damagedPartial change its data.
 func setChecksumForm(b []byte, form rune) {
 	pseudo := wire.Fold(wire.PseudoHeader(hostA, hostB, wire.ProtocolTCP, uint16(len(b))))
 	field := b[16:18]
-	if form == alike || form == damaged {
+	if form == completePartial || form == damagedPartial {
 		// The last word of the data changes by as much as the field (RFC 1624). Lengths are even.
 		word := b[len(b)-2:]
 		sum := uint64(binary.LittleEndian.Uint16(word)) + uint64(binary.LittleEndian.Uint16(field)) +
 			uint64(^binary.LittleEndian.Uint16(binary.BigEndian.AppendUint16(nil, pseudo)))
 		binary.BigEndian.PutUint16(word, wire.Fold(sum))
 	}
-	if form == damaged {
+	if form == damagedPartial {
 		b[len(b)-3] ^= 0x10
 	}
 	if form != complete {
@@ -182,7 +183,7 @@ func setChecksumForm(b []byte, form rune) {
 }
 
 func TestSetChecksumForm(t *testing.T) {
-	for form, want := range map[rune]wire.ChecksumState{complete: wire.ChecksumGood, partial: wire.ChecksumPartial, alike: wire.ChecksumGood, damaged: wire.ChecksumPartial} {
+	for form, want := range map[rune]wire.ChecksumState{complete: wire.ChecksumGood, partial: wire.ChecksumPartial, completePartial: wire.ChecksumGood, damagedPartial: wire.ChecksumPartial} {
 		p := newPair(t, Config{}, Options{})
 		p.conns[0].Write(p.now, make([]byte, 1000))
 		b := p.buf[:p.conns[0].Emit(p.now, p.buf)]
@@ -291,7 +292,7 @@ func TestCompleteChecksumInSynSent(t *testing.T) {
 	}
 }
 
-// Connections that are always ready take turns.
+// With Postpone connections that have more to send emit their segments in turn.
 func TestPostpone(t *testing.T) {
 	p := newPair(t, Config{}, Options{Cork: -1})
 	a := p.conns[0]
@@ -307,11 +308,11 @@ func TestPostpone(t *testing.T) {
 	}
 	for i, c := range order {
 		if want := [2]*Conn{a, b}[i%2]; c != want {
-			t.Fatalf("turn %d is the wrong one's", i)
+			t.Fatalf("segment %d is of the wrong connection", i)
 		}
 	}
 	if len(order) != 8 {
-		t.Errorf("%d segments", len(order))
+		t.Errorf("%d segments, want 8", len(order))
 	}
 }
 
@@ -340,20 +341,22 @@ func TestGopacketReadsOurSegments(t *testing.T) {
 	p := newPair(t, Config{}, Options{Cork: -1})
 	b := make([]byte, 2000)
 	c := p.conns[0]
+	var written, sent []byte
 	for _, n := range []int{1, 2, 63, 1448, 3} { // after an odd length the next piece begins at an odd offset
-		p.conns[0].Write(p.now, bytes.Repeat([]byte{byte(n)}, n))
+		data := patternBytes(0, len(written), n)
+		c.Write(p.now, data)
+		written = append(written, data...)
 	}
 	c.Flush(p.now)
-	total := 0
 	for p.tabs[0].Ready != nil {
 		seg := check(b[:c.Emit(p.now, b)], hostA, hostB)
-		total += len(seg.Payload)
+		sent = append(sent, seg.Payload...)
 		if !seg.ACK || len(seg.Options) != 3 || seg.Options[2].OptionType != layers.TCPOptionKindTimestamps {
 			t.Errorf("segment %+v", seg)
 		}
 	}
-	if total != 1517 {
-		t.Errorf("%d bytes", total)
+	if !bytes.Equal(sent, written) {
+		t.Errorf("%d bytes were sent, or wrong ones, of %d", len(sent), len(written))
 	}
 	c.Abort()
 	if seg := check(b[:c.Emit(p.now, b)], hostA, hostB); !seg.RST {
@@ -391,8 +394,8 @@ func TestCounterAndStateNames(t *testing.T) {
 	}
 }
 
-// Close leaves nothing behind but what has been received, and does so in the same
-// order every time.
+// Table.Close ends all connections, with RSTs in the same order every time. Data that was received can
+// still be read.
 func TestTableClose(t *testing.T) {
 	var orders [2]string
 	for i := range orders {
@@ -421,10 +424,10 @@ func TestTableClose(t *testing.T) {
 			t.Fatalf("%d connections, %d listeners left", tab.Len(), len(tab.listeners))
 		}
 		if n, err := kept.Read(p.now, make([]byte, 1000)); n != 700 || err != nil {
-			t.Errorf("what had been received: %d, %v", n, err)
+			t.Errorf("read %d bytes of the received ones, %v", n, err)
 		}
 		if _, err := kept.Read(p.now, make([]byte, 1000)); err != syscall.ECONNABORTED {
-			t.Errorf("after all was read: %v", err)
+			t.Errorf("read after all data: %v, want ECONNABORTED", err)
 		}
 		if waiting.State() != Established {
 			t.Error(waiting.State())
@@ -472,12 +475,12 @@ func TestSetters(t *testing.T) {
 	}
 	c.SetNagle(p.now, true)
 	if c.Write(p.now, make([]byte, 10)); !c.onReady || c.HoldAck() {
-		t.Error("the first small write waits")
+		t.Error("Nagle: the first small write waits, or there is an ACK to hold")
 	}
 	p.carry(0, c)
 	c.Write(p.now, make([]byte, 10))
 	if c.onReady {
-		t.Error("the second small write does not wait")
+		t.Error("Nagle: the second small write does not wait")
 	}
 	if !d.HoldAck() || d.onReady {
 		t.Error("there is more than an ACK to send, or it is not held")
@@ -485,11 +488,11 @@ func TestSetters(t *testing.T) {
 	d.Resume()
 	c.SetNagle(p.now, false)
 	if c.onReady {
-		t.Error("without Nagle it is not corked")
+		t.Error("without Nagle the small write is not corked")
 	}
 	c.SetCork(p.now, -1)
 	if !c.onReady {
-		t.Error("it waits without a cork")
+		t.Error("without a cork the small write waits")
 	}
 	c.SetUserTimeout(time.Second)
 	p.now = p.now.add(2 * time.Second)
@@ -501,14 +504,14 @@ func TestSetters(t *testing.T) {
 	c = p.conns[0]
 	c.fail(syscall.EHOSTUNREACH)
 	if c.Err() != syscall.EHOSTUNREACH || c.onReady || p.tabs[0].Len() != 0 {
-		t.Errorf("failed, and is still there: %v, %d connections", c.Err(), p.tabs[0].Len())
+		t.Errorf("after fail: %v, %d connections in the table", c.Err(), p.tabs[0].Len())
 	}
 }
 
-// The choice of a port is compared with a search of all pairs, while connections to a few
-// destinations come and go, from ports that are chosen or asked for, and to listeners:
-// a pair without a past before one in TIME-WAIT, no pair of a connection ever, and none
-// only if there is none.
+// ChoosePort is compared with a search of all pairs, while connections to a few destinations are opened
+// and closed, and a listener changes its port. A pair that was not used before comes before one in
+// TIME-WAIT; a port with a listener, and the pair of a connection, is not chosen. There is no port only
+// if there is none in the search.
 func TestChoosePortModel(t *testing.T) {
 	random := rand.New(rand.NewPCG(7, 8))
 	blocks := []PortBlock{{First: 40000 - 40000%64, Ports: ^uint64(0)}, {First: 0, Ports: 1<<9 | 1<<33}, {First: 65472, Ports: 0xf0f0}}
@@ -592,8 +595,8 @@ func TestChoosePortModel(t *testing.T) {
 	}
 }
 
-// 64,000 connections to one destination come from one address, as many to another, and
-// the last ones take no longer to find a port for than a look at each block.
+// One address has a connection from each of its ports from 1024 on to one destination, and as many to
+// another destination. Ports of the kernel's default range come first.
 func TestAllPortsOfOwnedAddress(t *testing.T) {
 	tab := NewTable(Config{Secret: testSecret})
 	const all = 1<<16 - firstUser
@@ -607,11 +610,11 @@ func TestAllPortsOfOwnedAddress(t *testing.T) {
 			if p := c.Local().Port; p < firstEphemeral || p > lastEphemeral {
 				low++
 			} else if low > 0 {
-				t.Fatalf("port %d after one beyond the kernel's range", p)
+				t.Fatalf("port %d after a port outside of the kernel's default range", p)
 			}
 		}
 		if _, err := tab.Dial(0, AddrPort{Addr: hostA}, remote, Options{}); err != syscall.EADDRNOTAVAIL {
-			t.Errorf("the next: %v", err)
+			t.Errorf("one dial more: %v, want EADDRNOTAVAIL", err)
 		}
 	}
 	if n := tab.Len(); n != 2*all {
@@ -632,15 +635,16 @@ func BenchmarkChoosePort(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				if (tab.ephemeralPort(hostA, remote) == 0) != (free == 0) {
-					b.Fatal("a wrong answer")
+					b.Fatal("no port although one is free, or a port although none is")
 				}
 			}
 		})
 	}
 }
 
-// What is published is what the peer expects of the connection, from its handshake to its
-// end, and the records are used by many connections in turn. Connections that find none work as well.
+// A published record has the state of a connection from its handshake to its end. Next is always RCV.NXT
+// of the peer, the rest is as of the last Publish. Records are used again by other connections, and
+// connections work without a record if none is free.
 func TestPublishedRecords(t *testing.T) {
 	p := newPair(t, Config{}, Options{})
 	records := make([]wire.Connection, 2)
@@ -692,8 +696,8 @@ func TestPublishedRecords(t *testing.T) {
 	send := func(of [2]*Conn) {
 		t.Helper()
 		p.conns = of
-		b := make([]byte, 100)
-		if n := testing.AllocsPerRun(10, func() { p.send(t, 0, b, b, true); p.send(t, 1, b, b, true) }); n != 0 {
+		b, to := patternBytes(0, 0, 100), make([]byte, 100)
+		if n := testing.AllocsPerRun(10, func() { p.send(t, 0, b, to, true); p.send(t, 1, b, to, true) }); n != 0 {
 			t.Errorf("%v allocations", n)
 		}
 		p.exchange()
@@ -742,8 +746,8 @@ func TestBlocksOfPortRange(t *testing.T) {
 	}
 }
 
-// A connection that its application closes has not failed, also if the peer gets a RST
-// because data was not read, or arrives later.
+// A connection that its application closes does not count as failed, also if Close sends a RST because of
+// unread data or of data that arrives later.
 func TestCloseIsNotCountedAsFailure(t *testing.T) {
 	p := newPair(t, Config{}, Options{})
 	c, peer := p.conns[0], p.conns[1]
@@ -768,8 +772,8 @@ func TestCloseIsNotCountedAsFailure(t *testing.T) {
 	}
 }
 
-// TestHeaderPrediction: two tables exchange data over a link that loses, repeats and reorders
-// segments. With and without header prediction they send the same segments.
+// Two tables exchange data over a link that loses, repeats and reorders segments. With and without
+// header prediction they send the same segments and read the same data.
 func TestHeaderPrediction(t *testing.T) {
 	skipUnderRace(t)
 	for seed := range uint64(150) {
@@ -789,7 +793,7 @@ func TestHeaderPrediction(t *testing.T) {
 	}
 }
 
-// Header prediction leaves segments to the steps of RFC 9293 that need them, whatever they look like.
+// Segments that look as if header prediction applied, and need other steps of RFC 9293.
 func TestSegmentsWithoutHeaderPrediction(t *testing.T) {
 	runScripts(t, []script{
 		{name: "data with the ACK of our FIN", cfg: noOptions, text: `
@@ -836,28 +840,28 @@ func TestSegmentsWithoutHeaderPrediction(t *testing.T) {
 	})
 }
 
-// The reaction to ECE ends when data sent after it is acknowledged. If it did not, ECE would be ignored
-// again after 2 GiB.
+// The reaction to ECE ends when data that was sent after it is acknowledged. Otherwise ECE would be
+// ignored again after 2 GiB of data.
 func TestECNReactionEnds(t *testing.T) {
 	p := newPair(t, Config{ECN: ECNOn}, Options{})
 	c := p.conns[0]
 	c.reduce(p.now, 0)
 	if c.Write(p.now, make([]byte, 100)); !c.reducing {
-		t.Fatal("no reaction")
+		t.Fatal("ECE has started no reaction")
 	}
 	if p.exchange(); c.reducing {
 		t.Error("the reaction has not ended")
 	}
 }
 
-// exchangeEvents lists what both sides send and read.
+// exchangeEvents has two tables exchange data, and lists what both write, send and read.
 func exchangeEvents(t *testing.T, seed uint64, cfg Config, o Options) (events []string) {
 	rnd := rand.New(rand.NewPCG(seed, 3))
 	p := newPair(t, cfg, o)
 	lossy := seed%4 != 0
 	var link [2][][]byte
 	var post [2][]byte
-	data := make([]byte, 9000)
+	data, to := patternBytes(0, 0, 9000), make([]byte, 9000)
 	for range 3000 {
 		i := rnd.IntN(2)
 		c, tab := p.conns[i], p.tabs[i]
@@ -867,17 +871,18 @@ func exchangeEvents(t *testing.T, seed uint64, cfg Config, o Options) (events []
 		}
 		switch what := rnd.IntN(12); {
 		case what == 0:
-			n, _ := c.Write(p.now, data[:rnd.IntN(len(data))])
+			n, _ := c.Write(p.now, data[rnd.IntN(len(data)):])
 			events = append(events, fmt.Sprintf("%d: wrote %d", i, n))
 		case what == 1 && post[i] == nil:
-			n, _ := c.Read(p.now, data[:1+rnd.IntN(len(data)-1)])
-			events = append(events, fmt.Sprintf("%d: read %d", i, n))
+			n, _ := c.Read(p.now, to[:1+rnd.IntN(len(to)-1)])
+			events = append(events, fmt.Sprintf("%d: read %d bytes with CRC %#x", i, n, crc32.ChecksumIEEE(to[:n])))
 		case what == 2 && post[i] == nil:
 			if buf := make([]byte, 1+rnd.IntN(4000)); c.Post(p.now, buf) {
 				post[i] = buf
 			}
 		case what == 3 && post[i] != nil:
-			events = append(events, fmt.Sprintf("%d: %d bytes at once", i, c.Unpost(p.now)))
+			n := c.Unpost(p.now)
+			events = append(events, fmt.Sprintf("%d: %d posted bytes with CRC %#x", i, n, crc32.ChecksumIEEE(post[i][:n])))
 			post[i] = nil
 		case what == 4:
 			tab.Expire(p.now)
@@ -915,7 +920,7 @@ func exchangeEvents(t *testing.T, seed uint64, cfg Config, o Options) (events []
 	return events
 }
 
-// A reader that waits sends what the writer has corked.
+// Post sends corked data: the reader waits for an answer.
 func TestPostSendsCorkedData(t *testing.T) {
 	p := newPair(t, Config{}, Options{})
 	c := p.conns[0]
@@ -931,7 +936,7 @@ func TestPostSendsCorkedData(t *testing.T) {
 	}
 }
 
-// An acknowledgment that is held is sent with what is written next, and by a write that fails.
+// ResumeAck and Write, also one that fails, end HoldAck. ResumeAck does not end Hold.
 func TestHoldAckEnds(t *testing.T) {
 	p := newPair(t, Config{}, Options{})
 	c, d := p.conns[0], p.conns[1]
@@ -969,7 +974,7 @@ func TestHoldAckEnds(t *testing.T) {
 	}
 }
 
-// The event Acceptable is for connections that have not been accepted.
+// Only connections that have not been accepted yet have the event Acceptable.
 func TestAcceptable(t *testing.T) {
 	tabs := [2]*Table{NewTable(Config{}), NewTable(Config{})}
 	p := &pair{tabs: tabs, now: Time(time.Second), buf: make([]byte, 2000)}
