@@ -8,8 +8,8 @@ import (
 	"github.com/unet-go/unet/internal/linksim"
 )
 
-// Slow start, congestion avoidance and the fall after a timeout (RFC 5681, section
-// 3.1), from the initial window of RFC 6928.
+// Slow start, congestion avoidance and the reaction to a timeout (RFC 5681, section 3.1), from the
+// initial window of RFC 6928.
 func TestReno(t *testing.T) {
 	for mss, want := range map[int]int{100: 1000, 536: 5360, 1460: 14600, 1448: 14480, 2000: 14600, 8960: 17920} {
 		if r := newReno(mss); r.Window() != want {
@@ -25,51 +25,51 @@ func TestReno(t *testing.T) {
 		}
 	}
 	acked(1000, 1000)
-	check(10000, maxBuffer, "one segment of ten was in flight")
+	check(10000, maxBuffer, "with one segment of ten in flight")
 	for range 10 {
 		acked(1000, r.Window())
 	}
-	check(20000, maxBuffer, "a round trip of slow start")
+	check(20000, maxBuffer, "after a round trip of slow start")
 	acked(20000, 20000)
-	check(22000, maxBuffer, "an ACK of all counts for two segments")
+	check(22000, maxBuffer, "after one ACK of all, which counts for two segments")
 	r.Reduce(0, 20000)
-	check(10000, 10000, "loss")
+	check(10000, 10000, "after a loss")
 	r.Collapse()
-	check(1000, 10000, "and a timeout")
+	check(1000, 10000, "after a timeout")
 	r.Collapse()
-	check(1000, 10000, "and another")
+	check(1000, 10000, "after a second timeout")
 	acked(1000, 1000)
 	acked(1000, 2000)
 	acked(1000, 2000)
-	check(4000, 10000, "two round trips later")
+	check(4000, 10000, "after two round trips more")
 	for r.Window() < 10000 {
 		acked(1000, r.Window())
 	}
 	for range 10 { // a round trip above the threshold is one segment
-		check(10000, 10000, "congestion avoidance")
+		check(10000, 10000, "during a round trip of congestion avoidance")
 		acked(1000, r.Window())
 	}
-	check(11000, 10000, "a round trip of congestion avoidance")
-	idleRounds := func() { // two round trips with next to nothing in flight
+	check(11000, 10000, "after a round trip of congestion avoidance")
+	idleRounds := func() { // two round trips with one segment in flight
 		r.Acked(0, Acked{InFlight: 1000, Round: true})
 		r.Acked(0, Acked{InFlight: 1000, Round: true})
 	}
 	r.Reduce(0, 1000)
-	check(5500, 5500, "half of what was in flight lately")
+	check(5500, 5500, "after a loss: half of what was in flight in the last round trips")
 	r.Undo()
 	idleRounds()
 	r.Reduce(0, 1000)
-	check(2000, 2000, "two segments at least")
+	check(2000, 2000, "after a loss: two segments at least")
 	r.Undo()
-	check(11000, 10000, "undone")
+	check(11000, 10000, "after Undo")
 	r.Reduce(0, 50000)
-	check(5500, 5500, "what is in flight beyond the window does not count")
+	check(5500, 5500, "after a loss: data in flight beyond the window does not count")
 	r.SetMSS(9000)
-	check(9000, 5500, "a segment at least")
+	check(9000, 5500, "after SetMSS: a segment at least")
 }
 
-// A window that is not used does not grow, and loses half every five minutes, down
-// to the initial one, whether nothing is sent or only little (RFC 7661).
+// A congestion window that is not used does not grow, and is halved every five minutes, down to the
+// initial window, whether nothing is sent or only little (RFC 7661).
 func TestUnusedCongestionWindowHalves(t *testing.T) {
 	const minute = Time(time.Minute)
 	for name, c := range map[string]Congestion{"reno": NewReno(1000), "cubic": NewCubic(1000)} {
@@ -82,7 +82,7 @@ func TestUnusedCongestionWindowHalves(t *testing.T) {
 		check := func(want int, what string) {
 			t.Helper()
 			if c.Window() != want {
-				t.Errorf("%s: %d %s, want %d", name, c.Window(), what, want)
+				t.Errorf("%s: window %d %s, want %d", name, c.Window(), what, want)
 			}
 		}
 		for range 190 {
@@ -108,7 +108,7 @@ func TestUnusedCongestionWindowHalves(t *testing.T) {
 		check(12500, "after idling twice as long")
 		now += 100 * minute
 		acked(1, 1000)
-		check(10000, "which is the initial window")
+		check(10000, "after a hundred minutes: the initial window")
 		c.Reduce(now, 4000)
 		c.Collapse()
 		check(1000, "after a timeout")
@@ -118,8 +118,7 @@ func TestUnusedCongestionWindowHalves(t *testing.T) {
 	}
 }
 
-// If the SYN was sent again more than once, the initial window is one segment (RFC 6928,
-// section 2).
+// If the SYN was sent again more than once the initial window is one segment (RFC 6928, section 2).
 func TestInitialWindowAfterLostSYNs(t *testing.T) {
 	for lost, want := range []int{14480, 14480, 1448, 1448} {
 		net := newNetwork(t, 1, [2]Config{})
@@ -135,10 +134,9 @@ func TestInitialWindowAfterLostSYNs(t *testing.T) {
 	}
 }
 
-// cubicModel is RFC 9438, section 4, written down for a sender that always uses its
-// window and gets an acknowledgment for each segment: plain floats, in segments and
-// seconds, from the moment at which a window of w0 has met its first congestion
-// event. wMaxBefore is W_max before that.
+// cubicModel is RFC 9438, section 4, for a sender that always uses its window and receives an
+// acknowledgment for each segment, in floats of segments and seconds. It begins at the first congestion
+// event, with a window of w0. wMaxBefore is W_max before that.
 type cubicModel struct {
 	wMax, prior, cwnd, est, k float64
 }
@@ -169,8 +167,8 @@ func (m *cubicModel) ack(t, rtt float64) {
 	m.cwnd += (target - m.cwnd) / m.cwnd
 }
 
-// CUBIC against the model: concave up to W_max, convex after it, on a short path no
-// slower than Reno, fast convergence; and points that were computed by hand.
+// CUBIC is compared with the model, and with some windows that were computed by hand: concave growth up to
+// W_max, convex growth after it, growth as Reno's on a short path, and fast convergence.
 func TestCubic(t *testing.T) {
 	const mss = 1000
 	for _, path := range []struct {
@@ -179,7 +177,7 @@ func TestCubic(t *testing.T) {
 		wMaxBefore float64
 		rtt        time.Duration
 		after      []time.Duration
-		golden     []float64 // 0: only the model
+		golden     []float64 // the window in segments, computed by hand; 0: only the model
 	}{
 		// K = cbrt(1000*0.3/0.4) = 9.086 s: W(K) = W_max, W(2K) = W_max + 300.
 		{"long", 1000, 0, 100 * time.Millisecond, []time.Duration{time.Second, 4500 * time.Millisecond, 9086 * time.Millisecond, 18172 * time.Millisecond}, []float64{788.5, 961.4, 1000, 1300}},
@@ -216,9 +214,8 @@ func TestCubic(t *testing.T) {
 	}
 }
 
-// On a short path CUBIC is at least as fast as Reno would be with the same losses
-// (RFC 9438, section 4.3): between two losses, with beta 0.7, 0.53 segments a round
-// trip, and one once it is where it was.
+// On a short path CUBIC grows at least as fast as Reno with the same losses (RFC 9438, section 4.3): with
+// beta 0.7, 0.53 segments a round trip up to the window before the loss, and then one segment.
 func TestCubicRenoFriendly(t *testing.T) {
 	c := newCubic(1000)
 	c.window = 100000
@@ -234,7 +231,7 @@ func TestCubicRenoFriendly(t *testing.T) {
 		round()
 	}
 	if w := c.Window(); w < 70000+20*510 || w > 70000+20*540 {
-		t.Errorf("%d after 20 round trips", w)
+		t.Errorf("window %d after 20 round trips, want %d to %d", w, 70000+20*510, 70000+20*540)
 	}
 	for c.Window() < 101000 {
 		round()
@@ -244,7 +241,7 @@ func TestCubicRenoFriendly(t *testing.T) {
 		round()
 	}
 	if d := c.Window() - w; d < 19000 || d > 21000 {
-		t.Errorf("%d more after 20 round trips above where it was", d)
+		t.Errorf("%d bytes more after 20 round trips above the window before the loss, want 19000 to 21000", d)
 	}
 }
 
@@ -260,22 +257,22 @@ func TestCubicEvents(t *testing.T) {
 	for range 10 {
 		c.Acked(now, Acked{Bytes: 1000, InFlight: c.Window()})
 	}
-	check(20000, maxBuffer, "slow start")
+	check(20000, maxBuffer, "after a round trip of slow start")
 	c.Acked(now, Acked{Bytes: 20000, InFlight: 20000})
-	check(28000, maxBuffer, "an ACK of all counts for eight segments")
+	check(28000, maxBuffer, "after one ACK of all, which counts for eight segments")
 	c.Reduce(now, 28000)
-	check(19600, 19600, "loss")
+	check(19600, 19600, "after a loss")
 	c.Undo()
-	check(28000, maxBuffer, "undone")
+	check(28000, maxBuffer, "after Undo")
 	for range 2 {
 		c.Acked(now, Acked{InFlight: 1000, Round: true})
 	}
 	c.Reduce(now, 20000)
 	c.Collapse()
-	check(1000, 14000, "a timeout with 20 in flight")
+	check(1000, 14000, "after a timeout with 20000 bytes in flight")
 	c.Collapse()
 	c.Undo()
-	check(28000, maxBuffer, "undone")
+	check(28000, maxBuffer, "after two timeouts and Undo")
 	// The first congestion avoidance after a timeout begins at the bottom of the
 	// cubic function: K is 0.
 	c.Reduce(now, 28000)
@@ -292,32 +289,32 @@ func TestCubicEvents(t *testing.T) {
 	c.Acked(now, Acked{Bytes: 1000, InFlight: 1000})
 	c.Acked(now, Acked{Bytes: 1000, InFlight: c.Window()})
 	if d := c.Window() - w; d > 100 {
-		t.Errorf("four idle minutes have made the window %d larger", d)
+		t.Errorf("the window has grown by %d bytes after four idle minutes", d)
 	}
 	c.SetMSS(100)
 	c.SetMSS(2000)
 	c.Acked(now, Acked{Bytes: 2000, InFlight: c.Window()})
 	if d := c.Window() - w; d < 0 || d > 2000 || math.Abs(c.wMax-10) > 1 {
-		t.Errorf("with twice the segments %d more, W_max %.1f", d, c.wMax)
+		t.Errorf("after SetMSS(2000) the window has grown by %d bytes, W_max is %.1f", d, c.wMax)
 	}
 }
 
-// HyStart++ (RFC 9406, section 4.2): round trips that become longer by an eighth, 4 to
-// 16 ms, slow growth down to a quarter, and after five rounds end slow start; if they
+// HyStart++ (RFC 9406, section 4.2): when round trips become longer by an eighth, but 4 ms at least and
+// 16 ms at most, growth slows down to a quarter, and slow start ends after five rounds. If round trips
 // become shorter again, slow start continues.
 func TestHyStart(t *testing.T) {
 	const ms = time.Millisecond
 	for _, s := range []struct {
 		name   string
 		rounds []time.Duration // the least round-trip time of each
-		end    int             // the round in whose beginning slow start ends; 0: never
+		end    int             // the round at whose beginning slow start ends; 0: it does not end
 	}{
 		{"constant", []time.Duration{50 * ms, 50 * ms, 50 * ms, 50 * ms, 50 * ms, 50 * ms, 50 * ms, 50 * ms, 50 * ms}, 0},
-		{"a queue", []time.Duration{50 * ms, 60 * ms, 70 * ms, 70 * ms, 70 * ms, 70 * ms, 70 * ms, 70 * ms}, 6},
-		{"less than the least", []time.Duration{ms, 4 * ms, 7 * ms, 10 * ms, 13 * ms, 16 * ms, 19 * ms, 22 * ms}, 0},
-		{"it was jitter", []time.Duration{50 * ms, 60 * ms, 50 * ms, 50 * ms, 50 * ms, 50 * ms, 50 * ms, 50 * ms, 50 * ms}, 0},
-		{"long", []time.Duration{300 * ms, 315 * ms, 330 * ms, 345 * ms, 360 * ms, 375 * ms, 390 * ms}, 0},
-		{"long, a queue", []time.Duration{300 * ms, 317 * ms, 317 * ms, 317 * ms, 317 * ms, 317 * ms, 317 * ms}, 6},
+		{"a growing queue", []time.Duration{50 * ms, 60 * ms, 70 * ms, 70 * ms, 70 * ms, 70 * ms, 70 * ms, 70 * ms}, 6},
+		{"each round less than 4 ms longer", []time.Duration{ms, 4 * ms, 7 * ms, 10 * ms, 13 * ms, 16 * ms, 19 * ms, 22 * ms}, 0},
+		{"one long round", []time.Duration{50 * ms, 60 * ms, 50 * ms, 50 * ms, 50 * ms, 50 * ms, 50 * ms, 50 * ms, 50 * ms}, 0},
+		{"long path, each round less than 16 ms longer", []time.Duration{300 * ms, 315 * ms, 330 * ms, 345 * ms, 360 * ms, 375 * ms, 390 * ms}, 0},
+		{"long path, a growing queue", []time.Duration{300 * ms, 317 * ms, 317 * ms, 317 * ms, 317 * ms, 317 * ms, 317 * ms}, 6},
 	} {
 		c := newCubic(1000)
 		end := 0
@@ -332,7 +329,7 @@ func TestHyStart(t *testing.T) {
 				break
 			}
 			if slow && c.slow.baseline != 0 && c.Window()-before != 2500 {
-				t.Errorf("%s: %d more in round %d, want a quarter of 10000", s.name, c.Window()-before, i)
+				t.Errorf("%s: the window has grown by %d bytes in round %d, want a quarter of 10000", s.name, c.Window()-before, i)
 			}
 		}
 		if end != s.end {

@@ -10,8 +10,8 @@ import (
 	"github.com/unet-go/unet/internal/linksim"
 )
 
-// The heap is compared with a search through all connections. Timers move both ways and
-// stop.
+// The heap of timers is compared with a search of all connections, while timers become earlier and
+// later, and stop.
 func TestTimerHeap(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	var h timerHeap
@@ -38,7 +38,7 @@ func TestTimerHeap(t *testing.T) {
 		case 2:
 			c.ackAt = Time(r.IntN(1000))
 			h.schedule(c, min(c.earliestTimer(), c.queuedAt))
-		case 3: // as Expire does with the first
+		case 3: // as Expire does with the first entry
 			if len(h) > 0 {
 				c = h[0].conn
 				c.rtxAt, c.ackAt = Time(r.IntN(1000)), Never
@@ -49,7 +49,7 @@ func TestTimerHeap(t *testing.T) {
 		n := 0
 		for _, c := range conns {
 			if c.queuedAt > c.earliestTimer() || (c.slot != 0) != (c.queuedAt != Never) {
-				t.Fatalf("in place %d for %d, timers at %d and %d", c.slot, c.queuedAt, c.rtxAt, c.ackAt)
+				t.Fatalf("a connection is in slot %d for %d, and its timers are at %d and %d", c.slot, c.queuedAt, c.rtxAt, c.ackAt)
 			}
 			if c.slot != 0 {
 				n++
@@ -59,12 +59,12 @@ func TestTimerHeap(t *testing.T) {
 			}
 		}
 		if n != len(h) || n > 0 && h[0].at != earliest() {
-			t.Fatalf("%d entries for %d connections, the first at %d and not %d", len(h), n, h[0].at, earliest())
+			t.Fatalf("%d entries for %d connections, or the first is not the earliest, at %d", len(h), n, earliest())
 		}
 	}
 }
 
-// A thousand connections with timers of all kinds: none is late.
+// A thousand connections with timers of all kinds, whose peers do not answer: no timer is late.
 func TestManyTimers(t *testing.T) {
 	p := newPair(t, Config{}, Options{})
 	r := rand.New(rand.NewPCG(8, 9))
@@ -77,13 +77,11 @@ func TestManyTimers(t *testing.T) {
 	}
 	tab := p.tabs[0]
 	for i := 0; i < 20000 && tab.Deadline != Never; i++ {
-		for c := tab.Ready; c != nil; c = tab.Ready {
-			c.Emit(p.now, p.buf) // nobody answers
-		}
+		p.drop(tab)
 		p.now = max(p.now, tab.Deadline)
 		tab.Expire(p.now)
 		if at := tab.Deadline; at <= p.now {
-			t.Fatalf("due at %d, and it is %d", at, p.now)
+			t.Fatalf("after Expire at %d the deadline is %d", p.now, at)
 		}
 		if i%100 == 0 {
 			for _, c := range tab.conns {
@@ -93,13 +91,13 @@ func TestManyTimers(t *testing.T) {
 			}
 		}
 	}
-	if tab.Len() != 1 { // the first, which is idle and sends nothing
+	if tab.Len() != 1 { // the first connection, which has no keepalive and sends nothing
 		t.Errorf("%d connections are left, although no peer answers", tab.Len())
 	}
 }
 
-// The delay of a handshake by losses is no round-trip time: once data is acknowledged the
-// timeout is that of the path, however often SYNs and their answers were lost.
+// Lost SYNs and SYN,ACKs delay a handshake. That delay does not count as a round-trip time: when data
+// has been acknowledged the timeout is that of the path.
 func TestTimeoutAfterLossyHandshake(t *testing.T) {
 	const delay = 500 * time.Microsecond
 	seeds := uint64(1000)
@@ -118,7 +116,7 @@ func TestTimeoutAfterLossyHandshake(t *testing.T) {
 				conns[1] = l.Accept()
 			}
 			if conns[1] == nil {
-				continue // one of them has given up
+				continue // a host has given up the handshake
 			}
 			for i := range net.hosts {
 				net.impair(i, linksim.Rule{Delay: delay})
@@ -251,14 +249,13 @@ func exchangeMessages(t *testing.T, cfg Config, o Options, link linksim.Rule, ro
 				k, _ = to.Read(net.now, b)
 			}
 		}
-		net.step(net.now + Time(k%7)*Time(time.Millisecond)) // and a while of nothing
+		net.step(net.now + Time(k%7)*Time(time.Millisecond)) // some milliseconds without data
 	}
 	return func(c Counter) uint64 { return net.hosts[0].tab.Count(c) + net.hosts[1].tab.Count(c) }
 }
 
-// The least timeout never expires too early where nothing is lost: not with a peer that delays
-// acknowledgments by less than that, not on long paths, not where round trips vary, and not
-// where a queue grows.
+// Where nothing is lost no timeout expires too early: with a peer that delays acknowledgments by less
+// than the least timeout, on long paths, where round trips vary, and where a queue grows.
 func TestNoSpuriousTimeouts(t *testing.T) {
 	skipUnderRace(t)
 	links := []linksim.Rule{
@@ -284,10 +281,10 @@ func TestNoSpuriousTimeouts(t *testing.T) {
 					count := exchangeMessages(t, cfg, o, link, rounds, n)
 					again := count(BytesRetransmitted)
 					if link.Jitter > link.Delay {
-						again = 0 // two round trips, after which a loss probe goes, may be less than one
+						again = 0 // a round trip may take longer than two others, after which a loss probe is sent
 					}
 					if count(Timeouts)+count(FastRecoveries)+again > 0 {
-						t.Errorf("%s: %d timeouts, %d probes, %d recoveries, %d bytes again", name, count(Timeouts), count(LossProbes), count(FastRecoveries), count(BytesRetransmitted))
+						t.Errorf("%s: %d timeouts, %d loss probes, %d recoveries, %d bytes sent again", name, count(Timeouts), count(LossProbes), count(FastRecoveries), count(BytesRetransmitted))
 					}
 				}
 			}
@@ -295,23 +292,23 @@ func TestNoSpuriousTimeouts(t *testing.T) {
 	}
 }
 
-// A peer that lets acknowledgments wait for longer, as Linux does, is sent something
-// twice a few times at most.
+// A peer delays acknowledgments for longer than the least timeout, as Linux does. At most 14 of 200
+// messages are sent again.
 func TestRTOAdaptsToDelayedAcks(t *testing.T) {
 	for _, cfg := range []Config{{}, {NoTimestamps: true}, {NoSACK: true}, noOptions} {
 		for _, delay := range []time.Duration{40 * time.Millisecond, 200 * time.Millisecond} {
 			o := Options{AdaptiveAck: true, AckDelay: delay}
 			count := exchangeMessages(t, cfg, o, linksim.Rule{Delay: 20 * time.Microsecond}, 100, 2900)
 			if again := count(Timeouts) + count(LossProbes); again > 14 {
-				t.Errorf("timestamps %t, SACK %t, %v: %d timeouts, %d probes", !cfg.NoTimestamps, !cfg.NoSACK, delay, count(Timeouts), count(LossProbes))
+				t.Errorf("timestamps %t, SACK %t, ACKs after %v: %d timeouts, %d loss probes", !cfg.NoTimestamps, !cfg.NoSACK, delay, count(Timeouts), count(LossProbes))
 			}
 		}
 	}
 }
 
-// On a path of 100 ms nothing is sent twice to a peer that lets acknowledgments wait, also
-// when it does so for the first time after many that have not waited, and where round trips
-// vary by 60 ms. A configured least timeout holds there too, and is too short.
+// On a path with a round trip of 100 to 160 ms nothing is sent again to a peer that delays
+// acknowledgments, also if it begins to do so after many that were not delayed. A configured least
+// timeout applies there too: it is too short, so data is sent again.
 func TestNoSpuriousTimeoutsOnLongPaths(t *testing.T) {
 	const ms = time.Millisecond
 	for _, cfg := range []Config{{}, {NoTimestamps: true}, {NoSACK: true}, noOptions, {MinRTO: DefaultMinRTO}} {
@@ -331,7 +328,7 @@ func TestNoSpuriousTimeoutsOnLongPaths(t *testing.T) {
 					a.Flush(net.now)
 					for limit := net.now.add(time.Duration(net.rand.IntN(500)) * ms); net.now < limit; {
 						if b.interactive = 0; k%50 > 40 {
-							b.interactive = answersForInteractive // its acknowledgments wait
+							b.interactive = answersForInteractive // its acknowledgments are delayed
 						}
 						net.step(limit)
 						for n := -1; n != 0; {
@@ -345,18 +342,18 @@ func TestNoSpuriousTimeoutsOnLongPaths(t *testing.T) {
 				}
 			}
 			if again > 0 != (cfg.MinRTO > 0) {
-				t.Errorf("%+v, acknowledgments after %v: %d bytes again and timeouts", cfg, delay, again)
+				t.Errorf("%+v, acknowledgments after %v: the sum of timeouts and bytes sent again is %d", cfg, delay, again)
 			}
 		}
 	}
 }
 
-// The duration of TIME-WAIT depends on the round trip of the connection, and each record
-// ends at its own time. A configured duration applies to all.
+// TIME-WAIT lasts longer after a long round trip, and each record ends at its own time. A configured
+// duration applies to all records.
 func TestTimeWaitDependsOnRoundTrip(t *testing.T) {
 	const ms = time.Millisecond
-	for _, set := range []time.Duration{0, 5 * time.Second} {
-		tab := NewTable(Config{Secret: testSecret, TimeWait: set, MaxTimeWaits: 4})
+	for _, configured := range []time.Duration{0, 5 * time.Second} {
+		tab := NewTable(Config{Secret: testSecret, TimeWait: configured, MaxTimeWaits: 4})
 		enter := func(now Time, rtt time.Duration, port uint16) {
 			c, err := tab.Dial(now, AddrPort{Addr: hostA, Port: port}, AddrPort{Addr: hostB, Port: 80}, Options{})
 			if err != nil {
@@ -371,16 +368,20 @@ func TestTimeWaitDependsOnRoundTrip(t *testing.T) {
 			enter(Time(i), rtt, uint16(2000+i))
 		}
 		for _, c := range []struct {
-			at        time.Duration
-			want, set int
+			at                        time.Duration
+			byRoundTrip, ifConfigured int // records that are left
 		}{{2*time.Second - 1, 4, 4}, {2*time.Second + 3, 2, 4}, {5*time.Second + 3, 2, 0}, {time.Minute - 1, 2, 0}, {time.Minute + 2, 0, 0}} {
 			tab.Expire(Time(c.at))
-			if want := map[bool]int{false: c.want, true: c.set}[set != 0]; tab.TimeWaits() != want {
-				t.Errorf("TimeWait %v: %d in TIME-WAIT after %v, want %d", set, tab.TimeWaits(), c.at, want)
+			want := c.byRoundTrip
+			if configured != 0 {
+				want = c.ifConfigured
+			}
+			if tab.TimeWaits() != want {
+				t.Errorf("TimeWait %v: %d in TIME-WAIT after %v, want %d", configured, tab.TimeWaits(), c.at, want)
 			}
 		}
 	}
-	// A table that is full removes the record that would end first.
+	// With MaxTimeWaits records a new one replaces the one that would end first.
 	tab := NewTable(Config{Secret: testSecret, MaxTimeWaits: 2})
 	for i, rtt := range []time.Duration{100 * ms, ms, 100 * ms} {
 		c, err := tab.Dial(0, AddrPort{Addr: hostA, Port: uint16(2000 + i)}, AddrPort{Addr: hostB, Port: 80}, Options{})
@@ -391,7 +392,7 @@ func TestTimeWaitDependsOnRoundTrip(t *testing.T) {
 		c.enterTimeWait(0)
 	}
 	if tab.Deadline != Time(DefaultTimeWaitFar) || tab.TimeWaits() != 2 {
-		t.Errorf("%d records, the first ends after %v", tab.TimeWaits(), time.Duration(tab.Deadline))
+		t.Errorf("%d records, want 2; the first ends after %v, want %v", tab.TimeWaits(), time.Duration(tab.Deadline), DefaultTimeWaitFar)
 	}
 }
 
@@ -400,11 +401,9 @@ func TestDefaultUserTimeout(t *testing.T) {
 	p := newPair(t, noOptions, Options{})
 	c := p.conns[0]
 	start := p.now
-	c.Write(p.now, []byte("into the void"))
+	c.Write(p.now, []byte("not acknowledged"))
 	for c.State() != Closed {
-		for p.tabs[0].Ready != nil {
-			c.Emit(p.now, p.buf)
-		}
+		p.drop(p.tabs[0])
 		p.now = max(p.now, p.tabs[0].Deadline)
 		p.tabs[0].Expire(p.now)
 		if p.now > start.add(time.Hour) {
@@ -416,7 +415,7 @@ func TestDefaultUserTimeout(t *testing.T) {
 	}
 }
 
-// The window is unsigned and has 32 bits, up to the largest value that the scale can express.
+// The send window is unsigned and has 32 bits: up to the largest window that the scale can express.
 func TestLargeWindow(t *testing.T) {
 	for _, c := range []struct {
 		cfg  Config
@@ -430,7 +429,7 @@ func TestLargeWindow(t *testing.T) {
 	}
 }
 
-// pass lets time go by, with all timers, and what they send carried over.
+// advance advances the clock by d, runs all timers, and carries the segments that they send.
 func (p *pair) advance(d time.Duration) {
 	end := p.now.add(d)
 	for at := p.deadline(); at <= end; at = p.deadline() {
@@ -445,9 +444,9 @@ func (p *pair) advance(d time.Duration) {
 
 func (p *pair) deadline() Time { return min(p.tabs[0].Deadline, p.tabs[1].Deadline) }
 
-// A connection that nobody uses for a month is still there: without the keepalive
-// nothing is sent meanwhile and no timer runs, with it a keepalive probe each quarter of a minute.
-// A month is longer than timestamps of before are valid (RFC 7323, section 5.5).
+// A connection that is idle for a month still works. Without keepalive no segment is sent meanwhile and
+// no timer runs; with it a probe is sent every 15 s. After a month old timestamps are not valid any more
+// (RFC 7323, section 5.5).
 func TestIdleConnection(t *testing.T) {
 	const month = 30 * 24 * time.Hour
 	on := Options{KeepAlive: KeepAlive{Enable: true}}

@@ -10,20 +10,20 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// rightEdge is where the windows of one connection's segments have ended.
+// rightEdge is the right edge of the window that one end of a connection has advertised.
 type rightEdge struct {
 	scale   uint8
-	scaled  bool // both SYNs had the option
+	scaled  bool // both SYNs had the window scale option
 	edge    seq.Number
 	known   bool
-	offered bool
+	offered bool // the SYN of this end had it
 }
 
-// edges watches what every connection of a world advertises, by the ends.
+// edges are the right edges of all connections of a network. The key is the sender and the receiver.
 type edges map[[2]AddrPort]*rightEdge
 
-// note takes in a segment and reports whether its window ends to the left of one before
-// (RFC 9293, SHLD-14).
+// note notes a segment, and reports whether its right edge is to the left of an earlier one (RFC 9293,
+// SHLD-14).
 func (e edges) note(from, to wire.Addr, b []byte) (shrunk bool) {
 	h := view(b)
 	here, there := AddrPort{Addr: from, Port: h.SrcPort}, AddrPort{Addr: to, Port: h.DstPort}
@@ -62,17 +62,17 @@ func (e edges) note(from, to wire.Addr, b []byte) (shrunk bool) {
 	return shrunk
 }
 
-// timedTransfer is a bulk transfer over a fast link, with its reader.
+// timedTransfer is a bulk transfer for a fixed time.
 type timedTransfer struct {
 	delay  time.Duration
 	rate   int64
 	length time.Duration
 	opts   [2]Options
 	cfg    Config
-	read   func(net *network, c *Conn, to []byte) int // nil: at once
+	read   func(net *network, c *Conn, to []byte) int // reads at the receiver; nil: all data at once
 }
 
-// run returns both connections at the end, and how many bytes were read.
+// run returns the network, both connections, and how many bytes were read.
 func (l *timedTransfer) run(t *testing.T) (net *network, conns [2]*Conn, got int) {
 	net = newNetwork(t, 7, [2]Config{l.cfg, l.cfg})
 	for i := range net.hosts {
@@ -103,8 +103,8 @@ func (l *timedTransfer) run(t *testing.T) (net *network, conns [2]*Conn, got int
 	return net, [2]*Conn{a, b}, got
 }
 
-// The buffers of both sides grow to what the path holds, and a transfer is as fast as
-// the path; with fixed buffers of a megabyte it is not.
+// The buffers of both sides grow to what the path holds, and a transfer uses the path. With fixed buffers
+// of a megabyte it does not.
 func TestBuffersGrow(t *testing.T) {
 	skipUnderRace(t)
 	for _, timestamps := range []bool{true, false} {
@@ -122,17 +122,17 @@ func TestBuffersGrow(t *testing.T) {
 			t.Errorf("timestamps %v: %d bytes in %v", timestamps, got, l.length)
 		}
 		if n := net.hosts[1].tab.MemoryInUse(); n > 64<<10 {
-			t.Errorf("timestamps %v: the receiver holds %d bytes for a reader that reads", timestamps, n)
+			t.Errorf("timestamps %v: the receiver has %d bytes of memory in use although all data is read", timestamps, n)
 		}
 	}
 	l := timedTransfer{delay: 10 * time.Millisecond, rate: 1e9, length: 300 * time.Millisecond,
 		opts: [2]Options{{SendBuffer: DefaultBuffer, ReceiveBuffer: DefaultBuffer}, {SendBuffer: DefaultBuffer, ReceiveBuffer: DefaultBuffer}}}
 	if _, c, got := l.run(t); got > 300/20*DefaultBuffer || c[1].Info().ReceiveBuffer != DefaultBuffer || c[0].Info().SendBuffer != DefaultBuffer {
-		t.Errorf("a fixed buffer: %d bytes", got)
+		t.Errorf("fixed buffers: %d bytes read, receive buffer %d, send buffer %d", got, c[1].Info().ReceiveBuffer, c[0].Info().SendBuffer)
 	}
 }
 
-// In a LAN DefaultBuffer is enough, and a buffer does not grow beyond.
+// In a LAN buffers of DefaultBuffer bytes are enough, and they do not grow beyond that.
 func TestBuffersInLAN(t *testing.T) {
 	l := timedTransfer{delay: 20 * time.Microsecond, rate: 10e9, length: 20 * time.Millisecond}
 	_, c, got := l.run(t)
@@ -144,8 +144,8 @@ func TestBuffersInLAN(t *testing.T) {
 	}
 }
 
-// The buffer does not grow for a slow reader: one that reads a little now and then, one that
-// reads much but seldom, one that reads nothing.
+// The buffers do not grow for a slow reader: one that reads a little at a time, one that reads much once a
+// second, one that reads nothing.
 func TestSlowReaders(t *testing.T) {
 	for name, c := range map[string]struct {
 		n     int
@@ -181,7 +181,7 @@ func TestSlowReaders(t *testing.T) {
 	}
 }
 
-// Growth stops when memory is used up, and when the application sets a size.
+// Buffers stop growing when the memory is used up, and when the application sets a size.
 func TestBufferGrowthStops(t *testing.T) {
 	l := timedTransfer{delay: 10 * time.Millisecond, rate: 1e9, length: time.Second, cfg: Config{Memory: 1 << 20}}
 	net, c, _ := l.run(t)
@@ -202,15 +202,13 @@ func TestBufferGrowthStops(t *testing.T) {
 		return n
 	}
 	if _, c, _ := l.run(t); c[1].Info().ReceiveBuffer != 200_000 {
-		t.Errorf("a receive buffer of %d bytes, which the application has set", c[1].Info().ReceiveBuffer)
+		t.Errorf("a receive buffer of %d bytes, and the application has set 200000", c[1].Info().ReceiveBuffer)
 	}
 }
 
-// TestEveryOptionLength puts an option of every kind that is known, and of some
-// that are not, with every length that its one byte can have, at every place
-// among the options, into segments to every state. No option was agreed on, so only
-// in a SYN may it have an effect: everything else is as the oracle has it for the
-// segment without options.
+// Segments with an option of each known kind, and of some unknown ones, with each length that its length
+// byte can have, at different places among the options, for every state. No option was agreed on, so
+// only in a SYN it may have an effect: the outcome is that of the oracle for the segment without options.
 func TestEveryOptionLength(t *testing.T) {
 	kinds := []uint8{0, 1, wire.TCPOptionMSS, wire.TCPOptionWindowScale, wire.TCPOptionSACKPermitted, wire.TCPOptionSACK,
 		6, 7, wire.TCPOptionTimestamps, 19, 28, 30, 34, 253, 254, 255}
@@ -220,7 +218,7 @@ func TestEveryOptionLength(t *testing.T) {
 				for _, kind := range kinds {
 					for length := range 256 {
 						if length > 45 && length < 250 {
-							continue // as long as all that is left, or longer
+							continue // longer than the 40 bytes of options
 						}
 						place := (int(kind) + length) % 5
 						if length <= 12 {
@@ -250,8 +248,8 @@ func TestEveryOptionLength(t *testing.T) {
 	}
 }
 
-// Options that do not begin at a word's boundary are read (MUST-64), those of an
-// impossible length are not, and what was read before them counts (MUST-7).
+// Options that do not begin at a boundary of 4 bytes are read (MUST-64). An option with an impossible
+// length is not read, and those before it count (MUST-7).
 func TestSYNOptions(t *testing.T) {
 	for _, c := range []struct {
 		options                []byte
@@ -265,12 +263,12 @@ func TestSYNOptions(t *testing.T) {
 		{options: []byte{1, 3, 3, 2, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 0, 2, 4, 4, 0, 0}, mss: 1024, scaling: true, sndScale: 2, stamped: true},
 		{options: []byte{253, 3, 0, 2, 4, 4, 0, 4, 2, 1, 1, 1}, mss: 1024, sack: true},
 		{options: []byte{2, 4, 4, 0, 3, 0, 7, 4}, mss: 1024, bad: 1},                                               // a length of 0
-		{options: []byte{2, 4, 4, 0, 3, 1, 4, 2}, mss: 1024, bad: 1},                                               // of 1
+		{options: []byte{2, 4, 4, 0, 3, 1, 4, 2}, mss: 1024, bad: 1},                                               // a length of 1
 		{options: []byte{2, 4, 4, 0, 8, 10, 0, 0}, mss: 1024, bad: 1},                                              // beyond the header
-		{options: []byte{4, 2, 2, 3, 9, 3, 3, 5}, mss: defaultMSS, sack: true, scaling: true, sndScale: 5, bad: 1}, // of another kind
+		{options: []byte{4, 2, 2, 3, 9, 3, 3, 5}, mss: defaultMSS, sack: true, scaling: true, sndScale: 5, bad: 1}, // an MSS of length 3
 		{options: []byte{2, 6, 4, 0, 0, 0, 4, 2}, mss: defaultMSS, sack: true, bad: 1},
-		{options: []byte{2, 4, 0, 0, 0, 0, 0, 0}, mss: defaultMSS}, // no MSS at all
-		{options: []byte{0, 2, 4, 4, 0, 0, 0, 0}, mss: defaultMSS}, // behind the end
+		{options: []byte{2, 4, 0, 0, 0, 0, 0, 0}, mss: defaultMSS}, // an MSS of 0
+		{options: []byte{0, 2, 4, 4, 0, 0, 0, 0}, mss: defaultMSS}, // an MSS behind the end of the options
 		{options: []byte{3, 3, 200, 0}, mss: defaultMSS, scaling: true, sndScale: 14},
 	} {
 		tab := NewTable(Config{Secret: testSecret})
