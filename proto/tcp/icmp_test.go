@@ -70,7 +70,7 @@ func TestICMP(t *testing.T) {
 				conn.Write(p.now, make([]byte, 10))
 				conn.Emit(p.now, b)
 			}
-			// What it quotes must be in flight.
+			// The quoted segment must be in flight.
 			for _, number := range []uint32{conn.sndUna.Uint32() - 1, conn.sndMax.Uint32()} {
 				e := unreachable(t, c.typ, c.code, conn.id, number)
 				if tab.ProcessICMP(0, e) != nil || conn.Err() != nil || conn.SoftErr() != nil {
@@ -93,7 +93,7 @@ func TestICMP(t *testing.T) {
 					t.Errorf("%v in %v", conn.Err(), conn.State())
 				}
 				if got, e := tab.NextEvent(); got != conn || e&Finished == 0 {
-					t.Error("no event")
+					t.Error("no event Finished")
 				}
 			} else if conn.Err() != nil || conn.SoftErr() != c.want {
 				t.Errorf("%v, soft %v; want %v", conn.Err(), conn.SoftErr(), c.want)
@@ -102,9 +102,7 @@ func TestICMP(t *testing.T) {
 	}
 }
 
-// A handshake that fails ends with the soft error that has come: ICMP does not end a
-// listener's connection, but a connection that we open can receive an error that is
-// not fatal.
+// If the connect timeout expires after a soft error, the connection ends with that error.
 func TestConnectTimeoutReportsSoftError(t *testing.T) {
 	tab := NewTable(Config{Secret: testSecret, ConnectTimeout: time.Second})
 	conn, err := tab.Dial(0, AddrPort{Addr: hostA, Port: 1}, AddrPort{Addr: hostB, Port: 2}, Options{})
@@ -118,8 +116,7 @@ func TestConnectTimeoutReportsSoftError(t *testing.T) {
 	}
 }
 
-// Both ends of a connection in one table, as on a stack that dials its own
-// address.
+// Both ends of a connection are in one table, as on a stack that dials its own address.
 func TestLoopback(t *testing.T) {
 	tab := NewTable(Config{Secret: testSecret})
 	now := Time(time.Second)
@@ -164,13 +161,13 @@ func TestLoopback(t *testing.T) {
 		t.Errorf("%d connections, %d in TIME-WAIT left", tab.Len(), tab.TimeWaits())
 	}
 
-	// Nobody listens: the refusal comes from the same table.
+	// Without a listener the table refuses its own SYN.
 	c, err = tab.Dial(now, AddrPort{Addr: hostA}, AddrPort{Addr: hostA, Port: 81}, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	exchange()
-	if c.Err() == nil {
-		t.Error("not refused")
+	if c.Err() != syscall.ECONNREFUSED {
+		t.Errorf("a dial without a listener: %v, want ECONNREFUSED", c.Err())
 	}
 }

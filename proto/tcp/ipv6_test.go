@@ -12,8 +12,8 @@ var (
 	host6B = wire.AddrFrom16([16]byte{0xfd, 15: 2})
 )
 
-// exchange6 gives what c or the table of the other end emits to the tables in turns, until both
-// are silent.
+// exchange6 carries segments between the tables until there are no more. lose reports whether a segment is
+// lost; nil: none.
 func exchange6(t *testing.T, now Time, tabs [2]*Table, lose func(from int, b []byte) bool) {
 	t.Helper()
 	addrs := [2]wire.Addr{host6A, host6B}
@@ -37,10 +37,10 @@ func exchange6(t *testing.T, now Time, tabs [2]*Table, lose func(from int, b []b
 	}
 }
 
-// Connections over IPv6 have room for its longer header, with and without SYN cookies, and a
-// path's MTU never becomes less than 1280 (RFC 8201, section 4).
+// Segments over IPv6 have room for its longer header, with and without SYN cookies, and a report below 1280
+// does not change the path's MTU (RFC 8201, section 4).
 func TestIPv6Connections(t *testing.T) {
-	for _, syns := range []int{0, 1} { // 1: the SYN queue is full, a cookie is sent
+	for _, cookie := range []bool{false, true} {
 		tabs := [2]*Table{NewTable(Config{}), NewTable(Config{})}
 		l, err := tabs[1].Listen(AddrPort{Addr: wire.Any6, Port: 80}, ListenOptions{SynQueue: 1})
 		if err != nil {
@@ -53,12 +53,12 @@ func TestIPv6Connections(t *testing.T) {
 			t.Error("a listener for both families beside it")
 		}
 		now := Time(1e9)
-		if syns == 1 {
+		if cookie { // another handshake fills the SYN queue
 			c, err := tabs[0].Dial(now, AddrPort{Addr: host6A, Port: 9}, AddrPort{Addr: host6B, Port: 80}, Options{})
 			if err != nil {
 				t.Fatal(err)
 			}
-			exchange6(t, now, tabs, func(from int, b []byte) bool { return from == 1 }) // never answered
+			exchange6(t, now, tabs, func(from int, b []byte) bool { return from == 1 }) // no answer arrives
 			c.Abort()
 			for c.Emit(now, make([]byte, 100)) > 0 {
 			}
@@ -72,7 +72,7 @@ func TestIPv6Connections(t *testing.T) {
 		}
 		exchange6(t, now, tabs, nil)
 		peer := l.Accept()
-		if peer == nil || c.State() != Established || (tabs[1].Count(CookiesAccepted) == 1) != (syns == 1) {
+		if peer == nil || c.State() != Established || (tabs[1].Count(CookiesAccepted) == 1) != cookie {
 			t.Fatalf("%v; %d cookies", c.State(), tabs[1].Count(CookiesAccepted))
 		}
 		for _, end := range []*Conn{c, peer} {

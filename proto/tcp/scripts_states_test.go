@@ -1,9 +1,13 @@
 package tcp
 
-import "testing"
+import (
+	"testing"
 
-// The figures of RFC 9293, for each of the two peers. The numbers are those of the figures
-// less the initial sequence number.
+	"github.com/unet-go/unet/wire"
+)
+
+// The figures of RFC 9293, from both peers where they differ. The numbers are those of the figures less the
+// initial sequence number.
 func TestRFC9293Figures(t *testing.T) {
 	runScripts(t, []script{
 		{name: "6, basic handshake, A", cfg: noOptions, text: `
@@ -295,6 +299,8 @@ func TestListenerQueues(t *testing.T) {
 	})
 }
 
+// An address and port has one listener at most, and a listener on all addresses needs its port alone. Listen on
+// port 0 takes each port of the set once.
 func TestListenConflicts(t *testing.T) {
 	tab := NewTable(Config{Secret: testSecret, Ports: []PortRange{{4000, 4001}, {5000, 5000}}})
 	listen := func(a AddrPort) *Listener {
@@ -312,17 +318,20 @@ func TestListenConflicts(t *testing.T) {
 			t.Errorf("listens at %v twice", at)
 		}
 	}
-	if tab.listenerFor(makeTuple(AddrPort{Addr: hostB, Port: 80}, AddrPort{})) != b || tab.listenerFor(makeTuple(AddrPort{Addr: hostA, Port: 80}, AddrPort{})) != a {
+	listenerAt := func(addr wire.Addr) *Listener {
+		return tab.listenerFor(makeTuple(AddrPort{Addr: addr, Port: 80}, AddrPort{}))
+	}
+	if listenerAt(hostB) != b || listenerAt(hostA) != a {
 		t.Error("the wrong listener")
 	}
 	a.Close()
 	a.Close()
-	if tab.listenerFor(makeTuple(AddrPort{Addr: hostA, Port: 80}, AddrPort{})) != nil || tab.listenerFor(makeTuple(AddrPort{Addr: hostB, Port: 80}, AddrPort{})) != b {
-		t.Error("closed the wrong one")
+	if listenerAt(hostA) != nil || listenerAt(hostB) != b {
+		t.Error("Close has not removed the listener, or has removed another one")
 	}
 	b.Close()
 	if len(tab.listeners) != 0 {
-		t.Error("listeners left")
+		t.Errorf("%d listeners left", len(tab.listeners))
 	}
 	// Port 0: each port of the set once.
 	seen := map[uint16]bool{}
@@ -333,7 +342,7 @@ func TestListenConflicts(t *testing.T) {
 		t.Errorf("ports %v", seen)
 	}
 	if _, err := tab.Listen(AddrPort{}, ListenOptions{}); err == nil {
-		t.Error("a fourth port of three")
+		t.Error("listens on a fourth port of three")
 	}
 }
 

@@ -6,9 +6,8 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// FuzzProcess gives the engine any bytes as the payload of an IP packet. Exactly one
-// datagram must be counted, or for a super-frame as many as it has parts, and what is
-// queued must be a part of the input.
+// FuzzProcess gives the table any bytes as the payload of an IP packet. One datagram is counted, or for a
+// super-frame as many as it has parts, and what is queued is a part of the input.
 func FuzzProcess(f *testing.F) {
 	local, peer := AddrPort{Addr: hostA, Port: 7000}, AddrPort{Addr: hostB, Port: 1234}
 	f.Add(datagram(peer, local, "payload"), uint16(0), true)
@@ -49,6 +48,8 @@ func FuzzProcess(f *testing.F) {
 	})
 }
 
+// FuzzProcessICMP gives the table any ICMP message with the right checksum. A socket is returned as pending
+// if and only if it has an error.
 func FuzzProcessICMP(f *testing.F) {
 	local, peer := AddrPort{Addr: hostA, Port: 7000}, AddrPort{Addr: hostB, Port: 1234}
 	packet := make([]byte, 28)

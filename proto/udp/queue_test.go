@@ -1,11 +1,12 @@
 package udp
 
 import (
+	"bytes"
 	"math"
 	"testing"
 )
 
-// The ring against a slice, with cursors that start just before they wrap.
+// The queue is compared with a slice. The cursors of its ring start just before they wrap.
 func TestQueueAgainstSlice(t *testing.T) {
 	seed := uint32(7)
 	random := func(n int) int {
@@ -18,16 +19,16 @@ func TestQueueAgainstSlice(t *testing.T) {
 		q.Pop(new(Datagram))
 		q.head, q.tail = math.MaxUint32-2, math.MaxUint32-2
 		var model []Datagram
-		bytes := 0
+		size := 0 // bytes
 		for i := range 5000 {
 			if random(5) < 3 {
-				d := Datagram{Payload: make([]byte, random(9)), Frame: uint64(i), Heap: i%2 == 0}
+				d := Datagram{Payload: bytes.Repeat([]byte{byte(i)}, random(9)), Frame: uint64(i), Heap: i%2 == 0}
 				ok := q.push(&Inbound{Frame: d.Frame, Heap: d.Heap}, 0, d.Payload)
 				if ok != (len(model) < bound) {
 					t.Fatalf("bound %d, step %d: push %v with %d queued", bound, i, ok, len(model))
 				}
 				if ok {
-					model, bytes = append(model, d), bytes+len(d.Payload)
+					model, size = append(model, d), size+len(d.Payload)
 				}
 			} else {
 				var d Datagram
@@ -36,21 +37,20 @@ func TestQueueAgainstSlice(t *testing.T) {
 					t.Fatalf("bound %d, step %d: pop %v with %d queued", bound, i, ok, len(model))
 				}
 				if ok {
-					if w := model[0]; d.Frame != w.Frame || len(d.Payload) != len(w.Payload) || d.Heap != w.Heap {
-						t.Fatalf("bound %d, step %d: popped %v, want %v", bound, i, d, w)
+					if want := model[0]; d.Frame != want.Frame || !bytes.Equal(d.Payload, want.Payload) || d.Heap != want.Heap {
+						t.Fatalf("bound %d, step %d: popped %v, want %v", bound, i, d, want)
 					}
-					model, bytes = model[1:], bytes-len(d.Payload)
+					model, size = model[1:], size-len(d.Payload)
 				}
 			}
-			if q.Len() != len(model) || q.bytes != bytes {
-				t.Fatalf("bound %d, step %d: %d datagrams, %d bytes; want %d, %d", bound, i, q.Len(), q.bytes, len(model), bytes)
+			if q.Len() != len(model) || q.bytes != size {
+				t.Fatalf("bound %d, step %d: %d datagrams, %d bytes; want %d, %d", bound, i, q.Len(), q.bytes, len(model), size)
 			}
 		}
 	}
 }
 
-// A queue grows as it is used, not to its bound at once, and does not keep a popped
-// datagram of the heap from being freed.
+// The ring of a queue grows with the datagrams in it, and has no pointer to the payload of a popped datagram.
 func TestQueueMemory(t *testing.T) {
 	q := queue{maxCount: 1000, maxBytes: 1 << 20}
 	if q.ring != nil {

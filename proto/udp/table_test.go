@@ -29,7 +29,7 @@ func TestLookup(t *testing.T) {
 		{"wildcard only", [][2]AddrPort{{wildcard}}, peer, toA, wildcard, AddrPort{}},
 		{"another address", [][2]AddrPort{{toA}}, peer, toB, AddrPort{}, AddrPort{}},
 		{"one of two addresses", [][2]AddrPort{{toA}, {toB}}, peer, toA, toA, AddrPort{}},
-		{"the other of two", [][2]AddrPort{{toA}, {toB}}, peer, toB, toB, AddrPort{}},
+		{"the other of two addresses", [][2]AddrPort{{toA}, {toB}}, peer, toB, toB, AddrPort{}},
 		{"connected", [][2]AddrPort{{toA, peer}}, peer, toA, toA, peer},
 		{"connected to another port", [][2]AddrPort{{toA, other}}, peer, toA, AddrPort{}, AddrPort{}},
 		{"connected at another address", [][2]AddrPort{{toB, peer}}, peer, toA, AddrPort{}, AddrPort{}},
@@ -52,7 +52,7 @@ func TestLookup(t *testing.T) {
 // Random opens, closes and lookups, compared with a model that looks at all sockets.
 func TestLookupAgainstModel(t *testing.T) {
 	seed := uint32(1)
-	random := func(n int) int { // an LCG is random enough, and the same each time
+	random := func(n int) int { // the same numbers in each run
 		seed = seed*1664525 + 1013904223
 		return int(seed>>8) % n
 	}
@@ -121,14 +121,14 @@ func TestOpenConflicts(t *testing.T) {
 		first, second [2]AddrPort
 		want          error
 	}{
-		{"the same", [2]AddrPort{a}, [2]AddrPort{a}, syscall.EADDRINUSE},
+		{"same address and port", [2]AddrPort{a}, [2]AddrPort{a}, syscall.EADDRINUSE},
 		{"another address", [2]AddrPort{a}, [2]AddrPort{b}, nil},
 		{"wildcard after address", [2]AddrPort{a}, [2]AddrPort{any}, syscall.EADDRINUSE},
 		{"address after wildcard", [2]AddrPort{any}, [2]AddrPort{a}, syscall.EADDRINUSE},
 		{"connected next to bound", [2]AddrPort{a}, [2]AddrPort{a, peer}, syscall.EADDRINUSE},
-		{"two peers", [2]AddrPort{a, other}, [2]AddrPort{a, peer}, syscall.EADDRINUSE},
-		{"half a remote", [2]AddrPort{a}, [2]AddrPort{b, {Addr: hostC, Port: 0}}, syscall.EINVAL},
-		{"the other half", [2]AddrPort{a}, [2]AddrPort{b, {Port: 5}}, syscall.EINVAL},
+		{"connected to two peers", [2]AddrPort{a, other}, [2]AddrPort{a, peer}, syscall.EADDRINUSE},
+		{"a remote address without a port", [2]AddrPort{a}, [2]AddrPort{b, {Addr: hostC, Port: 0}}, syscall.EINVAL},
+		{"a remote port without an address", [2]AddrPort{a}, [2]AddrPort{b, {Port: 5}}, syscall.EINVAL},
 	} {
 		tab := NewTable(Config{})
 		first := mustOpen(t, tab, c.first[0], c.first[1], Options{})
@@ -168,14 +168,13 @@ func TestEphemeralPort(t *testing.T) {
 	}
 }
 
-// A generator that always draws the same makes every draw but one collide: the
-// last free port is still found, and then there is none.
+// With a generator that always returns the same number the last free port is found too, and then there is
+// none.
 func TestEphemeralPortsRunOut(t *testing.T) {
 	tab := NewTable(Config{Rand: func() uint32 { return 12345 }})
 	const all = lastEphemeral - firstEphemeral + 1
 	seen := make(map[uint16]bool)
-	// Opening all of them one by one with such a generator is quadratic, so
-	// most are opened by number.
+	// Most ports are opened by number: to choose all of them takes quadratic time.
 	for p := firstEphemeral; p <= lastEphemeral; p++ {
 		if p%1000 != 0 {
 			mustOpen(t, tab, AddrPort{Addr: hostA, Port: uint16(p)}, AddrPort{}, Options{})
@@ -191,7 +190,7 @@ func TestEphemeralPortsRunOut(t *testing.T) {
 		seen[p] = true
 	}
 	if _, err := tab.Open(AddrPort{Addr: hostA}, AddrPort{}, Options{}); err != syscall.EADDRINUSE {
-		t.Errorf("one too many: %v", err)
+		t.Errorf("one socket more: %v, want EADDRINUSE", err)
 	}
 	mustOpen(t, tab, AddrPort{Addr: hostB}, AddrPort{}, Options{})
 }
@@ -223,7 +222,7 @@ func datagram(src, dst AddrPort, payload string) []byte {
 	return b
 }
 
-// send hands a datagram to the table.
+// send gives the table a datagram.
 func send(t *Table, src, dst AddrPort, payload string, frame uint64) (*Socket, int, Verdict) {
 	return t.Process(&Inbound{Src: src.Addr, Dst: dst.Addr, Data: datagram(src, dst, payload), Frame: frame})
 }
@@ -270,7 +269,7 @@ func TestDeliver(t *testing.T) {
 	}
 }
 
-// The payload in the queue is in the frame's own memory, without the padding.
+// The payload in the queue is the memory of the frame, without the padding.
 func TestDeliverDoesNotCopy(t *testing.T) {
 	tab := NewTable(Config{})
 	local, peer := AddrPort{Addr: hostA, Port: 7000}, AddrPort{Addr: hostB, Port: 1234}
@@ -342,26 +341,26 @@ func TestQueueBounds(t *testing.T) {
 		for s.Pop(new(Datagram)) {
 		}
 	}
-	want := func(what string, got, want Verdict) {
+	check := func(what string, got, want Verdict) {
 		t.Helper()
 		if got != want {
 			t.Errorf("%s: %v, want %v", what, got, want)
 		}
 	}
 	for range 3 {
-		want("datagrams below the bound", fill(0), Queued)
+		check("datagrams below the bound", fill(0), Queued)
 	}
-	want("one datagram too many", fill(0), QueueFull)
+	check("one datagram too many", fill(0), QueueFull)
 	drain()
-	want("first of 60", fill(60), Queued)
-	want("up to the bound in bytes", fill(40), Queued)
-	want("beyond the bound in bytes", fill(1), QueueFull)
-	want("beyond the bound, but empty", fill(0), Queued)
+	check("first of 60", fill(60), Queued)
+	check("up to the bound in bytes", fill(40), Queued)
+	check("beyond the bound in bytes", fill(1), QueueFull)
+	check("beyond the bound, but empty", fill(0), Queued)
 	drain()
-	want("larger than the bound, alone", fill(500), Queued)
-	want("after it", fill(1), QueueFull)
+	check("larger than the bound, alone", fill(500), Queued)
+	check("after it", fill(1), QueueFull)
 	drain()
-	want("room again", fill(1), Queued)
+	check("room again", fill(1), Queued)
 	if c := s.Counters(); c.QueueFull != 3 || c.Received != 8 {
 		t.Errorf("%+v", c)
 	}
@@ -394,8 +393,8 @@ func TestSuperFrame(t *testing.T) {
 			mustPop(t, s, p, peer, 5)
 		}
 	}
-	// One part of a super-frame that does not fit is dropped and counted, and
-	// so are all of one for which there is no socket.
+	// A part of a super-frame for which there is no room is dropped and counted, and so are all parts of one for
+	// which there is no socket.
 	tab := NewTable(Config{})
 	s := mustOpen(t, tab, local, AddrPort{}, Options{QueueDatagrams: 2})
 	in := &Inbound{Src: peer.Addr, Dst: local.Addr, Data: datagram(peer, local, "aaaabbbbcccc"), GSOSize: 4}
@@ -416,6 +415,7 @@ func TestSuperFrame(t *testing.T) {
 	}
 }
 
+// Datagrams that are queued can be read after Close.
 func TestCloseKeepsQueue(t *testing.T) {
 	local, peer := AddrPort{Addr: hostA, Port: 7000}, AddrPort{Addr: hostB, Port: 1234}
 	tab := NewTable(Config{})
@@ -485,7 +485,7 @@ func TestICMPErrors(t *testing.T) {
 		{"source route failed", peer, 3, 5, 17, peer, nil},
 		{"an unknown code", peer, 3, 16, 17, peer, nil},
 		{"parameter problem", peer, 12, 0, 17, peer, syscall.EPROTO},
-		{"a route that flaps", peer, 3, 1, 17, peer, nil},
+		{"host unreachable", peer, 3, 1, 17, peer, nil},
 		{"time exceeded", peer, 11, 0, 17, peer, nil},
 		{"about TCP", peer, 3, 3, 6, peer, nil},
 		{"about another peer", peer, 3, 3, 17, AddrPort{Addr: hostC, Port: 1234}, nil},
@@ -514,7 +514,7 @@ func TestICMPErrors(t *testing.T) {
 	}
 }
 
-// A quote too short for the ports matches no socket.
+// A quote that is too short for the ports matches no socket.
 func TestICMPShortQuote(t *testing.T) {
 	local, peer := AddrPort{Addr: hostA, Port: 7000}, AddrPort{Addr: hostB, Port: 1234}
 	tab := NewTable(Config{})
@@ -522,6 +522,6 @@ func TestICMPShortQuote(t *testing.T) {
 	e := unreachable(t, 3, 3, 17, local, peer)
 	e.Transport = e.Transport[:3]
 	if s, _ := tab.ProcessICMP(e); s != nil {
-		t.Error("ports found in three bytes")
+		t.Error("a quote of three bytes matches a socket")
 	}
 }

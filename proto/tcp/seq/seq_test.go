@@ -6,12 +6,11 @@ import (
 	"testing"
 )
 
-// The model: the same definitions on a circle of 2^8, where every pair can be
-// looked at. A number of 8 bits is embedded in the 32 as v<<24, which scales all
-// distances alike.
+// The model is the same arithmetic with 8 bits, of which all pairs can be compared. A number v of 8 bits is
+// the number v<<24 of 32 bits, so all distances are multiplied by 2^24.
 func embed(v int) Number { return New(uint32(v&0xff) << 24) }
 
-// before is "less" on the circle of 256 by counting steps.
+// before counts the steps from a up to b: a is before b if there are 1 to 128.
 func before(a, b int) bool {
 	steps := 0
 	for x := a; x != b; x = (x + 1) & 0xff {
@@ -38,9 +37,9 @@ func TestOrderAgainstModel(t *testing.T) {
 				t.Fatalf("%d from %d: %d", a, b, got)
 			}
 			if y.Add(x.From(y)) != x || x.Back(x.From(y)) != y {
-				t.Fatalf("%d and %d: there and back", a, b)
+				t.Fatalf("%d and %d: Add or Back of the distance gives another number", a, b)
 			}
-			if (a-b)&0xff != 128 { // where the two answers agree
+			if (a-b)&0xff != 128 { // at the distance of 128 each is before the other
 				later, earlier := x, y
 				if want {
 					later, earlier = y, x
@@ -53,7 +52,7 @@ func TestOrderAgainstModel(t *testing.T) {
 	}
 }
 
-// Every window on a circle of 16, whole circle included.
+// InWindow is compared with a set, for all windows of numbers of 4 bits, and for the largest window.
 func TestInWindowAgainstModel(t *testing.T) {
 	for first := range 16 {
 		for size := range 16 {
@@ -69,26 +68,26 @@ func TestInWindowAgainstModel(t *testing.T) {
 			}
 		}
 	}
-	// 2^32-1 numbers from 8 on leave out 7 alone.
+	// A window of 2^32-1 numbers from 8 on has all but 7.
 	if New(7).InWindow(New(8), math.MaxUint32) || !New(6).InWindow(New(8), math.MaxUint32) {
-		t.Error("the largest window")
+		t.Error("the largest window is wrong")
 	}
 }
 
-// A bare < must not compile, and it does not for a struct.
+// Number is a struct, so that the operator < does not compile: it would be wrong when numbers wrap.
 func TestNumberIsNotOrdered(t *testing.T) {
 	if reflect.TypeFor[Number]().Kind() != reflect.Struct {
-		t.Error("< compiles")
+		t.Error("Number is not a struct, so < compiles")
 	}
 }
 
 func TestWrapAround(t *testing.T) {
 	top := New(math.MaxUint32)
 	if top.Add(1) != New(0) || New(0).Back(1) != top || !top.Before(New(0)) || New(0).From(top) != 1 || top.From(New(0)) != math.MaxUint32 {
-		t.Error("the circle does not close")
+		t.Error("numbers do not wrap from 2^32-1 to 0")
 	}
 	if top.String() != "4294967295" || New(0x1234).Uint32() != 0x1234 {
-		t.Error("conversion")
+		t.Error("String or Uint32 is wrong")
 	}
 }
 
@@ -100,14 +99,14 @@ func FuzzNumber(f *testing.F) {
 		x, y := New(a), New(b)
 		half := a-b == 1<<31
 		if n := count(x.Before(y), x == y, x.After(y)); n != 1 && !half || half && n != 2 {
-			t.Errorf("%v and %v: %d of before, equal, after", x, y, n)
+			t.Errorf("%v and %v: %d of before, equal and after are true", x, y, n)
 		}
 		if x.Add(d).Back(d) != x || x.Add(d).From(x) != d || x.From(y) != a-b {
-			t.Errorf("%v, %v, %d: distances", x, y, d)
+			t.Errorf("%v, %v, %d: Add, Back or From is wrong", x, y, d)
 		}
-		// Order does not depend on where on the circle it is asked.
+		// The order of two numbers does not change if the same is added to both.
 		if x.Before(y) != x.Add(d).Before(y.Add(d)) {
-			t.Errorf("%v, %v turned by %d", x, y, d)
+			t.Errorf("the order of %v and %v changes when %d is added", x, y, d)
 		}
 		if y.InWindow(x, d) != (d > 0 && y.From(x) <= d-1) {
 			t.Errorf("%v in %v+%d", y, x, d)
