@@ -73,7 +73,7 @@ func TestLossRepairedWithoutTimeout(t *testing.T) {
 		{"0.1%, 20 ms", linkModel{loss: 0.001, delay: 10 * time.Millisecond}, Config{}, 0, 0},
 		{"5%, 20 ms", linkModel{loss: 0.05, delay: 10 * time.Millisecond}, Config{}, 6, 0},
 		{"1%, no timestamps", linkModel{loss: 0.01, delay: 500 * time.Microsecond}, Config{NoTimestamps: true}, 0, 0},
-		{"1%, no SACK", linkModel{loss: 0.01, delay: 500 * time.Microsecond}, Config{NoSACK: true}, 2, 200_000},
+		{"1%, no SACK", linkModel{loss: 0.01, delay: 500 * time.Microsecond}, Config{NoSACK: true}, 2, 300_000},
 		{"Reno", linkModel{loss: 0.01, delay: 500 * time.Microsecond}, Config{NewCongestion: NewReno}, 0, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
