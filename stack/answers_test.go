@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -17,52 +18,63 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// gone is a route service that cannot be asked: it answers nothing until it is back.
-type gone struct {
-	mu   sync.Mutex
-	back chan struct{}
-	then func(netip.Addr) (stack.Route, error)
+// stoppableService is a route service that the test can stop: it answers no request until the
+// test starts it again.
+type stoppableService struct {
+	mu      sync.Mutex
+	started chan struct{} // is closed while the service answers
+	answer  func(netip.Addr) (stack.Route, error)
 }
 
-func (g *gone) Resolve(ctx context.Context, dst netip.Addr) (stack.Route, error) {
-	g.mu.Lock()
-	back := g.back
-	g.mu.Unlock()
+func (r *stoppableService) Resolve(ctx context.Context, dst netip.Addr) (stack.Route, error) {
+	r.mu.Lock()
+	started := r.started
+	r.mu.Unlock()
 	select {
-	case <-back:
-		return g.then(dst)
+	case <-started:
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return r.answer(dst)
 	case <-ctx.Done():
 		return stack.Route{}, ctx.Err()
 	}
 }
 
-func (g *gone) leave() {
-	g.mu.Lock()
-	g.back = make(chan struct{})
-	g.mu.Unlock()
+func (r *stoppableService) stop() {
+	r.mu.Lock()
+	r.started = make(chan struct{})
+	r.mu.Unlock()
 }
 
-// openService is a route service that is there: every host is behind the MAC address of B.
-func openService() *gone {
-	g := &gone{back: make(chan struct{}), then: answerWith(stack.Route{LinkAddr: linkB})}
-	close(g.back)
-	return g
+func (r *stoppableService) start() { close(r.started) }
+
+func (r *stoppableService) setAnswer(answer func(netip.Addr) (stack.Route, error)) {
+	r.mu.Lock()
+	r.answer = answer
+	r.mu.Unlock()
 }
 
-// While the route service is gone a datagram is answered at the MAC address that it came from, by
-// the socket that has accepted it, to the address and port that it came from. All else waits for
-// the service, which is asked as usual when it is back.
+// newStoppableService is a started service that answers each request with the MAC address of B.
+func newStoppableService() *stoppableService {
+	r := &stoppableService{started: make(chan struct{}), answer: answerWith(stack.Route{LinkAddr: linkB})}
+	r.start()
+	return r
+}
+
+// While the route service is stopped a datagram is answered at the MAC address that it came from, by
+// the socket that has accepted it, to the address and port that it came from. All other datagrams
+// wait for the service, which gets requests as usual after its start.
 func TestDatagramsAreAnsweredWithoutRouteService(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _ := memlink.Pair(memlink.Config{})
-		g := openService()
-		s := newStack(t, l, stack.Config{LinkAddr: linkA, Addr: prefixA, Resolver: g, Wait: stack.WaitBlock})
+		service := newStoppableService()
+		s := newStack(t, l, stack.Config{LinkAddr: linkA, Addr: prefixA, Resolver: service, Wait: stack.WaitBlock})
 		defer s.Close()
 		w := tap(t, l)
 		u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 		v := must(s.ListenUDP(ap("10.0.0.1:8"), stack.UDPOptions{}))
 		from := ap("192.0.2.9:9")
-		hear := func(link wire.LinkAddr) {
+		receiveFrom := func(link wire.LinkAddr) {
 			t.Helper()
 			f := ipFrame(wire.IPv4Fields{Protocol: wire.ProtocolUDP, Src: from.Addr().As4()}, udpBytes(from, 7))
 			copy(f[6:], link[:])
@@ -82,14 +94,14 @@ func TestDatagramsAreAnsweredWithoutRouteService(t *testing.T) {
 		to := func(mac string) string { return macA + " > " + mac + " | ip 10.0.0.1 > 192.0.2.9 " }
 		macC := linkC.String()
 
-		g.leave()
-		hear(linkB)
-		send(u, from) // the service is about to answer
+		service.stop()
+		receiveFrom(linkB)
+		send(u, from) // waits: the stack does not know yet that the service is stopped
 		s.SetRouteService(false)
-		send(u, from) // this datagram was received before
-		hear(linkB)
+		send(u, from) // waits: the datagram was received before SetRouteService(false)
+		receiveFrom(linkB)
 		send(u, from, to(macB))
-		hear(linkC) // it has moved, or another host pretends to be it
+		receiveFrom(linkC) // the peer has another MAC address, or another host has forged the datagram
 		send(u, from, to(macC))
 		send(u, ap("192.0.2.9:10"))
 		send(v, from)
@@ -97,21 +109,21 @@ func TestDatagramsAreAnsweredWithoutRouteService(t *testing.T) {
 
 		s.SetRouteService(true)
 		send(u, from)
-		close(g.back)
+		service.start()
 		synctest.Wait()
-		if got := w.take(); len(got) != 5 || slices.ContainsFunc(got, func(line string) bool { return line[:len(macA+" > "+macB)] != macA+" > "+macB }) {
-			t.Errorf("when the service was back: %q", got)
+		if got := w.take(); len(got) != 5 || slices.ContainsFunc(got, func(line string) bool { return !strings.HasPrefix(line, macA+" > "+macB) }) {
+			t.Errorf("after the start of the service: sent %q, want 5 datagrams to the MAC address of B", got)
 		}
 		send(u, from, to(macB))
 
-		// Answers that the service has given stay valid while it is gone.
+		// Answers that the service has given stay valid while it is stopped.
 		s.SetRouteService(false)
-		hear(linkC)
+		receiveFrom(linkC)
 		send(u, from, to(macB))
-		g.then = func(netip.Addr) (stack.Route, error) { return stack.Route{}, syscall.EHOSTUNREACH }
+		service.setAnswer(func(netip.Addr) (stack.Route, error) { return stack.Route{}, syscall.EHOSTUNREACH })
 		s.Invalidate(netip.Addr{})
 		synctest.Wait()
-		hear(linkC)
+		receiveFrom(linkC)
 		if err := udpSendTo(u, nil, from); !errors.Is(err, syscall.EHOSTUNREACH) {
 			t.Errorf("to a host that cannot be reached: %v", err)
 		}
@@ -122,9 +134,9 @@ func TestDatagramsAreAnsweredWithoutRouteService(t *testing.T) {
 func TestPeersAnsweredWithoutRouteServiceAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _ := memlink.Pair(memlink.Config{})
-		g := openService()
-		g.leave()
-		s := newStack(t, l, stack.Config{LinkAddr: linkA, Addr: prefixA, Resolver: g, Wait: stack.WaitBlock})
+		service := newStoppableService()
+		service.stop()
+		s := newStack(t, l, stack.Config{LinkAddr: linkA, Addr: prefixA, Resolver: service, Wait: stack.WaitBlock})
 		defer s.Close()
 		s.SetRouteService(false)
 		u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
@@ -147,52 +159,53 @@ func TestPeersAnsweredWithoutRouteServiceAreBounded(t *testing.T) {
 	})
 }
 
-// While the route service is gone, connections are accepted, and those whose route has been
-// forgotten are used, as before.
+// While the route service is stopped, connections are accepted, and connections whose route has
+// expired still transfer data.
 func TestTCPWithoutRouteService(t *testing.T) {
 	for _, dialled := range []bool{false, true} {
 		t.Run(fmt.Sprint("dialled ", dialled), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				la, lb := memlink.Pair(memlink.Config{})
-				g := openService()
-				a := newStack(t, la, stack.Config{LinkAddr: linkA, Addr: prefixA, Resolver: g, Wait: stack.WaitBlock})
+				service := newStoppableService()
+				a := newStack(t, la, stack.Config{LinkAddr: linkA, Addr: prefixA, Resolver: service, Wait: stack.WaitBlock})
 				b := newStack(t, lb, stack.Config{LinkAddr: linkB, Addr: prefixB, Resolver: neighbours{}, Wait: stack.WaitBlock})
 				defer a.Close()
 				defer b.Close()
-				talk := func(of, peer *stack.TCPConn) {
+				wantData := func(c *stack.TCPConn, want string) {
 					t.Helper()
-					writeAll(t, peer, []byte("question"))
-					if n, err := of.Read(make([]byte, 100)); n != 8 || err != nil {
-						t.Fatalf("read %d, %v", n, err)
-					}
-					writeAll(t, of, []byte("answer"))
-					if n, err := peer.Read(make([]byte, 100)); n != 6 || err != nil {
-						t.Fatalf("read %d, %v", n, err)
+					buf := make([]byte, 100)
+					if n, err := c.Read(buf); string(buf[:n]) != want || err != nil {
+						t.Fatalf("read %q, %v, want %q", buf[:n], err, want)
 					}
 				}
+				exchange := func(of, peer *stack.TCPConn) {
+					t.Helper()
+					writeAll(t, peer, []byte("question"))
+					wantData(of, "question")
+					writeAll(t, of, []byte("answer"))
+					wantData(peer, "answer")
+				}
 				if !dialled {
-					g.leave()
+					service.stop()
 					a.SetRouteService(false)
 					client, server := connect(t, a, b, stack.TCPOptions{})
-					talk(server, client)
+					exchange(server, client)
 					a.SetRouteService(true)
 					writeAll(t, server, []byte("waits for the route"))
-					close(g.back)
-					if n, err := client.Read(make([]byte, 100)); n != 19 || err != nil {
-						t.Errorf("read %d, %v", n, err)
-					}
-					talk(server, client)
+					service.start()
+					wantData(client, "waits for the route")
+					exchange(server, client)
 					return
 				}
 				l := must(b.ListenTCP(ap("10.0.0.2:80"), stack.TCPListenOptions{}))
 				ours := must(a.DialTCP(t.Context(), ap("10.0.0.1:0"), ap("10.0.0.2:80"), stack.TCPOptions{}))
 				theirs := must(l.AcceptTCP())
-				talk(ours, theirs)
+				exchange(ours, theirs)
 				time.Sleep(5 * time.Minute) // a drops the unused route
-				g.leave()
+				service.stop()
 				a.SetRouteService(false)
-				talk(ours, theirs)
-				talk(ours, theirs)
+				exchange(ours, theirs)
+				exchange(ours, theirs)
 			})
 		})
 	}

@@ -10,30 +10,30 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// feed is a link that does no work: it receives the same frame whenever a benchmark tells
-// it to, and discards what is sent.
-type feed struct {
-	frame []byte
-	room  [2048]byte
-	waits int
-	sent  int
+// feedLink is a link without a peer: it receives the same frame as often as a benchmark has set in
+// waiting, and counts what is sent.
+type feedLink struct {
+	frame   []byte
+	room    [2048]byte
+	waiting int
+	sent    int
 }
 
-func (l *feed) Recv(frames []stack.Frame) int {
-	n := min(l.waits, len(frames))
+func (l *feedLink) Recv(frames []stack.Frame) int {
+	n := min(l.waiting, len(frames))
 	for i := range n {
 		frames[i] = stack.Frame{Data: l.frame, ID: uint64(i)}
 	}
-	l.waits -= n
+	l.waiting -= n
 	return n
 }
-func (l *feed) Release(stack.Frame)           {}
-func (l *feed) Alloc(int) (stack.Frame, bool) { return stack.Frame{Data: l.room[:]}, true }
-func (l *feed) Send(stack.Frame) bool         { l.sent++; return true }
-func (l *feed) Flush() error                  { return nil }
-func (l *feed) Pending() bool                 { return l.waits > 0 }
-func (l *feed) Sleep(time.Time) error         { return nil }
-func (l *feed) Wake()                         {}
+func (l *feedLink) Release(stack.Frame)           {}
+func (l *feedLink) Alloc(int) (stack.Frame, bool) { return stack.Frame{Data: l.room[:]}, true }
+func (l *feedLink) Send(stack.Frame) bool         { l.sent++; return true }
+func (l *feedLink) Flush() error                  { return nil }
+func (l *feedLink) Pending() bool                 { return l.waiting > 0 }
+func (l *feedLink) Sleep(time.Time) error         { return nil }
+func (l *feedLink) Wake()                         {}
 
 // datagramFrame is a whole frame from B to A.
 func datagramFrame(srcPort, dstPort uint16, payload []byte) []byte {
@@ -51,8 +51,8 @@ func arpFrame(op uint16, from, to wire.LinkAddr, sender, target [4]byte) []byte 
 	return b
 }
 
-func newFed(b testing.TB) (*feed, *stack.Stack) {
-	l := &feed{}
+func newFeedStack(b testing.TB) (*feedLink, *stack.Stack) {
+	l := &feedLink{}
 	s := must(stack.New(stack.Config{Link: l, LinkAddr: linkA, Addr: prefixA, OwnedAddress: true, Resolver: neighbours{}, NoCaretaker: true, Wait: stack.WaitSpin}))
 	b.Cleanup(func() { s.Close() })
 	udpSend(must(s.DialUDP(netip.AddrPort{}, ap("10.0.0.2:9"), stack.UDPOptions{})), nil)
@@ -64,7 +64,7 @@ func newFed(b testing.TB) (*feed, *stack.Stack) {
 func BenchmarkReceive(b *testing.B) {
 	for _, from := range []string{"queue", "wait", "batch32"} {
 		b.Run(from, func(b *testing.B) {
-			l, s := newFed(b)
+			l, s := newFeedStack(b)
 			c := must(s.DialUDP(ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.UDPOptions{}))
 			l.frame = datagramFrame(9, 7, make([]byte, 64))
 			buf := make([]byte, 2048)
@@ -73,13 +73,13 @@ func BenchmarkReceive(b *testing.B) {
 			switch from {
 			case "queue":
 				for b.Loop() {
-					l.waits = 1
+					l.waiting = 1
 					s.Poll(now)
 					udpRecv(c, buf)
 				}
 			case "wait": // as in a ping-pong: the read itself receives the frame
 				for b.Loop() {
-					l.waits = 1
+					l.waiting = 1
 					udpRecv(c, buf)
 				}
 			case "batch32":
@@ -89,7 +89,7 @@ func BenchmarkReceive(b *testing.B) {
 				}
 				for n := 0; b.Loop(); n++ {
 					if n%32 == 0 {
-						l.waits = 32
+						l.waiting = 32
 						udpRecvBatch(c, msgs)
 					}
 				}
@@ -102,7 +102,7 @@ func BenchmarkReceive(b *testing.B) {
 func BenchmarkSend(b *testing.B) {
 	for _, how := range []string{"connected", "to", "batch32"} {
 		b.Run(how, func(b *testing.B) {
-			_, s := newFed(b)
+			_, s := newFeedStack(b)
 			p := make([]byte, 64)
 			b.ReportAllocs()
 			switch how {
@@ -133,15 +133,15 @@ func BenchmarkSend(b *testing.B) {
 	}
 }
 
-// A round trip of 64 bytes between two stacks over a memlink, all in one
-// goroutine; floor is the part of the memlink.
+// A round trip of 64 bytes between two stacks over a memlink, all in one goroutine. Floor is the
+// time that the memlink alone takes.
 func BenchmarkRoundTrip(b *testing.B) {
 	b.Run("stack", func(b *testing.B) {
 		sa, sb, _, _ := newPair(b, stack.Config{NoCaretaker: true, Wait: stack.WaitSpin})
 		ca := must(sa.DialUDP(ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.UDPOptions{}))
 		cb := must(sb.DialUDP(ap("10.0.0.2:9"), ap("10.0.0.1:7"), stack.UDPOptions{}))
 		buf, p := make([]byte, 2048), make([]byte, 64)
-		udpSend(ca, nil) // and back: from here on the routes are known
+		udpSend(ca, nil) // one round trip, after which both routes are known
 		must(udpRecv(cb, buf))
 		udpSend(cb, nil)
 		must(udpRecv(ca, buf))
@@ -235,7 +235,7 @@ func TestUDPNoAllocations(t *testing.T) {
 			t.Errorf("%s: %v allocations", name, n)
 		}
 	}
-	// Nor beyond the quota, once the buffers exist, nor when a parked goroutine is woken.
+	// Also beyond the frame quota, once the buffers exist.
 	l, _ := memlink.Pair(memlink.Config{})
 	s := newStack(t, l, stack.Config{LinkAddr: linkA, Addr: prefixA, Resolver: neighbours{}, NoCaretaker: true, FrameQuota: 1})
 	c := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))

@@ -7,7 +7,7 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// SamePlace is another MAC address that has the place of a in a linkTimes.
+// SamePlace is another MAC address, which has the same entry in a linkTimes as a.
 func SamePlace(a wire.LinkAddr) wire.LinkAddr {
 	var t linkTimes
 	of := func(a wire.LinkAddr) *uint64 {
@@ -76,6 +76,18 @@ func Parked(s *Stack) (n int) {
 	return n
 }
 
+// Waiting is the number of goroutines of the application that are blocked in a call: those that
+// are parked and the one that polls.
+func Waiting(s *Stack) int {
+	n := Parked(s)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.role == roleApplication {
+		n++
+	}
+	return n
+}
+
 // Answers is the number of peers that are answered without a route.
 func Answers(s *Stack) int {
 	s.mu.Lock()
@@ -83,7 +95,7 @@ func Answers(s *Stack) int {
 	return len(s.answers)
 }
 
-// Quiet reports whether nothing is to be published.
+// Quiet reports whether there is nothing to publish.
 func Quiet(s *Stack) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -78,33 +78,31 @@ func (neighbours) Resolve(_ context.Context, dst netip.Addr) (stack.Route, error
 	return stack.Route{}, syscall.ENETUNREACH
 }
 
-// newPair makes two stacks with owned addresses on the two ends of a memlink. cfg is for
-// both.
+// newPair makes two stacks with owned IPv4 addresses on the two ends of a memlink. Both get cfg.
 func newPair(t testing.TB, cfg stack.Config) (a, b *stack.Stack, la, lb *memlink.Link) {
 	t.Helper()
-	la, lb = memlink.Pair(memlink.Config{})
-	cfg.OwnedAddress, cfg.Resolver = true, neighbours{}
-	cfg.LinkAddr, cfg.Addr = linkA, prefixA
-	a = newStack(t, la, cfg)
-	cfg.LinkAddr, cfg.Addr = linkB, prefixB
-	b = newStack(t, lb, cfg)
-	return a, b, la, lb
+	return newPairOf(t, cfg, nil, nil)
 }
 
 // newPair6 makes two stacks with owned addresses of both families.
 func newPair6(t testing.TB, cfg stack.Config) (a, b *stack.Stack, la, lb *memlink.Link) {
 	t.Helper()
+	return newPairOf(t, cfg, prefixes6A, prefixes6B)
+}
+
+func newPairOf(t testing.TB, cfg stack.Config, addrs6A, addrs6B []netip.Prefix) (a, b *stack.Stack, la, lb *memlink.Link) {
+	t.Helper()
 	la, lb = memlink.Pair(memlink.Config{})
 	cfg.OwnedAddress, cfg.Resolver = true, neighbours{}
-	cfg.LinkAddr, cfg.Addr, cfg.Addrs6 = linkA, prefixA, prefixes6A
+	cfg.LinkAddr, cfg.Addr, cfg.Addrs6 = linkA, prefixA, addrs6A
 	a = newStack(t, la, cfg)
-	cfg.LinkAddr, cfg.Addr, cfg.Addrs6 = linkB, prefixB, prefixes6B
+	cfg.LinkAddr, cfg.Addr, cfg.Addrs6 = linkB, prefixB, addrs6B
 	b = newStack(t, lb, cfg)
 	return a, b, la, lb
 }
 
-// bare returns what the *net.OpError of a socket's call wraps.
-func bare(err error) error {
+// unwrapped returns what the *net.OpError of a socket's call wraps.
+func unwrapped(err error) error {
 	if err == nil {
 		return nil
 	}
@@ -120,35 +118,35 @@ func bare(err error) error {
 
 func udpSend(c *stack.UDPConn, b []byte) error {
 	_, err := c.Write(b)
-	return bare(err)
+	return unwrapped(err)
 }
 
 func udpSendTo(c *stack.UDPConn, b []byte, to netip.AddrPort) error {
 	_, err := c.WriteToUDPAddrPort(b, to)
-	return bare(err)
+	return unwrapped(err)
 }
 
 func udpSendBatch(c *stack.UDPConn, msgs []stack.UDPMessage) (int, error) {
 	n, err := c.WriteBatch(msgs)
-	return n, bare(err)
+	return n, unwrapped(err)
 }
 
 func udpRecv(c *stack.UDPConn, b []byte) (int, error) {
 	n, err := c.Read(b)
-	return n, bare(err)
+	return n, unwrapped(err)
 }
 
 func udpRecvFrom(c *stack.UDPConn, b []byte) (int, netip.AddrPort, error) {
 	n, from, err := c.ReadFromUDPAddrPort(b)
-	return n, from, bare(err)
+	return n, from, unwrapped(err)
 }
 
 func udpRecvBatch(c *stack.UDPConn, msgs []stack.UDPMessage) (int, error) {
 	n, err := c.ReadBatch(msgs)
-	return n, bare(err)
+	return n, unwrapped(err)
 }
 
-// addrPort is an address of package net in numbers.
+// addrPort is an address of package net as an AddrPort.
 func addrPort(a net.Addr) netip.AddrPort {
 	if a == nil {
 		return netip.AddrPort{}
@@ -199,41 +197,41 @@ func describe(frame []byte) (string, error) {
 		return "", fmt.Errorf("gopacket cannot decode %x: %v", frame, e.Error())
 	}
 	var line []string
-	say := func(format string, args ...any) { line = append(line, fmt.Sprintf(format, args...)) }
+	add := func(format string, args ...any) { line = append(line, fmt.Sprintf(format, args...)) }
 	var out []gopacket.SerializableLayer
 	var ip gopacket.NetworkLayer
 	for _, l := range p.Layers() {
 		switch l := l.(type) {
 		case *layers.Ethernet:
-			say("%s > %s", l.SrcMAC, l.DstMAC)
+			add("%s > %s", l.SrcMAC, l.DstMAC)
 			out = append(out, l)
 		case *layers.ARP:
 			op := map[uint16]string{1: "request", 2: "reply"}[l.Operation]
-			say("arp %s %v is %v, to %v %v", op, dotted(l.SourceProtAddress), colons(l.SourceHwAddress), dotted(l.DstProtAddress), colons(l.DstHwAddress))
+			add("arp %s %v is %v, to %v %v", op, dotted(l.SourceProtAddress), colons(l.SourceHwAddress), dotted(l.DstProtAddress), colons(l.DstHwAddress))
 			out = append(out, l)
 		case *layers.IPv4:
 			ip = l
-			say("ip %v > %v ttl %d %v", l.SrcIP, l.DstIP, l.TTL, l.Flags)
+			add("ip %v > %v ttl %d %v", l.SrcIP, l.DstIP, l.TTL, l.Flags)
 			out = append(out, l)
 		case *layers.IPv6:
 			ip = l
-			say("ip6 %v > %v hop %d class %d", l.SrcIP, l.DstIP, l.HopLimit, l.TrafficClass)
+			add("ip6 %v > %v hop %d class %d", l.SrcIP, l.DstIP, l.HopLimit, l.TrafficClass)
 			out = append(out, l)
 		case *layers.ICMPv6:
-			say("icmp6 %v %x", l.TypeCode, l.Payload)
+			add("icmp6 %v %x", l.TypeCode, l.Payload)
 			l.SetNetworkLayerForChecksum(ip)
 			out = append(out, l, gopacket.Payload(l.Payload))
 			return strings.Join(line, " | "), rewritten(frame, out)
 		case *layers.UDP:
-			say("udp %d > %d %q", uint16(l.SrcPort), uint16(l.DstPort), l.Payload)
+			add("udp %d > %d %q", uint16(l.SrcPort), uint16(l.DstPort), l.Payload)
 			l.SetNetworkLayerForChecksum(ip)
 			out = append(out, l)
 		case *layers.TCP:
-			say("tcp %d > %d %s %d bytes", uint16(l.SrcPort), uint16(l.DstPort), tcpFlags(l), len(l.Payload))
+			add("tcp %d > %d %s %d bytes", uint16(l.SrcPort), uint16(l.DstPort), tcpFlags(l), len(l.Payload))
 			l.SetNetworkLayerForChecksum(ip)
 			out = append(out, l)
 		case *layers.ICMPv4:
-			say("icmp %v id %d seq %d %d bytes", l.TypeCode, l.Id, l.Seq, len(l.Payload))
+			add("icmp %v id %d seq %d %d bytes", l.TypeCode, l.Id, l.Seq, len(l.Payload))
 			out = append(out, l)
 			out = append(out, gopacket.Payload(l.Payload))
 			return strings.Join(line, " | "), rewritten(frame, out)
@@ -276,7 +274,7 @@ func rewritten(frame []byte, out []gopacket.SerializableLayer) error {
 	return nil
 }
 
-// wiretap decodes all that a link sends and keeps the descriptions.
+// wiretap decodes all frames that a link sends and keeps their descriptions.
 type wiretap struct {
 	mu    sync.Mutex
 	t     testing.TB

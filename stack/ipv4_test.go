@@ -59,12 +59,12 @@ func TestARPIsIgnoredWithoutOwnedAddress(t *testing.T) {
 	s, l, c := newScripted(t, func(cfg *stack.Config) { cfg.OwnedAddress = false })
 	runScript(t, s, l, c, []step{{In: [][]byte{arpFrame(wire.ARPRequest, linkB, wire.Broadcast, addrB, addrA)}}})
 	if n := counters(s)["arp_not_ours"]; n != 1 {
-		t.Errorf("counted %d times", n)
+		t.Errorf("arp_not_ours is %d, want 1", n)
 	}
 }
 
-// A frame that waits when a timer expires is received before the timer runs: its MAC
-// address is not silent.
+// A frame that waits when a timer expires is received before the timer runs: no route is requested
+// because of a silent MAC address.
 func TestFramesAreReceivedBeforeTimersRun(t *testing.T) {
 	r := &routes{answer: answerWith(stack.Route{LinkAddr: linkB})}
 	s, l, c := newScripted(t, func(cfg *stack.Config) { cfg.Resolver = r })
@@ -80,7 +80,7 @@ func TestFramesAreReceivedBeforeTimersRun(t *testing.T) {
 		s.Poll(c.set(at))
 	}
 	if n := r.count(); n != 1 {
-		t.Errorf("asked %d times", n)
+		t.Errorf("%d route requests, want 1", n)
 	}
 }
 
@@ -240,20 +240,20 @@ func TestPathMTU(t *testing.T) {
 	check("1400", 1400)
 	report(1450, 1500, flow)
 	udpRecv(u, make([]byte, 1))
-	check("raised by a second report", 1400)
+	check("a report of a larger MTU", 1400)
 	other := flow
 	other.SrcPort = 70
 	report(600, 1500, other)
-	check("a packet that nobody sent", 1400)
+	check("a report about a packet that was not sent", 1400)
 	report(1300, 1200, flow)
 	udpRecv(u, make([]byte, 1))
-	check("a packet that would have passed", 1400)
+	check("a report about a packet that is smaller than the MTU", 1400)
 	report(0, 1400, flow)
 	udpRecv(u, make([]byte, 1))
-	check("an old router", 1006)
+	check("a report without an MTU", 1006)
 	report(68, 1006, flow)
 	udpRecv(u, make([]byte, 1))
-	check("the floor", 576)
+	check("a report of less than the minimum", 576)
 	pass := func(d time.Duration) { // with the route in use
 		for end := c.now().Add(d); c.now().Before(end); {
 			udpSend(u, nil)

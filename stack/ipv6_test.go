@@ -88,7 +88,7 @@ func errorAbout(kind, code uint8, word uint32, packet []byte) []byte {
 	return ip6Frame(wire.IPv6Fields{Protocol: wire.ProtocolICMPv6}, b)
 }
 
-func both(cfg *stack.Config) { cfg.Addrs6 = prefixes6A }
+func withIPv6(cfg *stack.Config) { cfg.Addrs6 = prefixes6A }
 
 func TestIPv6Config(t *testing.T) {
 	l, _ := memlink.Pair(memlink.Config{})
@@ -179,18 +179,18 @@ func TestIPv6UDP(t *testing.T) {
 	}
 	server.Close()
 	refused := must(sa.DialUDP(netip.AddrPort{}, ap("[fd00::2]:9"), stack.UDPOptions{}))
-	udpSend(refused, []byte("anybody there?"))
+	udpSend(refused, []byte("to a closed port"))
 	if _, err := udpRecv(refused, make([]byte, 1)); err != syscall.ECONNREFUSED {
 		t.Errorf("closed server: %v", err)
 	}
 }
 
-// A reserved frame that was made for IPv4 and that the link has refused as IPv6 holds its payload
-// still.
+// A frame that was reserved with room for IPv4 headers, and whose IPv6 packet the link has refused,
+// still has its payload.
 func TestRefusedCommitKeepsThePayload(t *testing.T) {
-	clk := newClock() // each look at it takes 10 ms
+	clk := newClock() // each call of Now advances it by 10 ms
 	s, l, _ := newScripted(t, func(cfg *stack.Config) {
-		both(cfg)
+		withIPv6(cfg)
 		cfg.Now = func() time.Time { return clk.advance(10 * time.Millisecond) }
 	})
 	u := must(s.ListenUDP(ap("[::]:7"), stack.UDPOptions{}))
@@ -205,20 +205,20 @@ func TestRefusedCommitKeepsThePayload(t *testing.T) {
 		}
 	}
 	b := must(u.Reserve())
-	text := strings.Repeat("0123456789", 10)
-	n := copy(b.Payload, text)
-	if err := u.Commit(&b, n, to); bare(err) != syscall.ENOBUFS {
+	payload := strings.Repeat("0123456789", 10)
+	n := copy(b.Payload, payload)
+	if err := u.Commit(&b, n, to); unwrapped(err) != syscall.ENOBUFS {
 		t.Fatalf("the link takes nothing: %v", err)
 	}
-	if got := string(b.Payload[:n]); got != text {
-		t.Errorf("the payload has become %q", got)
+	if got := string(b.Payload[:n]); got != payload {
+		t.Errorf("the payload is %q, want %q", got, payload)
 	}
 	w := tap(t, l)
 	l.Stick(false)
 	if err := u.Commit(&b, n, to); err != nil {
 		t.Fatal(err)
 	}
-	if sent := w.take(); !strings.HasSuffix(sent[len(sent)-1], fmt.Sprintf("udp 7 > 9 %q", text)) {
+	if sent := w.take(); !strings.HasSuffix(sent[len(sent)-1], fmt.Sprintf("udp 7 > 9 %q", payload)) {
 		t.Errorf("sent %s", sent[len(sent)-1])
 	}
 }
@@ -305,7 +305,7 @@ func TestDualStack(t *testing.T) {
 	} {
 		wantError(t, "dial", c.got, c.want)
 	}
-	// One socket here and its peer here.
+	// Two sockets of one stack.
 	server := must(sa.ListenUDP(ap("[::]:7"), stack.UDPOptions{}))
 	for _, c := range []struct{ local, to, from string }{
 		{"[::]:0", "[::1]:7", "::1"}, {"[::]:0", "[fd00::1]:7", "fd00::1"}, {"[::]:0", "[fe80::1]:7", "fe80::1"},
@@ -320,7 +320,7 @@ func TestDualStack(t *testing.T) {
 	}
 }
 
-// Data goes both ways over IPv6, in spite of loss.
+// Data goes both ways over IPv6 while 1 frame of 50 is lost.
 func TestIPv6TCPLoss(t *testing.T) {
 	a, b, la, lb := newPair6(t, stack.Config{})
 	for _, at := range []string{"[fd00::1]:0", "[fe80::1]:0"} {
@@ -332,16 +332,16 @@ func TestIPv6TCPLoss(t *testing.T) {
 		for _, l := range []*memlink.Link{la, lb} {
 			l.Filter(func([]byte) bool { return n.Add(1)%50 != 0 })
 		}
-		text := make([]byte, 400_000)
-		rand.NewChaCha8([32]byte{6}).Read(text)
+		data := make([]byte, 400_000)
+		rand.NewChaCha8([32]byte{6}).Read(data)
 		go func() {
-			writeAll(t, client, text)
+			writeAll(t, client, data)
 			client.CloseWrite()
 		}()
 		go io.Copy(server, server)
-		got := make([]byte, len(text))
-		if _, err := io.ReadFull(client, got); err != nil || !bytes.Equal(got, text) {
-			t.Errorf("%s: other bytes came back: %v", at, err)
+		got := make([]byte, len(data))
+		if _, err := io.ReadFull(client, got); err != nil || !bytes.Equal(got, data) {
+			t.Errorf("%s: the echo is incomplete or differs: %v", at, err)
 		}
 		la.Filter(nil)
 		lb.Filter(nil)
@@ -355,41 +355,35 @@ func TestIPv6PathMTU(t *testing.T) {
 	a, b, la, lb := newPair6(t, stack.Config{})
 	client, server := connectAt(t, b, a, "[fd00::2]:0", stack.TCPOptions{}) // client is at A
 	var large atomic.Int32
-	errors := make(chan []byte, 1000)
+	reports := make(chan []byte, 1000)
 	la.Filter(func(frame []byte) bool {
 		if len(frame) <= 14+1300 || frame[20] != wire.ProtocolTCP {
 			return true
 		}
 		large.Add(1)
 		select {
-		case errors <- errorAbout(wire.ICMPv6PacketTooBig, 0, 1300, frame[14:]):
+		case reports <- errorAbout(wire.ICMPv6PacketTooBig, 0, 1300, frame[14:]):
 		default:
 		}
 		return false
 	})
 	go func() {
-		for frame := range errors {
+		for frame := range reports {
 			la.Inject(stack.Frame{Data: frame})
 		}
 	}()
-	go func() {
-		writeAll(t, client, make([]byte, 200_000))
-		client.Close()
-	}()
-	if got, err := io.ReadAll(server); len(got) != 200_000 || err != nil {
-		t.Errorf("%d bytes, %v", len(got), err)
-	}
+	transfer(t, client, server, 200_000)
 	server.Close()
 	la.Filter(nil)
 	lb.Filter(nil)
-	close(errors)
+	close(reports)
 	if large.Load() > 50 || counters(a)["path_mtu_lowered"] != 1 {
 		t.Errorf("%d segments too large; lowered %d times", large.Load(), counters(a)["path_mtu_lowered"])
 	}
 }
 
 func TestIPv6PathMTUOfDatagrams(t *testing.T) {
-	s, l, c := newScripted(t, both)
+	s, l, c := newScripted(t, withIPv6)
 	u := must(s.DialUDP(ap("[fd00::1]:7"), ap("[fd00::2]:9"), stack.UDPOptions{}))
 	u.SetDontFragment(true)
 	udpSend(u, nil)
@@ -397,33 +391,33 @@ func TestIPv6PathMTUOfDatagrams(t *testing.T) {
 	datagram := make([]byte, 1460)
 	binary.BigEndian.PutUint32(datagram, 7<<16|9)
 	for _, step := range []struct {
-		told uint32
-		most int
+		mtu  uint32 // in the report
+		most int    // bytes of the largest datagram after it
 	}{
 		{0, 1452}, {1279, 1452}, {1400, 1352}, {1450, 1352}, {1279, 1352}, {0, 1352}, {68, 1352}, {1280, 1232},
 	} {
-		l.Inject(stack.Frame{Data: error6(wire.ICMPv6PacketTooBig, 0, step.told, wire.ProtocolUDP, datagram)})
+		l.Inject(stack.Frame{Data: error6(wire.ICMPv6PacketTooBig, 0, step.mtu, wire.ProtocolUDP, datagram)})
 		s.Poll(c.now())
 		want := error(syscall.EMSGSIZE)
-		if step.told < 1280 {
+		if step.mtu < 1280 {
 			want = os.ErrDeadlineExceeded
 		}
 		u.SetReadDeadline(c.now())
 		if _, err := udpRecv(u, make([]byte, 1)); err != want {
-			t.Errorf("reported MTU %d: read %v, want %v", step.told, err, want)
+			t.Errorf("reported MTU %d: read %v, want %v", step.mtu, err, want)
 		}
 		if err := udpSend(u, make([]byte, step.most)); err != nil {
-			t.Errorf("reported MTU %d: %d bytes: %v", step.told, step.most, err)
+			t.Errorf("reported MTU %d: %d bytes: %v", step.mtu, step.most, err)
 		}
 		if err := udpSend(u, make([]byte, step.most+1)); err != syscall.EMSGSIZE {
-			t.Errorf("reported MTU %d: %d bytes: %v", step.told, step.most+1, err)
+			t.Errorf("reported MTU %d: %d bytes: %v", step.mtu, step.most+1, err)
 		}
 	}
 }
 
 // ICMPv6 errors reach the socket whose packet they quote.
 func TestICMPv6Errors(t *testing.T) {
-	s, l, c := newScripted(t, both)
+	s, l, c := newScripted(t, withIPv6)
 	u := must(s.DialUDP(ap("[fd00::1]:7"), ap("[fd00::2]:9"), stack.UDPOptions{}))
 	datagram := []byte{0, 7, 0, 9, 0, 8, 0, 0}
 	for _, e := range []struct {
@@ -444,15 +438,15 @@ func TestICMPv6Errors(t *testing.T) {
 		if want == nil {
 			want = os.ErrDeadlineExceeded
 		}
-		if _, err := u.Read(make([]byte, 1)); bare(err) != want {
+		if _, err := u.Read(make([]byte, 1)); unwrapped(err) != want {
 			t.Errorf("type %d code %d: %v, want %v", e.kind, e.code, err, e.want)
 		}
 	}
 }
 
-// What is answered, and how: gopacket reads the answers.
+// Packets that are answered, and the answers, which gopacket decodes.
 func TestIPv6PacketsThatAreAnswered(t *testing.T) {
-	s, l, c := newScripted(t, both)
+	s, l, c := newScripted(t, withIPv6)
 	must(s.ListenUDP(ap("[::]:7"), stack.UDPOptions{}))
 	group := wire.SolicitedNode(globalA)
 	ask := wire.Neighbor{Target: globalA, Link: linkB}
@@ -460,12 +454,12 @@ func TestIPv6PacketsThatAreAnswered(t *testing.T) {
 	na := func(flags byte, target [16]byte) string {
 		return fmt.Sprintf("icmp6 NeighborAdvertisement %02x000000%x0201%x", flags, target, linkA[:])
 	}
-	unknown := []byte{wire.ProtocolUDP, 0, 0x80, 4, 0, 0, 0, 0}   // destination options, one that must be reported
-	ignorable := []byte{wire.ProtocolUDP, 0, 0x1e, 4, 0, 0, 0, 0} // one that is skipped
-	silent := []byte{wire.ProtocolUDP, 0, 0x40, 4, 0, 0, 0, 0}    // one that discards silently
-	with := func(header, payload []byte) []byte { return append(append([]byte{}, header...), payload...) }
+	unknown := []byte{wire.ProtocolUDP, 0, 0x80, 4, 0, 0, 0, 0}   // destination options; the option is discarded with an ICMPv6 error
+	ignorable := []byte{wire.ProtocolUDP, 0, 0x1e, 4, 0, 0, 0, 0} // the option is skipped
+	discarded := []byte{wire.ProtocolUDP, 0, 0x40, 4, 0, 0, 0, 0} // the packet is discarded without an error
+	prepend := func(header, payload []byte) []byte { return append(append([]byte{}, header...), payload...) }
 	tooLong := error6(1, 4, 0, wire.ProtocolUDP, []byte{0, 99, 0, 9, 0, 8, 0, 0})
-	aboutError := with([]byte{wire.ProtocolICMPv6, 0, 0x80, 4, 0, 0, 0, 0}, tooLong[54:])
+	aboutError := prepend([]byte{wire.ProtocolICMPv6, 0, 0x80, 4, 0, 0, 0, 0}, tooLong[54:])
 	runScript(t, s, l, c, []step{
 		{At: 1, In: [][]byte{ip6Frame(wire.IPv6Fields{Protocol: wire.ProtocolICMPv6}, echo6(globalB, globalA, "ping"))},
 			Want: []string{fromA + "EchoReply 0003000470696e67"}},
@@ -474,10 +468,10 @@ func TestIPv6PacketsThatAreAnswered(t *testing.T) {
 		{At: 4, In: [][]byte{neighbor(globalB, wire.SolicitedNode(linkLocalA), wire.Neighbor{Target: linkLocalA, Link: linkB})}, Want: []string{na(0x60, linkLocalA)}},
 		{At: 6, In: [][]byte{ip6Frame(wire.IPv6Fields{Protocol: wire.ProtocolUDP}, udp6(8, "x"))}, Want: []string{fromA + "DestinationUnreachable(PortUnreachable) 0000000060"}},
 		{At: 7, In: [][]byte{ip6Frame(wire.IPv6Fields{Protocol: wire.ProtocolUDP}, udp6(7, "x"))}},
-		{At: 8, In: [][]byte{ip6Frame(wire.IPv6Fields{Protocol: 60}, with(ignorable, udp6(7, "x")))}},
-		{At: 9, In: [][]byte{ip6Frame(wire.IPv6Fields{Protocol: 60}, with(ignorable, udp6(8, "x")))}, Want: []string{fromA + "DestinationUnreachable(PortUnreachable)"}},
-		{At: 10, In: [][]byte{ip6Frame(wire.IPv6Fields{Protocol: 60}, with(unknown, udp6(7, "x")))}, Want: []string{fromA + "ParameterProblem(UnrecognizedIPv6Option) 0000002a"}},
-		{At: 11, In: [][]byte{ip6Frame(wire.IPv6Fields{Protocol: 60}, with(silent, udp6(7, "x")))}},
+		{At: 8, In: [][]byte{ip6Frame(wire.IPv6Fields{Protocol: 60}, prepend(ignorable, udp6(7, "x")))}},
+		{At: 9, In: [][]byte{ip6Frame(wire.IPv6Fields{Protocol: 60}, prepend(ignorable, udp6(8, "x")))}, Want: []string{fromA + "DestinationUnreachable(PortUnreachable)"}},
+		{At: 10, In: [][]byte{ip6Frame(wire.IPv6Fields{Protocol: 60}, prepend(unknown, udp6(7, "x")))}, Want: []string{fromA + "ParameterProblem(UnrecognizedIPv6Option) 0000002a"}},
+		{At: 11, In: [][]byte{ip6Frame(wire.IPv6Fields{Protocol: 60}, prepend(discarded, udp6(7, "x")))}},
 		{At: 12, In: [][]byte{ip6Frame(wire.IPv6Fields{Protocol: 132}, []byte("sctp"))}, Want: []string{fromA + "ParameterProblem(UnrecognizedNextHeader) 00000006"}},
 		{At: 13, In: [][]byte{ip6Frame(wire.IPv6Fields{Protocol: 59}, nil)}},
 		{At: 14, In: [][]byte{ip6Frame(wire.IPv6Fields{Protocol: 60}, aboutError)}},
@@ -487,9 +481,9 @@ func TestIPv6PacketsThatAreAnswered(t *testing.T) {
 	}
 }
 
-// Duplicate address detection by another host is answered to all.
+// The probe of a host that tests whether the address is free is answered to the all-nodes group.
 func TestDuplicateAddressDetectionIsAnswered(t *testing.T) {
-	s, l, c := newScripted(t, both)
+	s, l, c := newScripted(t, withIPv6)
 	group := wire.SolicitedNode(globalA)
 	b := make([]byte, wire.MaxNeighborLen)
 	b = b[:wire.PutNeighbor(b, [16]byte{}, group, wire.Neighbor{Target: globalA})]
@@ -515,10 +509,10 @@ func TestMalformedIPv6Packets(t *testing.T) {
 		return f
 	}
 	datagram := ip6Frame(wire.IPv6Fields{Protocol: wire.ProtocolUDP}, udp6(7, "x"))
-	noSum := change(change(datagram, 60, 0), 61, 0)
-	hop := neighbor(globalB, group, ask)
-	noLink := neighbor(globalB, globalA, wire.Neighbor{Target: globalA})
-	copy(noLink[6:12], make([]byte, 6))
+	zeroChecksum := change(change(datagram, 60, 0), 61, 0)
+	solicitation := neighbor(globalB, group, ask)
+	noSourceMAC := neighbor(globalB, globalA, wire.Neighbor{Target: globalA})
+	copy(noSourceMAC[6:12], make([]byte, 6))
 	mapped4 := a16("::ffff:10.0.0.1")
 	quoting := func(src, dst [16]byte) []byte {
 		packet := make([]byte, 40+1460)
@@ -544,20 +538,20 @@ func TestMalformedIPv6Packets(t *testing.T) {
 		{"frag_kept", ip6Frame(wire.IPv6Fields{Protocol: 44}, append([]byte{17, 0, 0, 1, 0, 0, 0, 9}, udp6(7, "12345678")...))},
 		{"ipv6_fragment", ip6Frame(wire.IPv6Fields{Protocol: 44}, append([]byte{58, 0, 0, 1, 0, 0, 0, 9}, echo6(globalB, globalA, "12345678")...))},
 		{"ipv6_extension", ip6Frame(wire.IPv6Fields{Protocol: 60}, append(bytes.Repeat([]byte{60, 0, 1, 4, 0, 0, 0, 0}, 20), udp6(7, "x")...))},
-		{"udp_checksum", noSum},
+		{"udp_checksum", zeroChecksum},
 		{"icmp_checksum", change(icmp(128, 64, 1, 2, 3, 4), 58, 9)},
 		{"icmp_truncated", icmp(128, 64)},
 		{"icmp_ignored", icmp(200, 64, 0, 0, 0, 0)},
 		{"nd_ignored", icmp(134, 255, make([]byte, 12)...)},
 		{"nd_ignored", icmp(137, 255, make([]byte, 36)...)},
-		{"nd_bogus", change(hop, 21, 254)}, // forwarded by a router
+		{"nd_bogus", change(solicitation, 21, 254)}, // with hop limit 254, so a router has forwarded it
 		{"nd_bogus", neighbor(globalB, group, wire.Neighbor{Target: globalA, Link: wire.LinkAddr{1, 2, 3, 4, 5, 6}})},
 		{"nd_bogus", neighbor(globalB, group, wire.Neighbor{Target: globalA})},
 		{"nd_bogus", neighbor(a16("ff02::7"), group, ask)},
 		{"nd_not_ours", neighbor(globalB, wire.SolicitedNode(globalB), wire.Neighbor{Target: globalB, Link: linkB})},
 		{"nd_not_ours", neighbor(globalB, a16("ff02::1"), ask)},
 		{"nd_not_ours", neighbor(globalB, globalA, wire.Neighbor{Target: mapped4, Link: linkB})},
-		{"nd_bogus", noLink},
+		{"nd_bogus", noSourceMAC},
 		{"icmp_unmatched", quoting(mapped4, a16("::ffff:10.0.0.2"))},
 		{"icmp_unmatched", quoting(globalA, a16("::ffff:10.0.0.2"))},
 		{"icmp_unmatched", quoting(linkLocalA, globalB)},
@@ -566,7 +560,7 @@ func TestMalformedIPv6Packets(t *testing.T) {
 		{"icmp_unmatched", error6(1, 4, 0, wire.ProtocolTCP, []byte{0, 99, 0, 9, 0, 8, 0, 0})},
 		{"icmp_truncated", error6(1, 4, 0, wire.ProtocolUDP, []byte{0, 99})},
 	} {
-		s, l, clk := newScripted(t, both)
+		s, l, clk := newScripted(t, withIPv6)
 		must(s.ListenUDP(ap("[::]:7"), stack.UDPOptions{}))
 		w := tap(t, l)
 		l.Inject(stack.Frame{Data: c.frame})
@@ -582,9 +576,9 @@ func TestMalformedIPv6Packets(t *testing.T) {
 	}
 }
 
-// With a shared address the kernel answers.
+// Packets to a shared address are answered by the kernel, so the stack sends nothing.
 func TestIPv6SharedAddressAnswersNothing(t *testing.T) {
-	s, l, c := newScripted(t, func(cfg *stack.Config) { both(cfg); cfg.OwnedAddress = false })
+	s, l, c := newScripted(t, func(cfg *stack.Config) { withIPv6(cfg); cfg.OwnedAddress = false })
 	runScript(t, s, l, c, []step{
 		{At: 1, In: [][]byte{neighbor(globalB, wire.SolicitedNode(globalA), wire.Neighbor{Target: globalA, Link: linkB})}},
 		{At: 2, In: [][]byte{ip6Frame(wire.IPv6Fields{Protocol: wire.ProtocolICMPv6}, echo6(globalB, globalA, "ping"))}},
@@ -594,7 +588,7 @@ func TestIPv6SharedAddressAnswersNothing(t *testing.T) {
 
 // A flood gets no more errors than the rate limit allows.
 func TestICMPv6ErrorRateLimit(t *testing.T) {
-	s, l, c := newScripted(t, both)
+	s, l, c := newScripted(t, withIPv6)
 	w := tap(t, l)
 	for range 200 {
 		l.Inject(stack.Frame{Data: ip6Frame(wire.IPv6Fields{Protocol: wire.ProtocolUDP}, udp6(8, "x"))})
@@ -636,8 +630,8 @@ func TestIPv6ControlMessages(t *testing.T) {
 			}
 		}
 	}
-	// The address that a datagram was sent to is that of its control message, and an answer
-	// with that message comes from there.
+	// The control message has the address to which a datagram was sent. An answer with that
+	// message is sent from that address.
 	for _, c := range []struct {
 		from       *stack.Stack
 		local, to  string
@@ -674,7 +668,7 @@ func TestIPv6ControlMessages(t *testing.T) {
 			if u == six && !ap(c.to).Addr().Is6() {
 				continue
 			}
-			if _, _, err := u.WriteMsgUDP([]byte("y"), other, must(net.ResolveUDPAddr("udp", c.to))); bare(err) != syscall.EINVAL {
+			if _, _, err := u.WriteMsgUDP([]byte("y"), other, must(net.ResolveUDPAddr("udp", c.to))); unwrapped(err) != syscall.EINVAL {
 				t.Errorf("from %v to %s: %v", netip.AddrFrom16(c.local), c.to, err)
 			}
 		}

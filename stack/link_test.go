@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -16,8 +17,8 @@ import (
 	"github.com/unet-go/unet/stack/memlink"
 )
 
-// While packets are sent and none is received from the MAC address, the route service is
-// asked again every half second, once for all destinations behind that MAC address.
+// While packets are sent to a MAC address and none is received from it, the route is requested again
+// every half second, once for all destinations behind that MAC address.
 func TestRouteOfSilentMACAddressIsResolvedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &routes{answer: answerWith(stack.Route{LinkAddr: linkB})}
@@ -25,39 +26,39 @@ func TestRouteOfSilentMACAddressIsResolvedAgain(t *testing.T) {
 		defer s.Close()
 		u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 		const hosts = 20
-		send := func(d time.Duration, also func()) (asked int) {
+		send := func(d time.Duration, receive func()) (requests int) {
 			before := r.count()
 			for ; d > 0; d -= 90 * time.Millisecond {
 				for i := range hosts {
 					udpSendTo(u, []byte("x"), manyHosts(i))
 				}
-				also()
+				receive()
 				time.Sleep(90 * time.Millisecond)
 			}
 			return r.count() - before
 		}
 		send(90*time.Millisecond, func() {})
 		if n := r.count(); n != hosts {
-			t.Fatalf("asked %d times at first", n)
+			t.Fatalf("%d route requests for %d new destinations", n, hosts)
 		}
-		// Frames come from other MAC addresses, one of which has the same place in the table.
+		// Frames are received from other MAC addresses, one of which has the same entry in the table.
 		others := func() {
-			speak(l, linkC)
-			speak(l, stack.SamePlace(linkB))
+			injectFrom(l, linkC)
+			injectFrom(l, stack.SamePlace(linkB))
 		}
 		if n := send(4*time.Second, others); n < 7 || n > 14 {
-			t.Errorf("asked %d times in 4 s", n)
+			t.Errorf("%d route requests in 4 s, want 7 to 14", n)
 		}
 		if got := counters(s)["routes_doubted"]; got < 7 {
-			t.Errorf("doubted %d times", got)
+			t.Errorf("routes_doubted is %d, want 7 or more", got)
 		}
 		// The next hop has another MAC address now, and frames come from that.
 		r.set(answerWith(stack.Route{LinkAddr: linkC}))
 		w.take()
-		send(time.Second, func() { speak(l, linkC) })
+		send(time.Second, func() { injectFrom(l, linkC) })
 		moved := 0
 		for _, line := range w.take() {
-			if line[:len(macA+" > "+macB)] != macA+" > "+macB {
+			if !strings.HasPrefix(line, macA+" > "+macB) {
 				moved++
 			}
 		}
@@ -68,23 +69,23 @@ func TestRouteOfSilentMACAddressIsResolvedAgain(t *testing.T) {
 		s.Invalidate(netip.Addr{}) // the route service reports this for the other destinations behind that hop
 		synctest.Wait()
 		if n := r.count() - asked; n != hosts {
-			t.Errorf("asked %d times for what is invalid", n)
+			t.Errorf("%d route requests after Invalidate, want %d", n, hosts)
 		}
-		if n := send(4*time.Second, func() { speak(l, linkC) }); n != 0 {
-			t.Errorf("asked %d times in 4 s while frames came from it", n)
+		if n := send(4*time.Second, func() { injectFrom(l, linkC) }); n != 0 {
+			t.Errorf("%d route requests in 4 s while frames were received from the MAC address, want none", n)
 		}
-		// A single packet that is not answered, and then nothing.
+		// One packet without an answer, and then no more packets.
 		time.Sleep(10 * time.Second)
 		asked = r.count()
-		udpSendTo(u, nil, manyHosts(0)) // used again after long
+		udpSendTo(u, nil, manyHosts(0)) // the route has not been used for 10 s
 		time.Sleep(10 * time.Second)
 		if n := r.count() - asked; n != 2 {
-			t.Errorf("asked %d times for one packet", n)
+			t.Errorf("%d route requests for one packet, want 2", n)
 		}
 	})
 }
 
-// What has been invalidated is asked for again, while the old answer is used.
+// A route that was invalidated is requested again. Until the answer the old route is used.
 func TestInvalidatedRouteIsResolvedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &routes{delay: 100 * time.Millisecond, answer: answerWith(stack.Route{LinkAddr: linkB})}
@@ -97,22 +98,22 @@ func TestInvalidatedRouteIsResolvedAgain(t *testing.T) {
 			if err := udpSendTo(u, []byte("x"), netip.AddrPortFrom(dst, 9)); err != nil {
 				t.Error(err)
 			}
-			// Later frames come from its MAC address, and it is not asked for again.
-			time.AfterFunc(140*time.Millisecond, func() { speak(l, linkB); speak(l, linkC) })
+			// Later frames are received from its MAC address, so the route is not requested again.
+			time.AfterFunc(140*time.Millisecond, func() { injectFrom(l, linkB); injectFrom(l, linkC) })
 		}
-		settle := func(asked int, what string) {
+		wantRequests := func(want int, what string) {
 			t.Helper()
 			time.Sleep(150 * time.Millisecond)
 			synctest.Wait()
-			if n := r.count(); n != asked {
-				t.Errorf("%s: asked %d times in all, want %d", what, n, asked)
+			if n := r.count(); n != want {
+				t.Errorf("%s: %d route requests in all, want %d", what, n, want)
 			}
 		}
 		s.Invalidate(dst) // a destination without a route in the cache
 		s.Invalidate(netip.MustParseAddr("fd00::1"))
-		settle(0, "unknown")
+		wantRequests(0, "unknown")
 
-		// While it is asked for: the answer may be from before, so it is asked again.
+		// Invalidated during a request: the answer may be older, so the route is requested again.
 		send()
 		time.Sleep(50 * time.Millisecond)
 		s.Invalidate(dst)
@@ -127,17 +128,17 @@ func TestInvalidatedRouteIsResolvedAgain(t *testing.T) {
 		r.mu.Unlock()
 		time.Sleep(70 * time.Millisecond)
 		expect(t, w, macB)
-		settle(2, "invalidated while resolving")
+		wantRequests(2, "invalidated while resolving")
 		send()
 		expect(t, w, "02:00:00:00:00:0c")
 
-		// In use: the old answer is used meanwhile.
+		// Invalidated while it is in use: the old route is used until the answer.
 		r.set(answerWith(stack.Route{LinkAddr: linkB, MTU: 1000}))
 		s.Invalidate(netip.MustParseAddr("::ffff:192.0.2.1"))
 		s.Invalidate(dst)
 		send()
 		expect(t, w, "02:00:00:00:00:0c")
-		settle(4, "in use") // once more, since the second came while it was asked for
+		wantRequests(4, "in use") // two requests, since the second Invalidate came during the first one
 		time.Sleep(100 * time.Millisecond)
 		send()
 		expect(t, w, macB)
@@ -145,37 +146,37 @@ func TestInvalidatedRouteIsResolvedAgain(t *testing.T) {
 			t.Errorf("beyond the new MTU: %v", err)
 		}
 
-		// Unused: it is asked for with its next use.
+		// Invalidated while it is unused: the route is requested at its next use.
 		time.Sleep(2 * time.Second)
 		w.take()
 		asked := r.count()
 		s.Invalidate(netip.Addr{})
-		settle(asked, "unused")
+		wantRequests(asked, "unused")
 		send()
 		expect(t, w, macB)
-		settle(asked+1, "used again")
+		wantRequests(asked+1, "used again")
 
-		// A failure is forgotten.
+		// Invalidate also removes a failed request.
 		dst = netip.MustParseAddr("192.0.2.2")
 		r.set(func(netip.Addr) (stack.Route, error) { return stack.Route{}, syscall.EHOSTUNREACH })
 		send()
-		settle(asked+2, "failure")
+		wantRequests(asked+2, "failure")
 		if err := udpSendTo(u, nil, netip.AddrPortFrom(dst, 9)); !errors.Is(err, syscall.EHOSTUNREACH) {
-			t.Errorf("remembered failure: %v", err)
+			t.Errorf("send after a failed request: %v, want EHOSTUNREACH", err)
 		}
 		s.Invalidate(dst)
 		r.set(answerWith(stack.Route{LinkAddr: linkB}))
 		send()
-		settle(asked+3, "after a failure")
+		wantRequests(asked+3, "after a failure")
 		expect(t, w, macB)
 		if n := counters(s)["routes_invalidated"]; n == 0 {
-			t.Error("not counted")
+			t.Error("routes_invalidated is 0")
 		}
 	})
 }
 
-// If the route service answers that there is no route any more, sends return the error,
-// also on a socket that has sent there before.
+// If the route service answers that a route no longer exists, sends return the error, also on a
+// socket that has sent to the destination before.
 func TestSendAfterRouteIsWithdrawn(t *testing.T) {
 	for _, errno := range []syscall.Errno{syscall.EHOSTUNREACH, syscall.ENETUNREACH} {
 		synctest.Test(t, func(t *testing.T) {
@@ -199,18 +200,18 @@ func TestSendAfterRouteIsWithdrawn(t *testing.T) {
 				}
 			}
 			u.Cancel(&b)
-			// There is one again.
+			// The route exists again.
 			r.set(answerWith(stack.Route{LinkAddr: linkB}))
 			s.Invalidate(netip.Addr{})
 			if err := udpSend(u, nil); err != nil {
-				t.Errorf("after it came back: %v", err)
+				t.Errorf("after the route exists again: %v", err)
 			}
 			synctest.Wait()
 		})
 	}
 }
 
-// While the link is down no send blocks, and reads go on waiting.
+// While the link is down each send fails at once, and reads wait on.
 func TestUDPWhileTheLinkIsDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &routes{answer: answerWith(stack.Route{LinkAddr: linkB})}
@@ -227,7 +228,7 @@ func TestUDPWhileTheLinkIsDown(t *testing.T) {
 		held := must(s.DialUDP(ap("10.0.0.1:9"), ap("192.0.2.1:9"), stack.UDPOptions{}))
 		udpSend(held, []byte("x"))
 		udpSendTo(v, []byte("x"), ap("192.0.2.2:9"))
-		// A reader and a sender that block.
+		// A read that blocks, and a send that blocks because the link takes no frames.
 		read := make(chan error, 1)
 		go func() {
 			_, err := udpRecv(u, make([]byte, 10))
@@ -246,7 +247,7 @@ func TestUDPWhileTheLinkIsDown(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 		select {
 		case err := <-sent:
-			t.Fatalf("a sender does not wait for the link: %v", err)
+			t.Fatalf("a send to a link that takes no frames returned %v", err)
 		default:
 		}
 		start := time.Now()
@@ -260,20 +261,20 @@ func TestUDPWhileTheLinkIsDown(t *testing.T) {
 			t.Errorf("a read of nothing: %v", err)
 		}
 		if _, err := udpRecv(held, make([]byte, 1)); err != syscall.ENETDOWN {
-			t.Errorf("what was held: %v", err)
+			t.Errorf("read after a held packet was dropped: %v, want ENETDOWN", err)
 		}
 		if n := stack.Held(s); n != 0 {
 			t.Errorf("%d packets are still held", n)
 		}
 		b := must(u.Reserve())
 		n, batch := udpSendBatch(v, []stack.UDPMessage{{Buf: []byte("x"), Addr: ap("10.0.0.2:9")}})
-		for i, err := range []error{udpSend(u, nil), udpSendTo(v, nil, ap("10.0.0.2:9")), udpSendTo(v, nil, ap("192.0.2.7:9")), batch, bare(u.Commit(&b, 1, netip.AddrPort{}))} {
+		for i, err := range []error{udpSend(u, nil), udpSendTo(v, nil, ap("10.0.0.2:9")), udpSendTo(v, nil, ap("192.0.2.7:9")), batch, unwrapped(u.Commit(&b, 1, netip.AddrPort{}))} {
 			if err != syscall.ENETDOWN || n != 0 {
 				t.Errorf("send %d: %v, %d sent", i, err, n)
 			}
 		}
 		u.Cancel(&b)
-		// The stack's own sockets reach one another, and deadlines work.
+		// Sockets of the same stack reach each other, and deadlines work.
 		if err := u.Close(); err != nil {
 			t.Error(err)
 		}
@@ -289,14 +290,14 @@ func TestUDPWhileTheLinkIsDown(t *testing.T) {
 		if _, err := udpRecv(x, make([]byte, 1)); err != os.ErrDeadlineExceeded {
 			t.Errorf("deadline: %v", err)
 		}
-		// The route service is not asked all that time.
+		// No route is requested while the link is down.
 		asked := r.count()
 		time.Sleep(time.Hour)
 		if _, ok := s.NextDeadline(); ok || r.count() != asked {
-			t.Errorf("asked %d times more, a timer is left: %v", r.count()-asked, ok)
+			t.Errorf("%d route requests, a timer is left: %v", r.count()-asked, ok)
 		}
 
-		// When it is up, routes are asked for again, and an earlier failure is forgotten.
+		// When the link is up, routes are requested again, also after a failed request.
 		r.setDelay(0)
 		s.SetLink(true)
 		s.SetLink(true)
@@ -306,7 +307,7 @@ func TestUDPWhileTheLinkIsDown(t *testing.T) {
 			t.Errorf("up: %v", err)
 		}
 		synctest.Wait()
-		lines := w.take() // what the link had not moved before is among it
+		lines := w.take() // also the frames that the link had not moved before
 		if n := len(lines); n == 0 || !strings.Contains(lines[n-1], "192.0.2.1") {
 			t.Errorf("up: sent %q", lines)
 		}
@@ -321,15 +322,15 @@ func TestUDPWhileTheLinkIsDown(t *testing.T) {
 	})
 }
 
-// While the host does not have our address nothing is sent, not even to another endpoint
-// behind our own MAC address, whether the link is up or down.
+// While the host does not have the address of the stack each send fails, also to another endpoint
+// with the same MAC address, whether the link is up or down.
 func TestSendsFailWhileTheAddressIsRemoved(t *testing.T) {
 	l, _ := memlink.Pair(memlink.Config{})
 	w := tap(t, l)
 	s := newStack(t, l, stack.Config{LinkAddr: linkA, Addr: prefixA, Resolver: &routes{answer: answerWith(stack.Route{LinkAddr: linkA})}})
 	u := must(s.DialUDP(ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.UDPOptions{}))
 	defer u.Close()
-	sends := func(what string, want error) {
+	wantSends := func(what string, want error) {
 		t.Helper()
 		if err := udpSend(u, []byte("x")); err != want {
 			t.Errorf("%s: %v, want %v", what, err, want)
@@ -338,28 +339,28 @@ func TestSendsFailWhileTheAddressIsRemoved(t *testing.T) {
 			t.Errorf("%s: dial %v, want %v", what, err, want)
 		}
 	}
-	s.SetAddress(prefixA.Addr(), true) // known
+	s.SetAddress(prefixA.Addr(), true) // no change
 	if err := udpSend(u, []byte("x")); err != nil {
 		t.Error(err)
 	}
 	eventually(t, "the route is known", func() bool { return len(w.take()) > 0 })
 	s.SetAddress(prefixA.Addr(), false)
-	sends("gone", syscall.EADDRNOTAVAIL)
+	wantSends("address removed", syscall.EADDRNOTAVAIL)
 	s.SetLink(false)
-	sends("gone, and the link is down", syscall.EADDRNOTAVAIL)
+	wantSends("address removed, link down", syscall.EADDRNOTAVAIL)
 	s.SetAddress(prefixA.Addr(), true)
-	sends("to ourselves while the link is down", nil)
+	wantSends("to the same MAC address while the link is down", nil)
 	s.SetAddress(prefixA.Addr(), false)
 	s.SetLink(true)
-	sends("gone, with the link up", syscall.EADDRNOTAVAIL)
+	wantSends("address removed, link up again", syscall.EADDRNOTAVAIL)
 	s.SetAddress(prefixA.Addr(), true)
 	if err := udpSend(u, []byte("x")); err != nil {
-		t.Errorf("back: %v", err)
+		t.Errorf("address added again: %v", err)
 	}
 }
 
-// TestSendsFailFromTheRemovedAddressOnly: only what is sent from that address fails, also of sockets of all
-// addresses and what waits for a route; connections from it wait.
+// Only sends from the removed address fail, also those of sockets of all addresses, and packets from
+// it that wait for a route are dropped.
 func TestSendsFailFromTheRemovedAddressOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _ := memlink.Pair(memlink.Config{})
@@ -370,21 +371,23 @@ func TestSendsFailFromTheRemovedAddressOnly(t *testing.T) {
 			Resolver: &routes{answer: func(netip.Addr) (stack.Route, error) { return <-answers, nil }}})
 		all := must(s.ListenUDP(ap("[::]:7"), stack.UDPOptions{}))
 		only6 := must(s.DialUDP(ap("[fd00::1]:8"), six, stack.UDPOptions{}))
-		lost := netip.MustParseAddr("fd00::1")
+		removed := netip.MustParseAddr("fd00::1")
 
-		// What waits for a route is dropped if its source is lost, and only that.
+		// Of the packets that wait for a route, only that from the removed address is dropped.
 		for _, to := range []netip.AddrPort{four, six, ap("[fe80::2]:9")} {
 			if err := udpSendTo(all, []byte("held"), to); err != nil {
 				t.Fatal(err)
 			}
 		}
-		s.SetAddress(lost, false)
+		s.SetAddress(removed, false)
 		for range 3 {
 			answers <- stack.Route{LinkAddr: linkB}
 		}
 		synctest.Wait()
-		if got := len(w.take()); got != 2 {
-			t.Errorf("%d datagrams were sent", got)
+		sent := w.take()
+		slices.Sort(sent)
+		if len(sent) != 2 || !strings.Contains(sent[0], "10.0.0.1 > 10.0.0.2") || !strings.Contains(sent[1], "fe80::1 > fe80::2") {
+			t.Errorf("sent %q, want the datagrams from 10.0.0.1 and fe80::1", sent)
 		}
 		for _, c := range []struct {
 			what string
@@ -393,7 +396,7 @@ func TestSendsFailFromTheRemovedAddressOnly(t *testing.T) {
 		}{
 			{"IPv4", udpSendTo(all, nil, four), nil},
 			{"link-local", udpSendTo(all, nil, ap("[fe80::2]:9")), nil},
-			{"from the lost address", udpSendTo(all, nil, six), syscall.EADDRNOTAVAIL},
+			{"from the removed address", udpSendTo(all, nil, six), syscall.EADDRNOTAVAIL},
 			{"by a socket of that address", udpSend(only6, nil), syscall.EADDRNOTAVAIL},
 		} {
 			if c.err != c.want {
@@ -404,19 +407,19 @@ func TestSendsFailFromTheRemovedAddressOnly(t *testing.T) {
 			t.Errorf("dial: %v", err)
 		}
 		s.SetAddress(netip.MustParseAddr("fe80::1"), false)
-		s.SetAddress(lost, true)
+		s.SetAddress(removed, true)
 		if err := udpSendTo(all, nil, ap("[fe80::2]:9")); err != syscall.EADDRNOTAVAIL {
-			t.Errorf("the link-local address is lost: %v", err)
+			t.Errorf("the link-local address is removed: %v", err)
 		}
 		if err := udpSendTo(all, nil, six); err != nil {
-			t.Errorf("back: %v", err)
+			t.Errorf("address added again: %v", err)
 		}
-		close(answers) // of routes that were asked for again
+		close(answers) // of routes that were requested again
 	})
 }
 
-// After changes, answers and sends in any order, from many goroutines, every frame has been
-// released.
+// While one goroutine changes routes and the link, another one sends. In the end every frame has
+// been released, which newStack checks.
 func TestRouteAndLinkChangesWhileSending(t *testing.T) {
 	forEachMode(t, func(t *testing.T, cfg stack.Config) {
 		l, _ := memlink.Pair(memlink.Config{})
@@ -459,8 +462,8 @@ func TestRouteAndLinkChangesWhileSending(t *testing.T) {
 	})
 }
 
-// A connection survives a link that is down and an address that is gone. If that lasts, its
-// user timeout ends it, as it does when the peer does not answer.
+// A connection stays open while the link is down or the address is removed. If that lasts, its user
+// timeout ends the connection, as it does when the peer does not answer.
 func TestConnectionsWhileTheLinkIsDown(t *testing.T) {
 	for name, down := range map[string]func(*stack.Stack){
 		"link":    func(s *stack.Stack) { s.SetLink(false) },
@@ -474,7 +477,7 @@ func TestConnectionsWhileTheLinkIsDown(t *testing.T) {
 				c.SetUserTimeout(3 * time.Second)
 				down(a)
 				must(c.Write([]byte("into the buffer")))
-				if _, err := c.Read(make([]byte, 1)); bare(err) != syscall.ETIMEDOUT {
+				if _, err := c.Read(make([]byte, 1)); unwrapped(err) != syscall.ETIMEDOUT {
 					t.Errorf("read: %v", err)
 				}
 			})
@@ -524,7 +527,7 @@ func TestDatagramsWhenTheKickFails(t *testing.T) {
 		for name, send := range sends {
 			l.BreakKicks(kickFailed)
 			if err := send(); err != nil {
-				t.Errorf("%s, which is queued: %v", name, err)
+				t.Errorf("%s of the datagram that is queued: %v", name, err)
 			}
 			for other, again := range sends {
 				if name != "commit" || other != "commit" { // its buffer has been used up
@@ -550,7 +553,7 @@ func TestDatagramsWhenTheKickFails(t *testing.T) {
 		}
 		u.Cancel(&b)
 		if n := counters(s)["flush_failed"]; n == 0 {
-			t.Error("not counted")
+			t.Error("flush_failed is 0")
 		}
 	})
 }
@@ -565,7 +568,7 @@ func TestConnectionsWhenTheKickFails(t *testing.T) {
 		c.SetUserTimeout(3 * time.Second)
 		la.BreakKicks(kickFailed)
 		start := time.Now()
-		for _, queued := range []uint64{1, 0} { // the first one's SYN is queued, the second one's is not
+		for _, queued := range []uint64{1, 0} { // the SYN of the first dial is queued, that of the second one is not
 			before := counters(sa)["frames_sent"]
 			if _, err := sa.DialTCP(t.Context(), netip.AddrPort{}, addrPort(l.Addr()), stack.TCPOptions{}); !errors.Is(err, syscall.ENETDOWN) {
 				t.Errorf("dial: %v", err)
@@ -596,7 +599,7 @@ func TestConnectionsWhenTheKickFails(t *testing.T) {
 		if _, err := d.Write([]byte("later")); err != nil {
 			t.Errorf("write: %v", err)
 		}
-		time.Sleep(10 * time.Second) // of the bubble
+		time.Sleep(10 * time.Second)
 		la.BreakKicks(nil)
 		var e net.Conn
 		for e == nil || addrPort(e.RemoteAddr()) != addrPort(d.LocalAddr()) {

@@ -12,12 +12,12 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// The records have the values of the sockets, also after the last change, and are empty when a
-// socket has ended. When nothing happens nothing is published.
+// The records have the current values of the sockets, and are cleared when a socket is closed. When
+// nothing changes nothing is published.
 func TestPublishedConnectionRecords(t *testing.T) {
-	var calls int // under A's lock
+	var published int // calls of Published, which has the lock of A
 	records := make([]wire.Connection, 8)
-	cfg := stack.Config{Connections: records, Published: func() { calls++ }}
+	cfg := stack.Config{Connections: records, Published: func() { published++ }}
 	la, lb := memlink.Pair(memlink.Config{})
 	cfg.OwnedAddress, cfg.Resolver = true, neighbours{}
 	cfg.LinkAddr, cfg.Addr, cfg.Addrs6 = linkA, prefixA, prefixes6A
@@ -53,7 +53,7 @@ func TestPublishedConnectionRecords(t *testing.T) {
 	message := make([]byte, 1000)
 	writeAll(t, client, message)
 	eventually(t, "the data waits", func() bool { return connection().ReceiveQueue == 1000 })
-	if _, err := io.ReadFull(server, message); err != nil { // neither sends nor receives a segment at once
+	if _, err := io.ReadFull(server, message); err != nil { // this read alone causes no segment
 		t.Fatal(err)
 	}
 	eventually(t, "the data has been read", func() bool { return connection().ReceiveQueue == 0 })
@@ -88,7 +88,7 @@ func TestPublishedConnectionRecords(t *testing.T) {
 	eventually(t, "the queue is empty", func() bool { return udp().ReceiveQueue == 0 })
 	eventually(t, "nothing is published any more", func() bool { return stack.Quiet(a) })
 	a.Do(func() {
-		if calls == 0 {
+		if published == 0 {
 			t.Error("Published was not called")
 		}
 	})

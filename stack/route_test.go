@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -23,20 +24,20 @@ type routes struct {
 	answer func(dst netip.Addr) (stack.Route, error)
 	delay  time.Duration
 	asked  int
-	now    int // requests that have not been answered
-	most   int // the most that now has been
+	open   int // requests that have not been answered
+	most   int // the largest value of open
 }
 
 func (r *routes) Resolve(ctx context.Context, dst netip.Addr) (stack.Route, error) {
 	r.mu.Lock()
 	r.asked++
-	r.now++
-	r.most = max(r.most, r.now)
+	r.open++
+	r.most = max(r.most, r.open)
 	answer, delay := r.answer, r.delay
 	r.mu.Unlock()
 	defer func() {
 		r.mu.Lock()
-		r.now--
+		r.open--
 		r.mu.Unlock()
 	}()
 	if delay <= 0 {
@@ -72,7 +73,7 @@ func answerWith(r stack.Route) func(netip.Addr) (stack.Route, error) {
 	return func(netip.Addr) (stack.Route, error) { return r, nil }
 }
 
-var errNoRoute = errors.New("nobody knows")
+var errNoRoute = errors.New("no entry for the destination")
 
 // newRouted makes a stack with a route service, in the time of a synctest
 // bubble, and returns what it sends.
@@ -117,7 +118,7 @@ func TestRouteIsResolvedOnceAndRefreshed(t *testing.T) {
 		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		if n := r.count(); n != 1 {
-			t.Errorf("asked %d times", n)
+			t.Errorf("%d route requests, want 1", n)
 		}
 		to := macA + " > " + macB + " | ip 10.0.0.1 > 192.0.2.9 ttl 64 DF | udp 7 > 9"
 		expect(t, w, to, to, to)
@@ -126,73 +127,73 @@ func TestRouteIsResolvedOnceAndRefreshed(t *testing.T) {
 		}
 		// A route in use is refreshed every 5 s, and no sender waits.
 		r.set(answerWith(stack.Route{LinkAddr: linkC}))
-		chat(u, l, 4700*time.Millisecond)
+		sendFor(u, l, 4700*time.Millisecond)
 		if n := r.count(); n != 1 {
-			t.Errorf("asked %d times within 5 s", n)
+			t.Errorf("%d route requests within 5 s, want 1", n)
 		}
-		chat(u, l, time.Second)
+		sendFor(u, l, time.Second)
 		if n := r.count(); n != 2 {
-			t.Errorf("asked %d times after 5 s", n)
+			t.Errorf("%d route requests after 5 s, want 2", n)
 		}
 		w.take()
 		udpSendTo(u, []byte("x"), ap("192.0.2.9:9"))
 		expect(t, w, macA+" > 02:00:00:00:00:0c | ip")
-		chat(u, l, 11*time.Second)
+		sendFor(u, l, 11*time.Second)
 		if n := r.count(); n != 4 {
-			t.Errorf("asked %d times after 17 s", n)
+			t.Errorf("%d route requests after 17 s, want 4", n)
 		}
 		w.take()
-		// An unused route is not refreshed. Its next use asks the resolver only if 5 s have
-		// passed since it was last asked; meanwhile the old route is used.
+		// An unused route is not refreshed. Its next use requests it again if the last request is
+		// more than 5 s old; until the answer the old route is used.
 		for i, pause := range []time.Duration{3 * time.Second, 20 * time.Second} {
 			time.Sleep(pause)
 			synctest.Wait()
 			if n := r.count(); n != 4 {
-				t.Errorf("asked %d times while it was not used", n)
+				t.Errorf("%d route requests while the route was not used, want 4 in all", n)
 			}
 			start = time.Now()
-			chat(u, l, 1)
+			sendFor(u, l, 1)
 			if time.Since(start) != 90*time.Millisecond {
 				t.Error("a send waited for a stale route")
 			}
 			expect(t, w, macA+" > 02:00:00:00:00:0c | ip")
 			synctest.Wait()
 			if n := r.count(); n != 4+i {
-				t.Errorf("asked %d times after a send on a stale route", n)
+				t.Errorf("%d route requests after a send on a stale route, want %d", n, 4+i)
 			}
 		}
-		// A route that is unused for long is dropped, and has no timer any more.
+		// A route that is unused for minutes is dropped, and its timer is stopped.
 		time.Sleep(3 * time.Minute)
 		synctest.Wait()
 		if _, ok := s.NextDeadline(); ok || stack.Routes(s) != 0 {
 			t.Error("a timer is left, or the route")
 		}
 		if n := r.count(); n != 5 {
-			t.Errorf("asked %d times in the end", n)
+			t.Errorf("%d route requests in the end, want 5", n)
 		}
 	})
 }
 
-// chat sends a datagram every 90 ms for the time d. After each, frames are received from
+// sendFor sends a datagram every 90 ms for the time d. After each, frames are received from
 // the MAC addresses that the route had and has.
-func chat(u *stack.UDPConn, l *memlink.Link, d time.Duration) {
+func sendFor(u *stack.UDPConn, l *memlink.Link, d time.Duration) {
 	const pause = 90 * time.Millisecond
 	for ; d > 0; d -= pause {
 		udpSendTo(u, []byte("x"), ap("192.0.2.9:9"))
-		speak(l, linkB)
-		speak(l, linkC)
+		injectFrom(l, linkB)
+		injectFrom(l, linkC)
 		time.Sleep(pause)
 	}
 }
 
-// speak sends a datagram from a MAC address to a port that no socket has.
-func speak(l *memlink.Link, from wire.LinkAddr) {
+// injectFrom delivers a datagram from a MAC address to a port that no socket has.
+func injectFrom(l *memlink.Link, from wire.LinkAddr) {
 	f := datagramFrame(9, 99, nil)
 	wire.PutEthernet(f, linkA, from, wire.EtherTypeIPv4)
 	l.Inject(stack.Frame{Data: f})
 }
 
-// Many routes are refreshed, but not all at once.
+// Many routes are refreshed, eight at a time.
 func TestConcurrentRouteRefreshesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &routes{answer: answerWith(stack.Route{LinkAddr: linkB})}
@@ -204,14 +205,14 @@ func TestConcurrentRouteRefreshesAreBounded(t *testing.T) {
 			synctest.Wait()
 		}
 		if r.most != 1 {
-			t.Fatalf("%d at once at first", r.most)
+			t.Fatalf("%d requests at a time, want 1", r.most)
 		}
 		r.setDelay(10 * time.Millisecond)
 		s.Invalidate(netip.Addr{})
 		time.Sleep(45 * time.Millisecond)
 		synctest.Wait()
 		if n := r.count(); n != 140 || r.most != 8 {
-			t.Errorf("asked %d times, %d at once", n, r.most)
+			t.Errorf("%d route requests, at most %d at a time; want 140, 8", n, r.most)
 		}
 	})
 }
@@ -227,7 +228,7 @@ func TestRouteSurvivesFailedRefreshes(t *testing.T) {
 		}
 		synctest.Wait() // for the answer
 		r.set(func(netip.Addr) (stack.Route, error) { return stack.Route{}, errNoRoute })
-		// The resolver fails for long: the route is kept, in use and unused.
+		// The route service fails for minutes: the route is kept, whether it is used or not.
 		for i := range 200 {
 			time.Sleep(time.Duration(i%20) * time.Second)
 			if err := udpSend(u, nil); err != nil {
@@ -237,16 +238,16 @@ func TestRouteSurvivesFailedRefreshes(t *testing.T) {
 		if n := stack.Held(s); n != 0 {
 			t.Errorf("%d packets are held", n)
 		}
-		// The resolver is asked again sooner than every 5 s.
+		// After a failure requests are made more often than every 5 s.
 		asked := r.count()
 		for range 20 {
 			time.Sleep(100 * time.Millisecond)
 			udpSend(u, nil)
 		}
 		if n := r.count() - asked; n < 4 || n > 10 {
-			t.Errorf("asked %d times in 2 s", n)
+			t.Errorf("%d route requests in 2 s, want 4 to 10", n)
 		}
-		// A verdict ends it.
+		// The answer that the host is unreachable ends the route.
 		r.set(func(netip.Addr) (stack.Route, error) {
 			return stack.Route{}, errors.Join(syscall.EHOSTUNREACH, errNoRoute)
 		})
@@ -268,7 +269,7 @@ func TestRouteFailures(t *testing.T) {
 		u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 		for _, bad := range []stack.Route{
 			{},                         // no MAC address
-			{LinkAddr: wire.Broadcast}, // not a station
+			{LinkAddr: wire.Broadcast}, // not the address of one host
 		} {
 			r.set(answerWith(bad))
 			if err := udpSendTo(u, nil, ap("192.0.2.1:9")); err != nil {
@@ -278,9 +279,9 @@ func TestRouteFailures(t *testing.T) {
 			synctest.Wait()
 			asked := r.count()
 			if err := udpSendTo(u, nil, ap("192.0.2.1:9")); !errors.Is(err, syscall.EHOSTUNREACH) || r.count() != asked {
-				t.Errorf("the failure is not remembered: %v", err)
+				t.Errorf("%v: send after the failed request: %v, and %d more requests; want EHOSTUNREACH and none", bad, err, r.count()-asked)
 			}
-			time.Sleep(2 * time.Second) // it is for a second
+			time.Sleep(2 * time.Second) // a failure is kept for a second
 		}
 		// A request that is not answered ends after 5 s, and is repeated while packets are
 		// held.
@@ -291,13 +292,14 @@ func TestRouteFailures(t *testing.T) {
 		asked := r.count()
 		v.SetReadDeadline(start.Add(60 * time.Second))
 		if _, err := udpRecv(v, make([]byte, 1)); err != os.ErrDeadlineExceeded {
-			t.Errorf("resolver without end: %v after %v", err, time.Since(start))
+			t.Errorf("read without an answer to the route request: %v after %v", err, time.Since(start))
 		}
 		if n := r.count() - asked; n < 11 || n > 12 || stack.Held(s) != 1 {
-			t.Errorf("asked %d times in a minute, %d held", n, stack.Held(s))
+			t.Errorf("%d route requests in a minute, %d packets held; want 11 or 12, and 1", n, stack.Held(s))
 		}
 		expect(t, w)
-		// What is held when the stack closes goes back to the link.
+		// Packets that are held when the stack closes are not sent; newStack checks that their frames
+		// are released.
 		udpSendTo(u, nil, ap("192.0.2.6:9"))
 		s.Close()
 		expect(t, w)
@@ -308,7 +310,7 @@ func manyHosts(i int) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{172, 16 + byte(i>>16), byte(i >> 8), byte(i)}), 9)
 }
 
-// The cache is bounded, and what is in use stays when new peers come.
+// The cache is bounded. Routes in use are kept when routes to new peers are added.
 func TestRouteCacheKeepsRoutesInUse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &routes{answer: answerWith(stack.Route{LinkAddr: linkB})}
@@ -325,7 +327,7 @@ func TestRouteCacheKeepsRoutesInUse(t *testing.T) {
 		stack.LimitRoutes(s, size)
 		for i := range size + size/2 {
 			send(i)
-			if i%8 == 0 { // those in use: each comes round some 12 times before the clock does
+			if i%8 == 0 { // the routes in use: each is used about 12 times while the cache is scanned once
 				send(i / 8 % busy)
 			}
 			if i%100 == 0 {
@@ -337,13 +339,13 @@ func TestRouteCacheKeepsRoutesInUse(t *testing.T) {
 			t.Errorf("%d routes", n)
 		}
 		if n := r.count() - size - size/2; n != 0 {
-			t.Errorf("routes in use were forgotten %d times", n)
+			t.Errorf("%d requests for routes in use, which were dropped", n)
 		}
 	})
 }
 
-// A server on one goroutine that answers many hosts which do not exist never blocks: not on
-// the first, and not on more than may be asked for at once.
+// A server on one goroutine that sends to many hosts which do not exist never blocks, also if these
+// are more than the routes that may be requested at a time.
 func TestSendsNeverWaitForRoutes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &routes{delay: time.Hour}
@@ -361,14 +363,14 @@ func TestSendsNeverWaitForRoutes(t *testing.T) {
 		}
 		synctest.Wait()
 		got := counters(s)
-		if got["routes_given_up"] != 300-256 || got["held_dropped"] != 300-256+0 {
+		if got["routes_given_up"] != 300-256 || got["held_dropped"] != 300-256 {
 			t.Errorf("counters: %v", got)
 		}
 		if n := stack.Held(s); n != 256 {
 			t.Errorf("%d packets held", n)
 		}
-		// A host that exists is resolved among them, and the first that was given up is
-		// asked for again.
+		// A host that exists gets a route among them, and the first destination whose request was
+		// given up is requested again.
 		r.setDelay(time.Millisecond)
 		r.set(answerWith(stack.Route{LinkAddr: linkB}))
 		if err := udpSendTo(u, []byte("here"), ap("192.0.2.9:9")); err != nil {
@@ -380,10 +382,11 @@ func TestSendsNeverWaitForRoutes(t *testing.T) {
 		time.Sleep(time.Millisecond)
 		synctest.Wait()
 		lines := w.take()
-		if len(lines) != 2 {
+		slices.Sort(lines)
+		if len(lines) != 2 || !strings.HasSuffix(lines[0], `172.16.0.0 ttl 64 DF | udp 7 > 9 "late"`) || !strings.HasSuffix(lines[1], `192.0.2.9 ttl 64 DF | udp 7 > 9 "here"`) {
 			t.Errorf("sent %q", lines)
 		}
-		// A read does not return the errors of those that do not answer.
+		// A read does not return the errors of hosts that do not exist.
 		l.Inject(stack.Frame{Data: datagramFrame(9, 7, []byte("news"))})
 		time.Sleep(10 * time.Second)
 		buf := make([]byte, 10)
@@ -399,7 +402,7 @@ func TestSendsNeverWaitForRoutes(t *testing.T) {
 	})
 }
 
-// The packets held are bounded for each destination and for all; the oldest is dropped.
+// The number of held packets is bounded for each destination and for all. The oldest is dropped.
 func TestPacketsHeldForARouteAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &routes{delay: time.Second, answer: answerWith(stack.Route{LinkAddr: linkB})}
@@ -409,10 +412,10 @@ func TestPacketsHeldForARouteAreBounded(t *testing.T) {
 		w := tap(t, l)
 		u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 		for i := range 18 {
-			udpSendTo(u, []byte{'a' + byte(i)}, ap("192.0.2.1:9")) // c to r are held
+			udpSendTo(u, []byte{'a' + byte(i)}, ap("192.0.2.1:9")) // of 18 datagrams, c to r are held
 		}
 		for i := range 6 {
-			udpSendTo(u, []byte{'A' + byte(i)}, ap("192.0.2.2:9")) // 20 in all: c and d give way
+			udpSendTo(u, []byte{'A' + byte(i)}, ap("192.0.2.2:9")) // 20 packets may be held in all: c and d are dropped
 		}
 		if n := stack.Held(s); n != 20 {
 			t.Errorf("%d held", n)
@@ -429,10 +432,10 @@ func TestPacketsHeldForARouteAreBounded(t *testing.T) {
 			}
 		}
 		if got := strings.Join(first, ""); got != `"e""f""g""h""i""j""k""l""m""n""o""p""q""r"` {
-			t.Errorf("to the first: %s", got)
+			t.Errorf("sent to the first destination: %s", got)
 		}
 		if got := strings.Join(second, ""); got != `"A""B""C""D""E""F"` {
-			t.Errorf("to the second: %s", got)
+			t.Errorf("sent to the second destination: %s", got)
 		}
 		if got := counters(s); got["held_dropped"] != 4 || got["udp_sent"] != 20 {
 			t.Errorf("counters: %v", got)
@@ -440,8 +443,8 @@ func TestPacketsHeldForARouteAreBounded(t *testing.T) {
 	})
 }
 
-// On a link with fewer frames than may be held, held packets are dropped when a send needs
-// a frame.
+// On a link with fewer frames than packets may be held, held packets are dropped when a send needs a
+// frame.
 func TestHeldPacketsAreDroppedWhenASendNeedsAFrame(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _ := memlink.Pair(memlink.Config{FrameCount: 32})
@@ -463,7 +466,8 @@ func TestHeldPacketsAreDroppedWhenASendNeedsAFrame(t *testing.T) {
 	})
 }
 
-// The answer applies to held packets: the MTU of the route, or the error if there is no route.
+// The answer to the route request applies to held packets: the MTU of the route, or the error if
+// there is no route.
 func TestRouteAppliesToHeldPackets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &routes{delay: time.Second, answer: answerWith(stack.Route{LinkAddr: linkB, MTU: 1000})}
@@ -501,8 +505,8 @@ func TestRouteAppliesToHeldPackets(t *testing.T) {
 	})
 }
 
-// A batch to a host that can be reached and one that cannot: the first datagram does
-// not wait for the second.
+// A batch to a destination with a route and to one without: the first datagram does not wait for
+// the route of the second one.
 func TestBatchDoesNotWaitForRoutes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &routes{answer: answerWith(stack.Route{LinkAddr: linkB})}
@@ -516,7 +520,7 @@ func TestBatchDoesNotWaitForRoutes(t *testing.T) {
 		start := time.Now()
 		n, err := udpSendBatch(u, []stack.UDPMessage{{Buf: []byte("x"), Addr: ap("192.0.2.1:9")}, {Buf: []byte("y"), Addr: ap("192.0.2.2:9")}})
 		if n != 2 || err != nil || time.Since(start) != 0 {
-			t.Errorf("%d %v after %v", n, err, time.Since(start))
+			t.Errorf("sent %d after %v, %v", n, time.Since(start), err)
 		}
 		expect(t, w, `192.0.2.1 ttl 64 DF | udp 7 > 9 "x"`)
 		time.Sleep(700 * time.Millisecond)

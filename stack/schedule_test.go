@@ -13,10 +13,10 @@ import (
 	"time"
 )
 
-// A scheduler that tries all schedules of a few goroutines on a real stack. They
-// run one at a time, from one taking of the lock to the next, and each choice of who is next
-// is tried. A state is explored once: if two schedules lead to the same state, as far as
-// waiting depends on it, the second is not continued.
+// A scheduler that tries all schedules of a few goroutines on a real stack. One goroutine runs at
+// a time, until it is about to take the lock again. Each choice of the next goroutine is tried. A
+// state is explored once: if two schedules lead to the same state, as far as waiting depends on
+// it, the second one is not continued.
 
 // actor is one goroutine that takes the stack's lock.
 type actor struct {
@@ -35,31 +35,31 @@ type actor struct {
 // call is a call that may wait.
 type call struct {
 	do func()
-	// there reports whether what it waits for is there. nil: the call always ends.
-	there func() bool
+	// canEnd reports whether what the call waits for has happened. nil: the call always ends.
+	canEnd func() bool
 }
 
-// scene is one run.
-type scene struct {
-	s      *Stack
-	actors []*actor
-	events map[*event]string
-	conns  []*TCPConn
-	socks  []*UDPConn
-	lists  []*TCPListener
-	bufs   map[string][]byte // memory that readers may post
-	ticks  int               // how often time may move on
-	ticked int
+// scheduleRun is one run of the actors by one schedule.
+type scheduleRun struct {
+	s             *Stack
+	actors        []*actor
+	events        map[*event]string
+	conns         []*TCPConn
+	udpConns      []*UDPConn
+	listeners     []*TCPListener
+	bufs          map[string][]byte // memory that readers may post
+	timeSteps     int               // how often time may advance
+	timeStepsDone int               // how often time has advanced
 
-	mu   sync.Mutex // of what follows and of actors, between goroutines that run at once
+	mu   sync.Mutex // guards the fields below and actors, for goroutines that run at once
 	byID map[string]*actor
 	free bool // no more scheduling
 }
 
-const tick1 = 5 * time.Millisecond // how far time moves: past every deadline, and to the caretaker's next look
+const timeStep = 5 * time.Millisecond // how far time advances: past every deadline, and to the next poll of the caretaker
 
-func (sc *scene) actor(name string, calls ...call) {
-	sc.actors = append(sc.actors, &actor{name: name, calls: calls, turn: make(chan struct{})})
+func (r *scheduleRun) actor(name string, calls ...call) {
+	r.actors = append(r.actors, &actor{name: name, calls: calls, turn: make(chan struct{})})
 }
 
 // self is the calling goroutine.
@@ -69,63 +69,63 @@ func self() string {
 }
 
 // pause is called by an actor that is about to take the lock.
-func (sc *scene) pause() {
+func (r *scheduleRun) pause() {
 	var pcs [24]uintptr
 	n := runtime.Callers(3, pcs[:])
 	id := self()
-	sc.mu.Lock()
-	if sc.free {
-		sc.mu.Unlock()
+	r.mu.Lock()
+	if r.free {
+		r.mu.Unlock()
 		return
 	}
-	a := sc.byID[id]
-	if a == nil { // the stack's own
+	a := r.byID[id]
+	if a == nil { // a goroutine of the stack itself
 		a = &actor{name: "caretaker", turn: make(chan struct{})}
-		sc.byID[id] = a
-		sc.actors = append(sc.actors, a)
+		r.byID[id] = a
+		r.actors = append(r.actors, a)
 	}
 	a.where = 14695981039346656037
 	for _, pc := range pcs[:n] {
 		a.where = (a.where ^ uint64(pc)) * 1099511628211
 	}
 	a.ready = true
-	sc.mu.Unlock()
+	r.mu.Unlock()
 	<-a.turn
 }
 
-func (sc *scene) run(a *actor) {
+func (r *scheduleRun) run(a *actor) {
 	id := self()
-	sc.mu.Lock()
-	sc.byID[id] = a
-	sc.mu.Unlock()
+	r.mu.Lock()
+	r.byID[id] = a
+	r.mu.Unlock()
 	for a.at = 0; a.at < len(a.calls); a.at++ {
-		sc.pause()
+		r.pause()
 		a.calls[a.at].do()
 	}
 	a.ended = true
 }
 
 // state is all that the rest of a run depends on, as text.
-func (sc *scene) state() string {
-	s := sc.s
+func (r *scheduleRun) state() string {
+	s := r.s
 	var b strings.Builder
 	owner := map[*waiter]string{}
-	for _, a := range sc.actors {
+	for _, a := range r.actors {
 		fmt.Fprintf(&b, "%s %d %v %v %x %d;", a.name, a.at, a.ready, a.ended, a.where, a.seen)
 		if a.waiting != nil {
 			owner[a.waiting] = a.name
 		}
 	}
-	fmt.Fprintf(&b, "|%d %d %v %v %d %d %v|", s.role, s.away, s.caretakerIdle, s.closed, s.pollerSeq, sc.ticked, s.link.Pending())
-	fmt.Fprintf(&b, "%s %s %d|", sc.events[s.pollerEvent], owner[s.offered], min(s.earliestWaiter, never))
+	fmt.Fprintf(&b, "|%d %d %v %v %d %d %v|", s.role, s.away, s.caretakerIdle, s.closed, s.pollerSeq, r.timeStepsDone, s.link.Pending())
+	fmt.Fprintf(&b, "%s %s %d|", r.events[s.pollerEvent], owner[s.offered], min(s.earliestWaiter, never))
 	for w := s.parked.head; w != nil; w = w.links[onStack].next {
-		fmt.Fprintf(&b, "%s:%s ", owner[w], sc.events[w.event])
+		fmt.Fprintf(&b, "%s:%s ", owner[w], r.events[w.event])
 	}
-	for _, c := range sc.conns {
+	for _, c := range r.conns {
 		v := reflect.ValueOf(c.conn).Elem()
 		post := v.FieldByName("post")
 		posted := ""
-		for name, buf := range sc.bufs {
+		for name, buf := range r.bufs {
 			if post.Len() > 0 && post.Pointer() == reflect.ValueOf(buf).Pointer() {
 				posted = name
 			}
@@ -134,24 +134,24 @@ func (sc *scene) state() string {
 			c.conn.State(), v.FieldByName("wantsWrite"), c.writing, c.closed)
 		fmt.Fprintf(&b, " %d %d %d %d", c.readable.seq, c.writable.seq, c.turn.seq, c.readers)
 	}
-	for _, u := range sc.socks {
+	for _, u := range r.udpConns {
 		fmt.Fprintf(&b, "|%d %d %v", u.udp.Len(), u.readable.seq, u.closed)
 	}
-	for _, l := range sc.lists {
+	for _, l := range r.listeners {
 		fmt.Fprintf(&b, "|%d %d %v", l.listener.Len(), l.acceptable.seq, l.closed)
 	}
 	return b.String()
 }
 
 // noteParked finds the actor that has just parked: the only one that ran.
-func (sc *scene) noteParked(ran *actor) {
+func (r *scheduleRun) noteParked(ran *actor) {
 	parked := map[*waiter]bool{}
-	for w := sc.s.parked.head; w != nil; w = w.links[onStack].next {
+	for w := r.s.parked.head; w != nil; w = w.links[onStack].next {
 		parked[w] = true
 	}
-	for _, a := range sc.actors {
+	for _, a := range r.actors {
 		if a.waiting != nil {
-			if !parked[a.waiting] && a.waiting != sc.s.offered {
+			if !parked[a.waiting] && a.waiting != r.s.offered {
 				a.waiting = nil
 			}
 			delete(parked, a.waiting)
@@ -162,79 +162,79 @@ func (sc *scene) noteParked(ran *actor) {
 	}
 }
 
-// search tries all schedules of scenes.
-type search struct {
+// scheduleSearch tries all schedules of a set-up.
+type scheduleSearch struct {
 	t     *testing.T
-	build func(*scene)
+	build func(*scheduleRun)
 	seen  map[string]bool
 	todo  [][]int // beginnings of schedules to be tried
 	runs  int
 
-	strayed int // replays that differed: of two timers that expire at once, either may be first
+	diverged int // replays that differed: of two timers that expire at once, either may be first
 }
 
-func trySchedules(t *testing.T, build func(*scene)) {
-	x := &search{t: t, build: build, seen: map[string]bool{}, todo: [][]int{nil}}
+func trySchedules(t *testing.T, build func(*scheduleRun)) {
+	x := &scheduleSearch{t: t, build: build, seen: map[string]bool{}, todo: [][]int{nil}}
 	for len(x.todo) > 0 && !t.Failed() {
 		next := x.todo[len(x.todo)-1]
 		x.todo = x.todo[:len(x.todo)-1]
 		x.runs++
 		synctest.Test(t, func(t *testing.T) { x.try(t, next) })
 	}
-	t.Logf("%d states, %d runs, %d strayed", len(x.seen), x.runs, x.strayed)
+	t.Logf("%d states, %d runs, %d diverged", len(x.seen), x.runs, x.diverged)
 }
 
 // try runs one schedule and goes on with the first choice each time, until it comes to a
 // state that has been seen.
-func (x *search) try(t *testing.T, schedule []int) {
-	sc := &scene{byID: map[string]*actor{}, events: map[*event]string{nil: "-"}, bufs: map[string][]byte{}, free: true}
-	beforeLock = sc.pause
-	x.build(sc)
-	sc.events[&sc.s.recall] = "recall"
-	sc.events[&sc.s.drained] = "drained"
-	for i, c := range sc.conns {
+func (x *scheduleSearch) try(t *testing.T, schedule []int) {
+	r := &scheduleRun{byID: map[string]*actor{}, events: map[*event]string{nil: "-"}, bufs: map[string][]byte{}, free: true}
+	beforeLock = r.pause
+	x.build(r)
+	r.events[&r.s.recall] = "recall"
+	r.events[&r.s.drained] = "drained"
+	for i, c := range r.conns {
 		for name, e := range map[string]*event{"readable": &c.readable, "writable": &c.writable, "turn": &c.turn, "reclaimed": &c.reclaimed} {
-			sc.events[e] = fmt.Sprint(name, i)
+			r.events[e] = fmt.Sprint(name, i)
 		}
 	}
-	for i, u := range sc.socks {
-		sc.events[&u.readable] = fmt.Sprint("datagrams", i)
+	for i, u := range r.udpConns {
+		r.events[&u.readable] = fmt.Sprint("datagrams", i)
 	}
-	for i, l := range sc.lists {
-		sc.events[&l.acceptable] = fmt.Sprint("acceptable", i)
+	for i, l := range r.listeners {
+		r.events[&l.acceptable] = fmt.Sprint("acceptable", i)
 	}
 	synctest.Wait()
-	sc.free = false
-	for _, a := range sc.actors {
-		go sc.run(a)
+	r.free = false
+	for _, a := range r.actors {
+		go r.run(a)
 	}
 	var trace []string
 	path := schedule
 	for step := 0; ; step++ {
 		synctest.Wait()
 		var choices []*actor
-		for _, a := range sc.actors {
+		for _, a := range r.actors {
 			if a.ready {
 				choices = append(choices, a)
 			}
 		}
-		if len(choices) == 0 && sc.ticked == sc.ticks {
+		if len(choices) == 0 && r.timeStepsDone == r.timeSteps {
 			if step >= len(schedule) {
-				sc.check(t, trace)
+				r.check(t, trace)
 			}
 			break
 		}
-		if sc.ticked < sc.ticks {
+		if r.timeStepsDone < r.timeSteps {
 			choices = append(choices, nil)
 		}
 		k := 0
 		if step < len(schedule) {
 			if k = schedule[step]; k >= len(choices) {
-				x.strayed++
+				x.diverged++
 				break
 			}
 		} else {
-			state := sc.state()
+			state := r.state()
 			if x.seen[state] {
 				break
 			}
@@ -249,42 +249,42 @@ func (x *search) try(t *testing.T, schedule []int) {
 			a.ready = false
 			a.turn <- struct{}{}
 			synctest.Wait()
-			sc.noteParked(a)
+			r.noteParked(a)
 		} else {
 			trace = append(trace, "time")
-			sc.ticked++
-			time.Sleep(tick1)
+			r.timeStepsDone++
+			time.Sleep(timeStep)
 		}
 	}
 	// Let all goroutines run freely.
-	sc.mu.Lock()
-	sc.free = true
-	for _, a := range sc.actors {
+	r.mu.Lock()
+	r.free = true
+	for _, a := range r.actors {
 		if a.ready {
 			close(a.turn)
 		}
 	}
-	sc.mu.Unlock()
-	sc.s.Close()
+	r.mu.Unlock()
+	r.s.Close()
 	synctest.Wait()
 	beforeLock = nil
 }
 
 // check is called when no actor can continue and time has passed.
-func (sc *scene) check(t *testing.T, trace []string) {
-	s := sc.s
+func (r *scheduleRun) check(t *testing.T, trace []string) {
+	s := r.s
 	fail := func(format string, args ...any) {
-		t.Errorf("%s\nschedule: %s\n%s", fmt.Sprintf(format, args...), strings.Join(trace, " "), sc.state())
+		t.Errorf("%s\nschedule: %s\n%s", fmt.Sprintf(format, args...), strings.Join(trace, " "), r.state())
 	}
-	for _, a := range sc.actors {
-		if a.at < len(a.calls) && !a.ended && (a.calls[a.at].there == nil || a.calls[a.at].there()) {
-			fail("%s sleeps in its call %d, although what it waits for is there", a.name, a.at)
+	for _, a := range r.actors {
+		if a.at < len(a.calls) && !a.ended && (a.calls[a.at].canEnd == nil || a.calls[a.at].canEnd()) {
+			fail("%s sleeps in its call %d, although what it waits for has happened", a.name, a.at)
 		}
 	}
 	if s.parked.head != nil && s.role == roleFree {
-		fail("goroutines sleep, and nobody polls")
+		fail("goroutines are parked, and no goroutine polls")
 	}
 	if s.offered != nil {
-		fail("the role was offered to a goroutine that does not take it")
+		fail("the poll role was offered to a goroutine that has not taken it")
 	}
 }

@@ -12,32 +12,32 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// quietLink is a link on which a test puts frames.
-type quietLink struct {
+// queueLink is a link on which a test puts frames.
+type queueLink struct {
 	frames [][]byte
 	wake   chan struct{}
 }
 
-func (l *quietLink) Recv(frames []Frame) (n int) {
+func (l *queueLink) Recv(frames []Frame) (n int) {
 	for n = 0; n < len(frames) && len(l.frames) > 0; n++ {
 		frames[n] = Frame{Data: l.frames[0]}
 		l.frames = l.frames[1:]
 	}
 	return n
 }
-func (l *quietLink) Release(Frame)           {}
-func (l *quietLink) Alloc(int) (Frame, bool) { return Frame{Data: make([]byte, 2048)}, true }
-func (l *quietLink) Send(Frame) bool         { return true }
-func (l *quietLink) Flush() error            { return nil }
-func (l *quietLink) Pending() bool           { return len(l.frames) > 0 }
-func (l *quietLink) Wake() {
+func (l *queueLink) Release(Frame)           {}
+func (l *queueLink) Alloc(int) (Frame, bool) { return Frame{Data: make([]byte, 2048)}, true }
+func (l *queueLink) Send(Frame) bool         { return true }
+func (l *queueLink) Flush() error            { return nil }
+func (l *queueLink) Pending() bool           { return len(l.frames) > 0 }
+func (l *queueLink) Wake() {
 	select {
 	case l.wake <- struct{}{}:
 	default:
 	}
 }
 
-func (l *quietLink) Sleep(until time.Time) error {
+func (l *queueLink) Sleep(until time.Time) error {
 	if l.Pending() {
 		return nil
 	}
@@ -59,7 +59,7 @@ func (l *quietLink) Sleep(until time.Time) error {
 }
 
 // put makes a frame arrive.
-func (l *quietLink) put(b []byte) {
+func (l *queueLink) put(b []byte) {
 	l.frames = append(l.frames, b)
 	l.Wake()
 }
@@ -68,36 +68,36 @@ func port(n uint16) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, 1}), n)
 }
 
-func ok[T any](v T, err error) T {
+func must[T any](v T, err error) T {
 	if err != nil {
 		panic(err)
 	}
 	return v
 }
 
-func (sc *scene) open(caretaker bool) *quietLink {
-	l := &quietLink{wake: make(chan struct{}, 1)}
-	sc.s = ok(New(Config{Link: l, LinkAddr: wire.LinkAddr{2}, Addr: netip.MustParsePrefix("10.0.0.1/24"), OwnedAddress: true, Resolver: noRoutes{},
+func (r *scheduleRun) open(caretaker bool) *queueLink {
+	l := &queueLink{wake: make(chan struct{}, 1)}
+	r.s = must(New(Config{Link: l, LinkAddr: wire.LinkAddr{2}, Addr: netip.MustParsePrefix("10.0.0.1/24"), OwnedAddress: true, Resolver: noRoutes{},
 		Wait: WaitBlock, NoCaretaker: !caretaker}))
 	return l
 }
 
-// afterwards lets the caretaker take the role, before the actors begin.
-func (sc *scene) afterwards() { time.Sleep(20 * time.Millisecond) }
+// letCaretakerPoll lets the caretaker take the role, before the actors begin.
+func (r *scheduleRun) letCaretakerPoll() { time.Sleep(20 * time.Millisecond) }
 
-func (sc *scene) udp(n uint16) *UDPConn {
-	u := ok(sc.s.ListenUDP(port(n), UDPOptions{}))
-	sc.socks = append(sc.socks, u)
+func (r *scheduleRun) udp(n uint16) *UDPConn {
+	u := must(r.s.ListenUDP(port(n), UDPOptions{}))
+	r.udpConns = append(r.udpConns, u)
 	return u
 }
 
 // connected makes the two ends of a connection in the stack.
-func (sc *scene) connected() (a, b *TCPConn) {
-	l := ok(sc.s.ListenTCP(port(80), TCPListenOptions{}))
-	a = ok(sc.s.DialTCP(noContext{}, netip.AddrPort{}, port(80), TCPOptions{}))
-	b = ok(l.AcceptTCP())
+func (r *scheduleRun) connected() (a, b *TCPConn) {
+	l := must(r.s.ListenTCP(port(80), TCPListenOptions{}))
+	a = must(r.s.DialTCP(noContext{}, netip.AddrPort{}, port(80), TCPOptions{}))
+	b = must(l.AcceptTCP())
 	l.Close()
-	sc.conns = append(sc.conns, a, b)
+	r.conns = append(r.conns, a, b)
 	return a, b
 }
 
@@ -115,188 +115,188 @@ func (noContext) Done() <-chan struct{}            { return nil }
 func (noContext) Err() error                       { return nil }
 func (noContext) Value(any) any                    { return nil }
 
-func (sc *scene) receive(u *UDPConn) call {
+func (r *scheduleRun) receive(u *UDPConn) call {
 	buf := make([]byte, 10)
-	return call{func() { u.ReadFromUDPAddrPort(buf) }, func() bool { return u.udp.Len() > 0 || u.closed || sc.s.look() >= u.readDeadline }}
+	return call{func() { u.ReadFromUDPAddrPort(buf) }, func() bool { return u.udp.Len() > 0 || u.closed || r.s.look() >= u.readDeadline }}
 }
 
-func (sc *scene) send(u *UDPConn, to uint16) call {
+func (r *scheduleRun) send(u *UDPConn, to uint16) call {
 	return call{func() { u.WriteToUDPAddrPort([]byte("x"), port(to)) }, nil}
 }
 
-func (sc *scene) read(name string, c *TCPConn, n int) call {
+func (r *scheduleRun) read(name string, c *TCPConn, n int) call {
 	buf := make([]byte, n)
-	sc.bufs[name] = buf
-	return call{func() { c.Read(buf) }, sc.toRead(c)}
+	r.bufs[name] = buf
+	return call{func() { c.Read(buf) }, r.toRead(c)}
 }
 
 // drain reads until the end of the connection.
-func (sc *scene) drain(c *TCPConn) call {
+func (r *scheduleRun) drain(c *TCPConn) call {
 	buf := make([]byte, 1<<20)
 	return call{func() {
 		for _, err := c.Read(buf); err == nil; {
 			_, err = c.Read(buf)
 		}
-	}, sc.toRead(c)}
+	}, r.toRead(c)}
 }
 
-func (sc *scene) borrow(c *TCPConn) call {
+func (r *scheduleRun) borrow(c *TCPConn) call {
 	return call{func() {
 		if text, err := c.Borrow(); err == nil {
 			text.Return()
 		}
-	}, sc.toRead(c)}
+	}, r.toRead(c)}
 }
 
-func (sc *scene) toRead(c *TCPConn) func() bool {
-	return func() bool { return c.conn.Readable() || c.closed || sc.s.look() >= c.readDeadline }
+func (r *scheduleRun) toRead(c *TCPConn) func() bool {
+	return func() bool { return c.conn.Readable() || c.closed || r.s.look() >= c.readDeadline }
 }
 
-func (sc *scene) write(c *TCPConn, n int) call {
+func (r *scheduleRun) write(c *TCPConn, n int) call {
 	text := make([]byte, n)
 	return call{func() { c.Write(text) }, func() bool {
-		return !c.writing || c.closed || sc.s.look() >= c.writeDeadline || c.conn.Room() >= sc.room(c)
+		return !c.writing || c.closed || r.s.look() >= c.writeDeadline || c.conn.Room() >= r.room(c)
 	}}
 }
 
 // room is how many bytes must be free before a writer that waits is woken.
-func (sc *scene) room(c *TCPConn) int { return (c.conn.Room() + c.conn.Unacknowledged()) / 4 }
+func (r *scheduleRun) room(c *TCPConn) int { return (c.conn.Room() + c.conn.Unacknowledged()) / 4 }
 
-// In no schedule does a goroutine sleep for ever although what it waits for is there, or
+// In no schedule does a goroutine sleep for ever although what it waits for has happened, or
 // although no other goroutine polls.
 func TestNoWakeupIsLostInAnySchedule(t *testing.T) {
-	for name, build := range map[string]func(*scene){
+	for name, build := range map[string]func(*scheduleRun){
 		// The poller leaves and offers its role to a reader whose memory is posted; another
 		// goroutine takes the role first, and the reader is parked again as the last one.
-		"readers of a connection": func(sc *scene) {
-			sc.open(false)
-			_, b := sc.connected()
-			a := sc.conns[0]
-			u, v := sc.udp(1), sc.udp(2)
-			sc.actor("poller", sc.receive(u))
-			sc.actor("reader 1", sc.read("1", b, 8))
-			sc.actor("reader 2", sc.read("2", b, 8))
-			sc.actor("newcomer", sc.receive(v))
-			sc.actor("writer", sc.send(u, 1), sc.write(a, 5))
+		"readers of a connection": func(r *scheduleRun) {
+			r.open(false)
+			_, b := r.connected()
+			a := r.conns[0]
+			u, v := r.udp(1), r.udp(2)
+			r.actor("poller", r.receive(u))
+			r.actor("reader 1", r.read("1", b, 8))
+			r.actor("reader 2", r.read("2", b, 8))
+			r.actor("newcomer", r.receive(v))
+			r.actor("writer", r.send(u, 1), r.write(a, 5))
 		},
-		"readers, twice": func(sc *scene) {
-			sc.open(false)
-			a, b := sc.connected()
-			sc.actor("reader 1", sc.read("1", b, 3), sc.read("1", b, 3))
-			sc.actor("reader 2", sc.read("2", b, 8))
-			sc.actor("writer", sc.write(a, 5), sc.write(a, 5))
-			sc.actor("poller", sc.receive(sc.udp(1)))
+		"readers, twice": func(r *scheduleRun) {
+			r.open(false)
+			a, b := r.connected()
+			r.actor("reader 1", r.read("1", b, 3), r.read("1", b, 3))
+			r.actor("reader 2", r.read("2", b, 8))
+			r.actor("writer", r.write(a, 5), r.write(a, 5))
+			r.actor("poller", r.receive(r.udp(1)))
 		},
-		"borrowers": func(sc *scene) {
-			sc.open(false)
-			a, b := sc.connected()
-			sc.actor("borrower 1", sc.borrow(b))
-			sc.actor("borrower 2", sc.borrow(b))
-			sc.actor("reader", sc.read("r", b, 2))
-			sc.actor("writer", sc.write(a, 300), sc.write(a, 300))
+		"borrowers": func(r *scheduleRun) {
+			r.open(false)
+			a, b := r.connected()
+			r.actor("borrower 1", r.borrow(b))
+			r.actor("borrower 2", r.borrow(b))
+			r.actor("reader", r.read("r", b, 2))
+			r.actor("writer", r.write(a, 300), r.write(a, 300))
 		},
-		"a read of nothing": func(sc *scene) {
-			sc.open(false)
-			a, b := sc.connected()
-			sc.actor("borrower", sc.borrow(b))
-			sc.actor("nothing", sc.read("0", b, 0))
-			sc.actor("reader", sc.read("r", b, 2))
-			sc.actor("writer", sc.write(a, 5))
+		"a read of nothing": func(r *scheduleRun) {
+			r.open(false)
+			a, b := r.connected()
+			r.actor("borrower", r.borrow(b))
+			r.actor("nothing", r.read("0", b, 0))
+			r.actor("reader", r.read("r", b, 2))
+			r.actor("writer", r.write(a, 5))
 		},
-		"readers with a deadline": func(sc *scene) {
-			sc.open(false)
-			sc.ticks = 1
-			a, b := sc.connected()
-			sc.actor("reader 1", sc.read("1", b, 8))
-			sc.actor("reader 2", sc.read("2", b, 8))
-			sc.actor("deadline", call{func() { b.SetReadDeadline(time.Now().Add(time.Millisecond)) }, nil})
-			sc.actor("writer", sc.write(a, 5))
-			sc.actor("poller", sc.receive(sc.udp(1)))
+		"readers with a deadline": func(r *scheduleRun) {
+			r.open(false)
+			r.timeSteps = 1
+			a, b := r.connected()
+			r.actor("reader 1", r.read("1", b, 8))
+			r.actor("reader 2", r.read("2", b, 8))
+			r.actor("deadline", call{func() { b.SetReadDeadline(time.Now().Add(time.Millisecond)) }, nil})
+			r.actor("writer", r.write(a, 5))
+			r.actor("poller", r.receive(r.udp(1)))
 		},
-		"readers of a connection that ends": func(sc *scene) {
-			sc.open(false)
-			a, b := sc.connected()
-			sc.actor("reader 1", sc.read("1", b, 8))
-			sc.actor("reader 2", sc.read("2", b, 8))
-			sc.actor("peer", sc.write(a, 5), call{func() { a.Close() }, nil})
-			sc.actor("closer", call{func() { b.Close() }, nil})
+		"readers of a connection that ends": func(r *scheduleRun) {
+			r.open(false)
+			a, b := r.connected()
+			r.actor("reader 1", r.read("1", b, 8))
+			r.actor("reader 2", r.read("2", b, 8))
+			r.actor("peer", r.write(a, 5), call{func() { a.Close() }, nil})
+			r.actor("closer", call{func() { b.Close() }, nil})
 		},
-		"writers": func(sc *scene) {
-			sc.open(false)
-			a, b := sc.connected()
+		"writers": func(r *scheduleRun) {
+			r.open(false)
+			a, b := r.connected()
 			a.SetWriteBuffer(4096)
 			b.SetReadBuffer(4096)
-			sc.actor("writer 1", sc.write(a, 9000))
-			sc.actor("writer 2", sc.write(a, 9000))
-			sc.actor("reader", sc.drain(b))
-			sc.actor("poller", sc.receive(sc.udp(1)))
+			r.actor("writer 1", r.write(a, 9000))
+			r.actor("writer 2", r.write(a, 9000))
+			r.actor("reader", r.drain(b))
+			r.actor("poller", r.receive(r.udp(1)))
 		},
-		"writers, and a larger buffer": func(sc *scene) {
-			sc.open(false)
-			a, b := sc.connected()
+		"writers, and a larger buffer": func(r *scheduleRun) {
+			r.open(false)
+			a, b := r.connected()
 			a.SetWriteBuffer(4096)
 			b.SetReadBuffer(4096)
-			sc.actor("writer 1", sc.write(a, 120_000))
-			sc.actor("writer 2", sc.write(a, 100))
-			sc.actor("setter", call{func() { a.SetWriteBuffer(1 << 20) }, nil})
-			sc.actor("poller", sc.receive(sc.udp(1)))
+			r.actor("writer 1", r.write(a, 120_000))
+			r.actor("writer 2", r.write(a, 100))
+			r.actor("setter", call{func() { a.SetWriteBuffer(1 << 20) }, nil})
+			r.actor("poller", r.receive(r.udp(1)))
 		},
-		"writers with a deadline, and Close": func(sc *scene) {
-			sc.open(false)
-			sc.ticks = 2
-			a, b := sc.connected()
+		"writers with a deadline, and Close": func(r *scheduleRun) {
+			r.open(false)
+			r.timeSteps = 2
+			a, b := r.connected()
 			a.SetWriteBuffer(4096)
 			b.SetReadBuffer(4096)
-			sc.actor("writer 1", sc.write(a, 120_000))
-			sc.actor("writer 2", sc.write(a, 120_000))
-			sc.actor("deadline", call{func() { a.SetWriteDeadline(time.Now().Add(time.Millisecond)) }, nil})
-			sc.actor("closer", call{func() { b.Close() }, nil})
+			r.actor("writer 1", r.write(a, 120_000))
+			r.actor("writer 2", r.write(a, 120_000))
+			r.actor("deadline", call{func() { a.SetWriteDeadline(time.Now().Add(time.Millisecond)) }, nil})
+			r.actor("closer", call{func() { b.Close() }, nil})
 		},
-		"acceptors": func(sc *scene) {
-			sc.open(false)
-			l := ok(sc.s.ListenTCP(port(80), TCPListenOptions{}))
-			sc.lists = append(sc.lists, l)
-			accept := call{func() { l.Accept() }, func() bool { return l.listener.Len() > 0 || l.closed || sc.s.look() >= l.deadline }}
-			dial := call{func() { sc.s.DialTCP(noContext{}, netip.AddrPort{}, port(80), TCPOptions{}) }, nil}
-			sc.actor("acceptor 1", accept)
-			sc.actor("acceptor 2", accept)
-			sc.actor("dialer", dial, dial)
-			sc.actor("poller", sc.receive(sc.udp(1)))
+		"acceptors": func(r *scheduleRun) {
+			r.open(false)
+			l := must(r.s.ListenTCP(port(80), TCPListenOptions{}))
+			r.listeners = append(r.listeners, l)
+			accept := call{func() { l.Accept() }, func() bool { return l.listener.Len() > 0 || l.closed || r.s.look() >= l.deadline }}
+			dial := call{func() { r.s.DialTCP(noContext{}, netip.AddrPort{}, port(80), TCPOptions{}) }, nil}
+			r.actor("acceptor 1", accept)
+			r.actor("acceptor 2", accept)
+			r.actor("dialer", dial, dial)
+			r.actor("poller", r.receive(r.udp(1)))
 		},
-		"acceptors, deadline and Close": func(sc *scene) {
-			sc.open(false)
-			sc.ticks = 2
-			l := ok(sc.s.ListenTCP(port(80), TCPListenOptions{}))
-			sc.lists = append(sc.lists, l)
-			accept := call{func() { l.Accept() }, func() bool { return l.listener.Len() > 0 || l.closed || sc.s.look() >= l.deadline }}
-			sc.actor("acceptor 1", accept)
-			sc.actor("acceptor 2", accept)
-			sc.actor("deadline", call{func() { l.SetDeadline(time.Now().Add(time.Millisecond)) }, nil})
-			sc.actor("dialer", call{func() { sc.s.DialTCP(noContext{}, netip.AddrPort{}, port(80), TCPOptions{}) }, nil})
+		"acceptors, deadline and Close": func(r *scheduleRun) {
+			r.open(false)
+			r.timeSteps = 2
+			l := must(r.s.ListenTCP(port(80), TCPListenOptions{}))
+			r.listeners = append(r.listeners, l)
+			accept := call{func() { l.Accept() }, func() bool { return l.listener.Len() > 0 || l.closed || r.s.look() >= l.deadline }}
+			r.actor("acceptor 1", accept)
+			r.actor("acceptor 2", accept)
+			r.actor("deadline", call{func() { l.SetDeadline(time.Now().Add(time.Millisecond)) }, nil})
+			r.actor("dialer", call{func() { r.s.DialTCP(noContext{}, netip.AddrPort{}, port(80), TCPOptions{}) }, nil})
 		},
-		"readers of a UDP socket": func(sc *scene) {
-			sc.open(false)
-			u, v := sc.udp(1), sc.udp(2)
-			sc.actor("reader 1", sc.receive(u))
-			sc.actor("reader 2", sc.receive(u))
-			sc.actor("poller", sc.receive(v))
-			sc.actor("sender", sc.send(v, 1), sc.send(v, 1), sc.send(u, 2))
+		"readers of a UDP socket": func(r *scheduleRun) {
+			r.open(false)
+			u, v := r.udp(1), r.udp(2)
+			r.actor("reader 1", r.receive(u))
+			r.actor("reader 2", r.receive(u))
+			r.actor("poller", r.receive(v))
+			r.actor("sender", r.send(v, 1), r.send(v, 1), r.send(u, 2))
 		},
-		"readers of a UDP socket, deadline and Close": func(sc *scene) {
-			sc.open(false)
-			sc.ticks = 1
-			u, v := sc.udp(1), sc.udp(2)
-			sc.actor("reader 1", sc.receive(u))
-			sc.actor("reader 2", sc.receive(u))
-			sc.actor("poller", sc.receive(v))
-			sc.actor("deadline", call{func() { u.SetReadDeadline(time.Now().Add(time.Millisecond)) }, nil})
-			sc.actor("sender", sc.send(v, 1), call{func() { v.Close() }, nil})
+		"readers of a UDP socket, deadline and Close": func(r *scheduleRun) {
+			r.open(false)
+			r.timeSteps = 1
+			u, v := r.udp(1), r.udp(2)
+			r.actor("reader 1", r.receive(u))
+			r.actor("reader 2", r.receive(u))
+			r.actor("poller", r.receive(v))
+			r.actor("deadline", call{func() { u.SetReadDeadline(time.Now().Add(time.Millisecond)) }, nil})
+			r.actor("sender", r.send(v, 1), call{func() { v.Close() }, nil})
 		},
-		"the caretaker": func(sc *scene) {
-			l := sc.open(true)
-			sc.ticks = 2
-			u, v := sc.udp(1), sc.udp(2)
-			sc.afterwards()
+		"the caretaker": func(r *scheduleRun) {
+			l := r.open(true)
+			r.timeSteps = 2
+			u, v := r.udp(1), r.udp(2)
+			r.letCaretakerPoll()
 			datagram := make([]byte, 0, 64)
 			datagram = append(datagram, make([]byte, headersLen4+wire.UDPHeaderLen+1)...)
 			wire.PutEthernet(datagram, wire.LinkAddr{4}, wire.LinkAddr{2}, wire.EtherTypeIPv4)
@@ -304,10 +304,10 @@ func TestNoWakeupIsLostInAnySchedule(t *testing.T) {
 				Src: [4]byte{10, 0, 0, 2}, Dst: [4]byte{10, 0, 0, 1}})
 			udp := datagram[headersLen4:]
 			udp[1], udp[3], udp[5] = 9, 1, wire.UDPHeaderLen+1 // from port 9 to port 1, no checksum
-			sc.actor("reader 1", sc.receive(u))
-			sc.actor("reader 2", sc.receive(v))
-			sc.actor("wire", call{func() { l.put(datagram) }, nil})
-			sc.actor("sender", sc.send(v, 2))
+			r.actor("reader 1", r.receive(u))
+			r.actor("reader 2", r.receive(v))
+			r.actor("wire", call{func() { l.put(datagram) }, nil})
+			r.actor("sender", r.send(v, 2))
 		},
 	} {
 		t.Run(name, func(t *testing.T) { trySchedules(t, build) })

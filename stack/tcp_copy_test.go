@@ -13,19 +13,19 @@ import (
 	"github.com/unet-go/unet/stack"
 )
 
-// piecewise returns at most size bytes a call.
-type piecewise struct {
+// chunkReader returns at most size bytes a call.
+type chunkReader struct {
 	io.Reader
 	size int
 }
 
-func (r piecewise) Read(p []byte) (int, error) { return r.Reader.Read(p[:min(len(p), r.size)]) }
+func (r chunkReader) Read(p []byte) (int, error) { return r.Reader.Read(p[:min(len(p), r.size)]) }
 
-// What is copied arrives whole, in pieces of any size, and no memory stays in use.
+// Copied data arrives whole, whatever the size of the reads, and no memory stays in use.
 func TestTCPCopyDeliversAllBytes(t *testing.T) {
 	a, b, _, _ := newPair(t, stack.Config{FrameQuota: 100})
-	text := make([]byte, 3_000_001)
-	rand.NewChaCha8([32]byte{3}).Read(text)
+	data := make([]byte, 3_000_001)
+	rand.NewChaCha8([32]byte{3}).Read(data)
 	for name, size := range map[string]int{"few bytes at a time": 700, "half a space": len(tcp.Space{}) / 2, "as many as fit": 1 << 20} {
 		t.Run(name, func(t *testing.T) {
 			kernel, far := kernelPair(t)
@@ -37,17 +37,17 @@ func TestTCPCopyDeliversAllBytes(t *testing.T) {
 				CloseWrite() error
 			}, r io.Reader) {
 				n, err := io.Copy(w, r)
-				if err == nil && n != int64(len(text)) {
+				if err == nil && n != int64(len(data)) {
 					err = io.ErrShortWrite
 				}
 				failed <- errors.Join(err, w.CloseWrite())
 			}
-			go copies(first, piecewise{bytes.NewReader(text), size})
+			go copies(first, chunkReader{bytes.NewReader(data), size})
 			go copies(out2, out)    // between connections
 			go copies(kernel, last) // to a kernel's socket
 			got, err := io.ReadAll(far)
-			if err != nil || !bytes.Equal(got, text) {
-				t.Errorf("%d bytes arrived as %d bytes, or the data differs: %v", len(text), len(got), err)
+			if err != nil || !bytes.Equal(got, data) {
+				t.Errorf("%d bytes arrived as %d bytes, or the data differs: %v", len(data), len(got), err)
 			}
 			for range 3 {
 				if err := <-failed; err != nil {
@@ -72,16 +72,17 @@ func kernelPair(t *testing.T) (near, far *net.TCPConn) {
 	return near, far
 }
 
-// What a reader returns in large pieces becomes the send queue itself.
+// Large pieces that a reader returns are put into the send queue without a copy: a piece takes the
+// memory of one Space, into which it was read.
 func TestTCPReadFromQueuesLargeReadsWithoutCopy(t *testing.T) {
 	a, b, _, _ := newPair(t, stack.Config{})
 	client, server := connect(t, a, b, stack.TCPOptions{ReceiveBuffer: 4096})
 	const size = 40_000
-	if n, err := client.ReadFrom(piecewise{bytes.NewReader(make([]byte, 3*size)), size}); n != 3*size || err != nil {
+	if n, err := client.ReadFrom(chunkReader{bytes.NewReader(make([]byte, 3*size)), size}); n != 3*size || err != nil {
 		t.Fatal(n, err)
 	}
 	if used := b.TCPUsage().Memory; used != 3*len(tcp.Space{}) {
-		t.Errorf("%d bytes in use, not those of the reads", used)
+		t.Errorf("%d bytes in use, want those of the three reads: %d", used, 3*len(tcp.Space{}))
 	}
 	client.CloseWrite()
 	if n, err := io.Copy(io.Discard, server); n != 3*size || err != nil {
@@ -89,29 +90,32 @@ func TestTCPReadFromQueuesLargeReadsWithoutCopy(t *testing.T) {
 	}
 	eventually(t, "the memory is free", func() bool { return b.TCPUsage().Memory == 0 })
 
-	if n, err := client.ReadFrom(piecewise{bytes.NewReader(make([]byte, size)), size}); n != 0 || err == nil {
+	if n, err := client.ReadFrom(chunkReader{bytes.NewReader(make([]byte, size)), size}); n != 0 || err == nil {
 		t.Errorf("after CloseWrite: %d, %v", n, err)
 	}
 }
 
-// While a connection that gathers takes no more, the data stays in the frames that it came in.
+// While the send buffer of the destination is full, the data stays in the frames in which it was
+// received.
 func TestTCPWriteToLendsFrames(t *testing.T) {
 	a, b, _, _ := newPair(t, stack.Config{FrameQuota: 100})
 	first, in := connect(t, a, b, stack.TCPOptions{})
 	last, out := connect(t, a, b, stack.TCPOptions{SendBuffer: 4096, ReceiveBuffer: 4096})
-	writeAll(t, first, make([]byte, 100_000))
+	data := make([]byte, 100_000)
+	rand.NewChaCha8([32]byte{4}).Read(data)
+	writeAll(t, first, data)
 	first.CloseWrite()
 	done := make(chan error, 1)
 	go func() {
 		n, err := io.Copy(out, in)
-		if err == nil && n != 100_000 {
+		if err == nil && n != int64(len(data)) {
 			err = io.ErrShortWrite
 		}
 		done <- errors.Join(err, out.CloseWrite())
 	}()
 	eventually(t, "frames are lent", func() bool { return a.Lent() > 1 && in.Info().Buffered < 60_000 })
-	if n, err := io.Copy(io.Discard, last); n != 100_000 || err != nil {
-		t.Error(n, err)
+	if got, err := io.ReadAll(last); !bytes.Equal(got, data) || err != nil {
+		t.Errorf("%d bytes arrived as %d bytes, or the data differs: %v", len(data), len(got), err)
 	}
 	if err := <-done; err != nil {
 		t.Error(err)
@@ -119,8 +123,7 @@ func TestTCPWriteToLendsFrames(t *testing.T) {
 	eventually(t, "no frame is lent", func() bool { return a.Lent() == 0 })
 }
 
-// BenchmarkTCPCopy copies through two connections, as a proxy does: from memory into the first,
-// from that to the second, and out of it.
+// BenchmarkTCPCopy copies data from one connection to another, as a proxy does.
 func BenchmarkTCPCopy(b *testing.B) {
 	sa, sb, _, _ := newPair(b, stack.Config{FrameQuota: 128})
 	first, in := connect(b, sa, sb, stack.TCPOptions{})

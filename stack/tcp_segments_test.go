@@ -31,7 +31,17 @@ func segmentFrame(src [4]byte, f wire.TCPFields) []byte {
 	return ipFrame(wire.IPv4Fields{Protocol: wire.ProtocolTCP, Src: src}, b)
 }
 
-// A dial waits for its route without a frame, and fails if there is none.
+// unreachableToB is a frame with the ICMP error Destination Unreachable from A to B about a packet
+// that B has sent. mtu is that of the error Fragmentation Needed.
+func unreachableToB(code uint8, mtu uint16, packet []byte) stack.Frame {
+	m := make([]byte, wire.MaxUnreachableLen)
+	m = m[:wire.PutUnreachable(m, code, mtu, packet)]
+	frame := ipFrame(wire.IPv4Fields{Protocol: wire.ProtocolICMP, Src: addrA, Dst: addrB}, m)
+	copy(frame[:6], linkB[:])
+	return stack.Frame{Data: frame}
+}
+
+// A dial waits for its route without using a frame, and fails if there is no route.
 func TestTCPDialWaitsForRoute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &routes{delay: time.Second, answer: answerWith(stack.Route{LinkAddr: linkB})}
@@ -56,11 +66,11 @@ func TestTCPDialWaitsForRoute(t *testing.T) {
 
 		r.set(func(netip.Addr) (stack.Route, error) { return stack.Route{}, syscall.EHOSTUNREACH })
 		s.Invalidate(netip.Addr{})
-		wantError(t, "dial by a route that ends", <-dial(), syscall.EHOSTUNREACH)
-		w.take()                    // what was sent by the old route
-		time.Sleep(5 * time.Second) // the failure is forgotten
+		wantError(t, "dial during which the route is withdrawn", <-dial(), syscall.EHOSTUNREACH)
+		w.take()                    // frames that were sent by the old route
+		time.Sleep(5 * time.Second) // until the failed request has expired
 		before := time.Now()
-		wantError(t, "dial of what has no route", <-dial(), syscall.EHOSTUNREACH)
+		wantError(t, "dial of a destination without a route", <-dial(), syscall.EHOSTUNREACH)
 		if took := time.Since(before); took != time.Second {
 			t.Errorf("the dial failed after %v", took)
 		}
@@ -68,9 +78,8 @@ func TestTCPDialWaitsForRoute(t *testing.T) {
 	})
 }
 
-// SYNs of unknown hosts are answered at the MAC address that they came from. The route service is
-// not asked for the hosts, not even when they do not answer. The SYN,ACK, or the ACK of it, may have
-// been lost, so the SYN,ACK is sent again.
+// SYNs of unknown hosts are answered at the MAC address that they came from. No route to these hosts
+// is requested, also when they do not acknowledge the SYN,ACK, which is sent again.
 func TestSYNsAreAnsweredWithoutRouteRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &routes{answer: answerWith(stack.Route{LinkAddr: linkC})}
@@ -92,7 +101,7 @@ func TestSYNsAreAnsweredWithoutRouteRequest(t *testing.T) {
 			}
 		}
 		if n := r.count(); n != 0 {
-			t.Errorf("asked for %d routes", n)
+			t.Errorf("%d route requests, want none", n)
 		}
 	})
 }
@@ -106,7 +115,7 @@ func TestMSSOfAnUnusedRoute(t *testing.T) {
 		must(s.ListenTCP(ap("10.0.0.1:80"), stack.TCPListenOptions{}))
 		u := must(s.DialUDP(ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.UDPOptions{}))
 		defer u.Close()
-		must(u.Write([]byte("hello"))) // makes the route
+		must(u.Write([]byte("hello"))) // after this the route is known
 		for _, unused := range []time.Duration{0, 10 * time.Second} {
 			time.Sleep(unused)
 			var sizes []uint16
@@ -138,38 +147,28 @@ func TestTCPPathMTU(t *testing.T) {
 	a, b, _, lb := newPair(t, stack.Config{})
 	client, server := connect(t, a, b, stack.TCPOptions{})
 	var small, large atomic.Int32
-	errors := make(chan []byte, 1000)
+	reports := make(chan stack.Frame, 1000)
 	lb.Filter(func(frame []byte) bool {
 		if len(frame) <= 14+1000 {
 			small.Add(1)
 			return true
 		}
 		large.Add(1)
-		m := make([]byte, wire.MaxUnreachableLen)
-		m = m[:wire.PutUnreachable(m, wire.ICMPFragmentationNeeded, 1000, frame[14:])]
-		back := ipFrame(wire.IPv4Fields{Protocol: wire.ProtocolICMP, Src: addrA, Dst: addrB}, m)
-		copy(back[:6], linkB[:])
 		select {
-		case errors <- back:
+		case reports <- unreachableToB(wire.ICMPFragmentationNeeded, 1000, frame[14:]):
 		default:
 		}
 		return false
 	})
 	go func() {
-		for frame := range errors {
-			lb.Inject(stack.Frame{Data: frame})
+		for frame := range reports {
+			lb.Inject(frame)
 		}
 	}()
-	go func() {
-		writeAll(t, client, make([]byte, 200_000))
-		client.Close()
-	}()
-	if got, err := io.ReadAll(server); len(got) != 200_000 || err != nil {
-		t.Errorf("%d bytes, %v", len(got), err)
-	}
+	transfer(t, client, server, 200_000)
 	server.Close()
 	lb.Filter(nil)
-	close(errors)
+	close(reports)
 	if small.Load() < 200 || large.Load() > 50 {
 		t.Errorf("%d small segments, %d too large", small.Load(), large.Load())
 	}
@@ -182,12 +181,8 @@ func TestTCPPathMTU(t *testing.T) {
 func TestTCPUnreachable(t *testing.T) {
 	a, b, _, lb := newPair(t, stack.Config{})
 	client, server := connect(t, a, b, stack.TCPOptions{})
-	unreachable := func(code uint8, frame []byte) {
-		m := make([]byte, wire.MaxUnreachableLen)
-		m = m[:wire.PutUnreachable(m, code, 0, frame[14:])]
-		back := ipFrame(wire.IPv4Fields{Protocol: wire.ProtocolICMP, Src: addrA, Dst: addrB}, m)
-		copy(back[:6], linkB[:])
-		lb.Inject(stack.Frame{Data: back})
+	hostUnreachable := func(frame []byte) {
+		lb.Inject(unreachableToB(wire.ICMPHostUnreachable, 0, frame[14:]))
 	}
 	sent := make(chan []byte, 1000)
 	lb.Filter(func(frame []byte) bool {
@@ -199,21 +194,21 @@ func TestTCPUnreachable(t *testing.T) {
 		_, err := b.DialTCP(t.Context(), netip.AddrPort{}, ap("10.0.0.1:80"), stack.TCPOptions{})
 		result <- err
 	}()
-	unreachable(wire.ICMPHostUnreachable, <-sent)
+	hostUnreachable(<-sent)
 	wantError(t, "dial", <-result, syscall.EHOSTUNREACH)
 
 	writeAll(t, client, []byte("hello"))
 	frame := <-sent
-	unreachable(wire.ICMPHostUnreachable, frame)
+	hostUnreachable(frame)
 	eventually(t, "the error is counted", func() bool { return counters(b)["tcp_icmp_errors"] == 2 })
 	lb.Filter(nil)
 	buf := make([]byte, 10)
 	if n, err := server.Read(buf); string(buf[:n]) != "hello" || err != nil {
 		t.Errorf("read %q, %v", buf[:n], err)
 	}
-	// A quote of what was never sent.
+	// An error about a segment that was never sent.
 	binary.BigEndian.PutUint32(frame[38:], 12345)
-	unreachable(wire.ICMPHostUnreachable, frame)
+	hostUnreachable(frame)
 	eventually(t, "the error is counted as unmatched", func() bool { return counters(b)["tcp_icmp_unmatched"] == 1 })
 	client.Close()
 	server.Close()
@@ -223,12 +218,8 @@ func TestTCPUnreachable(t *testing.T) {
 // A router's report about a datagram applies to datagrams only.
 func TestPathMTUIsShared(t *testing.T) {
 	a, b, _, lb := newPair(t, stack.Config{})
-	report := func(mtu uint16, quoted []byte) stack.Frame {
-		m := make([]byte, wire.MaxUnreachableLen)
-		m = m[:wire.PutUnreachable(m, wire.ICMPFragmentationNeeded, mtu, quoted)]
-		back := ipFrame(wire.IPv4Fields{Protocol: wire.ProtocolICMP, Src: addrA, Dst: addrB}, m)
-		copy(back[:6], linkB[:])
-		return stack.Frame{Data: back}
+	report := func(mtu uint16, packet []byte) stack.Frame {
+		return unreachableToB(wire.ICMPFragmentationNeeded, mtu, packet)
 	}
 	var tooLarge, full atomic.Int32
 	reports := make(chan stack.Frame, 1000)
@@ -254,23 +245,17 @@ func TestPathMTUIsShared(t *testing.T) {
 		}
 	}()
 	defer close(reports)
-	transfer := func() {
+	connectAndTransfer := func() {
 		t.Helper()
 		tooLarge.Store(0)
 		full.Store(0)
 		client, server := connect(t, a, b, stack.TCPOptions{})
-		go func() {
-			writeAll(t, client, make([]byte, 20_000))
-			client.Close()
-		}()
-		if got, err := io.ReadAll(server); len(got) != 20_000 || err != nil {
-			t.Errorf("%d bytes, %v", len(got), err)
-		}
+		transfer(t, client, server, 20_000)
 		server.Close()
 	}
-	transfer()
+	connectAndTransfer()
 	if tooLarge.Load() == 0 {
-		t.Error("nothing was too large")
+		t.Error("no segment was too large, so the MTU was not found by the first connection")
 	}
 	u := must(b.DialUDP(ap("10.0.0.2:7"), ap("10.0.0.1:9"), stack.UDPOptions{}))
 	defer u.Close()
@@ -288,9 +273,9 @@ func TestPathMTUIsShared(t *testing.T) {
 	if err := udpSend(u, make([]byte, 600-28+1)); err != syscall.EMSGSIZE {
 		t.Errorf("a datagram that is larger than was reported: %v", err)
 	}
-	transfer()
+	connectAndTransfer()
 	if tooLarge.Load() > 0 || full.Load() < 15 {
-		t.Errorf("%d too large, %d full", tooLarge.Load(), full.Load())
+		t.Errorf("second connection: %d segments too large, %d of the path's MTU", tooLarge.Load(), full.Load())
 	}
 }
 
@@ -301,8 +286,8 @@ func segmentOf(t *testing.T, b []byte) (s wire.TCP) {
 	return s
 }
 
-// The IP header has the ECN field that the engine asks for: data is ECN-capable, ACKs are not. A
-// congestion mark is echoed to the sender.
+// The IP header of a segment with data is marked as ECN-capable, that of an ACK and of a retransmitted
+// segment is not. A congestion mark is echoed to the sender.
 func TestTCPECN(t *testing.T) {
 	a, b, _, lb := newPair(t, stack.Config{TCP: stack.TCPConfig{ECN: tcp.ECNOn}})
 	mark, sent := false, map[uint32]bool{}
@@ -313,7 +298,7 @@ func TestTCPECN(t *testing.T) {
 			return false
 		}
 		want := uint8(0)
-		if s := segmentOf(t, ip.Payload); len(s.Payload) > 0 && !sent[s.Seq] { // else it is sent again
+		if s := segmentOf(t, ip.Payload); len(s.Payload) > 0 && !sent[s.Seq] { // otherwise it is a retransmission
 			want, sent[s.Seq] = wire.ECNCapable, true
 		}
 		if ip.TOS != want {
@@ -344,14 +329,14 @@ func TestTCPECN(t *testing.T) {
 	read(server)
 	eventually(t, "the sender receives an echo of the mark", func() bool { return counters(b)["tcp_congestion_echoes"] > 0 })
 	if counters(a)["tcp_congestion_marks"] == 0 {
-		t.Error("the mark was not seen")
+		t.Error("tcp_congestion_marks is 0")
 	}
 	client.Close()
 	server.Close()
 }
 
-// Strangers flood a stack with SYNs, RSTs and ACKs, on real frames, while a connection
-// of it receives: every byte arrives, and what the flood takes is bounded.
+// Forged SYNs, RSTs and ACKs flood a stack while one of its connections receives data: every byte
+// arrives, and the memory and connections that the flood takes are bounded.
 func TestTCPReceivesDuringFloodOfForgedSegments(t *testing.T) {
 	const limit = 1 << 20
 	a, b, la, _ := newPair(t, stack.Config{TCP: stack.TCPConfig{Memory: limit}})
@@ -374,13 +359,13 @@ func TestTCPReceivesDuringFloodOfForgedSegments(t *testing.T) {
 				return
 			default:
 			}
-			stranger := [4]byte{192, byte(i >> 16), byte(i >> 8), byte(i)}
+			forged := [4]byte{192, byte(i >> 16), byte(i >> 8), byte(i)}
 			for _, f := range []struct {
 				src    [4]byte
 				fields wire.TCPFields
 			}{
-				{stranger, wire.TCPFields{SrcPort: 9, DstPort: 80, Seq: i, Flags: wire.TCPSyn, Window: 1000}},
-				{stranger, wire.TCPFields{SrcPort: 9, DstPort: 80, Seq: i, Ack: i, Flags: wire.TCPAck}},
+				{forged, wire.TCPFields{SrcPort: 9, DstPort: 80, Seq: i, Flags: wire.TCPSyn, Window: 1000}},
+				{forged, wire.TCPFields{SrcPort: 9, DstPort: 80, Seq: i, Ack: i, Flags: wire.TCPAck}},
 				{addrB, wire.TCPFields{SrcPort: port, DstPort: addrPort(server.LocalAddr()).Port(), Seq: i << 12, Flags: wire.TCPRst}},
 				{addrB, wire.TCPFields{SrcPort: port, DstPort: addrPort(server.LocalAddr()).Port(), Seq: i << 12, Flags: wire.TCPSyn}},
 				{addrA, wire.TCPFields{SrcPort: 80, DstPort: 80, Seq: i, Flags: wire.TCPSyn}},
@@ -414,8 +399,8 @@ func TestTCPReceivesDuringFloodOfForgedSegments(t *testing.T) {
 	}
 }
 
-// A write processes the frames that wait to be received before it sends anything: they may have
-// closed the window or reset the connection. Nobody else polls here.
+// A write processes the frames that wait on the link before it sends: they may have closed the window
+// or reset the connection. In this test nothing else polls the link.
 func TestTCPWriteProcessesReceivedSegmentsFirst(t *testing.T) {
 	for _, lend := range []bool{false, true} {
 		s, link, c := newScripted(t, nil)
@@ -462,7 +447,7 @@ func TestTCPWriteProcessesReceivedSegmentsFirst(t *testing.T) {
 			t.Errorf("into a closed window: %v, %d segments", err, len(sent))
 		}
 		peer(wire.TCPFields{Seq: 2, Ack: una + 100, Flags: wire.TCPRst, Window: 0})
-		if err := write(); bare(err) != syscall.ECONNRESET || len(sent) != 0 {
+		if err := write(); unwrapped(err) != syscall.ECONNRESET || len(sent) != 0 {
 			t.Errorf("after a RST: %v, %d segments", err, len(sent))
 		}
 		conn.Close()
@@ -470,16 +455,16 @@ func TestTCPWriteProcessesReceivedSegmentsFirst(t *testing.T) {
 	}
 }
 
-// What is lent is sent between what is written, in order, and comes back when the peer
-// has acknowledged it.
+// Lent and written data is sent in the order of the calls. Reclaim returns when the peer has
+// acknowledged the lent data.
 func TestTCPLend(t *testing.T) {
 	a, b, _, _ := newPair(t, stack.Config{})
 	client, server := connect(t, a, b, stack.TCPOptions{SendBuffer: 4096})
-	text := make([]byte, 300_000)
-	rand.NewChaCha8([32]byte{3}).Read(text)
+	data := make([]byte, 300_000)
+	rand.NewChaCha8([32]byte{3}).Read(data)
 	go func() {
 		defer client.CloseWrite()
-		for rest, n := text, 1; len(rest) > 0; n = min(n*3, len(rest)) { // some larger than the send buffer
+		for rest, n := data, 1; len(rest) > 0; n = min(n*3, len(rest)) { // some larger than the send buffer
 			if err := client.Lend(rest[:n]); err != nil {
 				t.Errorf("lend %d bytes: %v", n, err)
 				return
@@ -493,20 +478,12 @@ func TestTCPLend(t *testing.T) {
 			t.Errorf("reclaim: %v", err)
 		}
 	}()
-	var got []byte
-	buf := make([]byte, 10_000)
-	for {
-		n, err := server.Read(buf)
-		got = append(got, buf[:n]...)
-		if err == io.EOF {
-			break
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
+	got, err := io.ReadAll(server)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if !bytes.Equal(got, text) {
-		t.Errorf("%d bytes arrived as %d bytes, or the data differs", len(text), len(got))
+	if !bytes.Equal(got, data) {
+		t.Errorf("%d bytes arrived as %d bytes, or the data differs", len(data), len(got))
 	}
 	client.Close()
 	server.Close()
@@ -519,24 +496,24 @@ func TestTCPReclaim(t *testing.T) {
 	if err := client.Reclaim(); err != nil {
 		t.Errorf("nothing was lent: %v", err)
 	}
-	text := make([]byte, 50_000) // more than the peer takes
-	if err := client.Lend(text); err != nil {
+	data := make([]byte, 50_000) // more than the receive buffer of the peer
+	if err := client.Lend(data); err != nil {
 		t.Fatal(err)
 	}
 	client.SetWriteDeadline(time.Now().Add(-time.Second))
 	if err := client.Reclaim(); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("reclaim after the deadline: %v", err)
 	}
-	if err := client.Lend(text); !errors.Is(err, os.ErrDeadlineExceeded) {
+	if err := client.Lend(data); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("lend after the deadline: %v", err)
 	}
 	client.SetWriteDeadline(time.Time{})
-	client.Close() // it is still sent
-	if err := client.Lend(text); !errors.Is(err, net.ErrClosed) {
+	client.Close() // the lent data is still to be sent
+	if err := client.Lend(data); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("lend after Close: %v", err)
 	}
 	server.SetLinger(0)
-	server.Close() // and nobody reads it
+	server.Close() // with a RST, and nothing was read
 	if err := client.Reclaim(); err != nil {
 		t.Errorf("reclaim after the end: %v", err)
 	}
@@ -581,8 +558,8 @@ func TestTCPConfig(t *testing.T) {
 	server.Close()
 }
 
-// An acknowledgment goes out with the batch that brought the data; if it is adaptive,
-// with every second full segment of a stream.
+// By default the batch of frames that brings data is acknowledged at its end. With SetAdaptiveAck
+// every second full segment is acknowledged.
 func TestTCPAdaptiveAck(t *testing.T) {
 	for _, adaptive := range []bool{false, true} {
 		a, b, _, _ := newPair(t, stack.Config{NoCaretaker: true, Wait: stack.WaitSpin})

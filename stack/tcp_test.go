@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/unet-go/unet/proto/tcp"
@@ -55,7 +56,7 @@ func connectAt(t testing.TB, a, b *stack.Stack, at string, o stack.TCPOptions) (
 	for _, c := range []*stack.TCPConn{client, server} {
 		c.SetDeadline(time.Now().Add(testTimeout))
 	}
-	stack.Settle(a) // the accepted connection has asked for its route
+	stack.Settle(a) // the accepted connection has its route
 	return client, server
 }
 
@@ -90,7 +91,23 @@ func eventually(t testing.TB, what string, f func() bool) {
 	}
 }
 
-var waitModes = []stack.WaitMode{stack.WaitAdaptive, stack.WaitSpin, stack.WaitBlock}
+// reader hides the WriteTo of a connection, so that io.Copy calls its Read.
+type reader struct{ io.Reader }
+
+// transfer writes n random bytes to client, closes it, and compares what server reads until the
+// end.
+func transfer(t testing.TB, client, server *stack.TCPConn, n int) {
+	t.Helper()
+	data := make([]byte, n)
+	rand.NewChaCha8([32]byte{5}).Read(data)
+	go func() {
+		writeAll(t, client, data)
+		client.Close()
+	}()
+	if got, err := io.ReadAll(server); !bytes.Equal(got, data) || err != nil {
+		t.Errorf("%d bytes arrived as %d bytes, or the data differs: %v", n, len(got), err)
+	}
+}
 
 // Data of all sizes goes both ways at once, byte for byte, by reads and writes of
 // all sizes, in all ways of waiting.
@@ -98,7 +115,7 @@ func TestTCPTransfer(t *testing.T) {
 	for _, mode := range waitModes {
 		for _, c := range []struct {
 			name                   string
-			size, piece, read, buf int
+			size, piece, read, buf int // bytes in all, of a write, of a read, and of the send and receive buffers
 		}{
 			{"one byte", 1, 1, 100, 0},
 			{"small pieces", 20_000, 7, 5, 0},
@@ -111,10 +128,10 @@ func TestTCPTransfer(t *testing.T) {
 				client, server := connect(t, a, b, stack.TCPOptions{SendBuffer: c.buf, ReceiveBuffer: c.buf})
 				var wg sync.WaitGroup
 				for _, d := range []struct{ from, to *stack.TCPConn }{{client, server}, {server, client}} {
-					text := make([]byte, c.size)
-					rand.NewChaCha8([32]byte{1}).Read(text)
+					data := make([]byte, c.size)
+					rand.NewChaCha8([32]byte{1}).Read(data)
 					wg.Go(func() {
-						for rest := text; len(rest) > 0; {
+						for rest := data; len(rest) > 0; {
 							n := min(c.piece, len(rest))
 							writeAll(t, d.from, rest[:n])
 							rest = rest[n:]
@@ -137,8 +154,8 @@ func TestTCPTransfer(t *testing.T) {
 								return
 							}
 						}
-						if !bytes.Equal(got, text) {
-							t.Errorf("%d bytes arrived as %d bytes, or the data differs", len(text), len(got))
+						if !bytes.Equal(got, data) {
+							t.Errorf("%d bytes arrived as %d bytes, or the data differs", len(data), len(got))
 						}
 					})
 				}
@@ -150,14 +167,15 @@ func TestTCPTransfer(t *testing.T) {
 	}
 }
 
-// Data is borrowed in the frames that it came in. Each frame is returned, also after the end.
+// Data is borrowed in the frames in which it was received. Each frame can be returned, also after
+// Close.
 func TestTCPBorrow(t *testing.T) {
 	a, b, _, _ := newPair(t, stack.Config{FrameQuota: 8})
 	client, server := connect(t, a, b, stack.TCPOptions{})
-	text := make([]byte, 50_000)
-	rand.NewChaCha8([32]byte{2}).Read(text)
+	data := make([]byte, 50_000)
+	rand.NewChaCha8([32]byte{2}).Read(data)
 	go func() {
-		writeAll(t, client, text)
+		writeAll(t, client, data)
 		client.CloseWrite()
 	}()
 	var got []byte
@@ -173,8 +191,8 @@ func TestTCPBorrow(t *testing.T) {
 		got = append(got, piece.Data...)
 		kept = append(kept, piece)
 	}
-	if !bytes.Equal(got, text) {
-		t.Errorf("%d bytes arrived as %d bytes, or the data differs", len(text), len(got))
+	if !bytes.Equal(got, data) {
+		t.Errorf("%d bytes arrived as %d bytes, or the data differs", len(data), len(got))
 	}
 	if a.Lent() == 0 || a.Lent() > 8 {
 		t.Errorf("%d frames lent", a.Lent())
@@ -193,7 +211,7 @@ func TestTCPHalfClose(t *testing.T) {
 	client, server := connect(t, a, b, stack.TCPOptions{})
 	writeAll(t, client, []byte("question"))
 	client.CloseWrite()
-	if _, err := client.Write([]byte("more")); bare(err) != syscall.EPIPE {
+	if _, err := client.Write([]byte("more")); unwrapped(err) != syscall.EPIPE {
 		t.Errorf("write after CloseWrite: %v", err)
 	}
 	got, err := io.ReadAll(server)
@@ -210,12 +228,12 @@ func TestTCPHalfClose(t *testing.T) {
 	client, server = connect(t, a, b, stack.TCPOptions{})
 	server.CloseRead()
 	wantEOF(t, server)
-	writeAll(t, client, make([]byte, 1_000_000)) // is discarded by the peer; no write blocks for good
+	writeAll(t, client, make([]byte, 1_000_000)) // the peer discards it, so that the write does not block
 	server.Close()
 	client.Close()
 }
 
-// The errors of connections that are refused, reset or without an answer.
+// The errors of dials that are refused or get no answer, and of connections that are reset or closed.
 func TestTCPErrors(t *testing.T) {
 	a, b, _, lb := newPair(t, stack.Config{})
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
@@ -229,7 +247,7 @@ func TestTCPErrors(t *testing.T) {
 	_, err = b.DialTCP(ctx, netip.AddrPort{}, ap("10.0.0.255:99"), stack.TCPOptions{})
 	wantError(t, "dial of the broadcast address", err, syscall.ENETUNREACH)
 	_, err = b.DialTCP(ctx, ap("10.0.0.9:0"), ap("10.0.0.1:99"), stack.TCPOptions{})
-	wantError(t, "dial from an address of somebody else", err, syscall.EADDRNOTAVAIL)
+	wantError(t, "dial from an address that the stack does not have", err, syscall.EADDRNOTAVAIL)
 
 	client, server := connect(t, a, b, stack.TCPOptions{})
 	server.SetLinger(0)
@@ -255,18 +273,18 @@ func TestTCPErrors(t *testing.T) {
 	wantError(t, "read after a close with unread data", err, syscall.ECONNRESET)
 	client.Close()
 
-	// The peer does not answer any more.
+	// The peer no longer answers.
 	client, server = connect(t, a, b, stack.TCPOptions{})
 	client.SetUserTimeout(50 * time.Millisecond)
 	lb.Filter(func([]byte) bool { return false })
-	writeAll(t, client, []byte("into the void"))
+	writeAll(t, client, []byte("no answer"))
 	_, err = client.Read(make([]byte, 1))
 	wantError(t, "read without an answer", err, syscall.ETIMEDOUT)
 	client.Close()
 
-	stop, cancel2 := context.WithTimeout(t.Context(), 20*time.Millisecond)
-	defer cancel2()
-	_, err = b.DialTCP(stop, netip.AddrPort{}, ap("10.0.0.1:99"), stack.TCPOptions{})
+	short, cancelShort := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancelShort()
+	_, err = b.DialTCP(short, netip.AddrPort{}, ap("10.0.0.1:99"), stack.TCPOptions{})
 	wantError(t, "dial with a context", err, context.DeadlineExceeded)
 	lb.Filter(nil)
 	server.Close()
@@ -304,6 +322,7 @@ func TestTCPDeadlines(t *testing.T) {
 				_, err := client.Read(make([]byte, 1))
 				read <- err
 			}()
+			eventually(t, "the read blocks", func() bool { return stack.Waiting(b) > 0 })
 			client.SetReadDeadline(time.Unix(1, 0))
 			wantError(t, "read that blocks", <-read, os.ErrDeadlineExceeded)
 			client.SetReadDeadline(time.Time{})
@@ -311,14 +330,13 @@ func TestTCPDeadlines(t *testing.T) {
 				_, err := client.Read(make([]byte, 1))
 				read <- err
 			}()
+			eventually(t, "the read blocks", func() bool { return stack.Waiting(b) > 0 })
 			client.Close()
 			wantError(t, "read of a connection that is closed", <-read, net.ErrClosed)
 			server.Close()
 		})
 	}
 }
-
-type reader struct{ io.Reader }
 
 func TestTCPListener(t *testing.T) {
 	a, b, _, _ := newPair(t, stack.Config{})
@@ -373,7 +391,7 @@ func TestTCPListener(t *testing.T) {
 		_, err := l.AcceptTCP()
 		accepted <- err
 	}()
-	eventually(t, "accept waits", func() bool { return len(accepted) == 0 })
+	eventually(t, "the accept blocks", func() bool { return stack.Waiting(a) > 0 })
 	l.Close()
 	wantError(t, "accept of a listener that is closed", <-accepted, net.ErrClosed)
 	wantError(t, "close again", l.Close(), net.ErrClosed)
@@ -478,36 +496,29 @@ func TestTCPConcurrentWritesAreNotMixed(t *testing.T) {
 func TestTCPLoopback(t *testing.T) {
 	a, _, _, _ := newPair(t, stack.Config{})
 	client, server := connect(t, a, a, stack.TCPOptions{})
-	data := make([]byte, 300_000)
-	rand.NewChaCha8([32]byte{4}).Read(data)
-	go func() {
-		writeAll(t, client, data)
-		client.Close()
-	}()
-	if got, err := io.ReadAll(server); !bytes.Equal(got, data) || err != nil {
-		t.Errorf("%d bytes arrived as %d bytes, or the data differs: %v", len(data), len(got), err)
-	}
+	transfer(t, client, server, 300_000)
 	server.Close()
 	_, err := a.DialTCP(t.Context(), netip.AddrPort{}, ap("127.0.0.1:9"), stack.TCPOptions{})
-	wantError(t, "nobody there", err, syscall.ECONNREFUSED)
+	wantError(t, "dial of a loopback port without a listener", err, syscall.ECONNREFUSED)
 }
 
-// Close of the stack: what was written arrives, also on connections that are not closed,
-// and calls that block return.
+// Close of the stack sends the data that was written, also on connections that are not closed, and
+// ends calls that block.
 func TestStackCloseSendsWrittenData(t *testing.T) {
 	a, b, _, _ := newPair(t, stack.Config{})
 	done, doneServer := connect(t, a, b, stack.TCPOptions{})
 	open, openServer := connect(t, a, b, stack.TCPOptions{})
-	text := make([]byte, 200_000)
-	writeAll(t, done, text)
+	data := make([]byte, 200_000)
+	rand.NewChaCha8([32]byte{7}).Read(data)
+	writeAll(t, done, data)
 	done.Close()
-	writeAll(t, open, text)
+	writeAll(t, open, data)
 	blocked := make(chan error)
 	go func() {
 		_, err := open.Read(make([]byte, 1))
 		blocked <- err
 	}()
-	got := make(chan int)
+	got := make(chan []byte)
 	for _, c := range []*stack.TCPConn{doneServer, openServer} {
 		go func() {
 			p, err := io.ReadAll(c)
@@ -515,21 +526,22 @@ func TestStackCloseSendsWrittenData(t *testing.T) {
 				t.Errorf("after %d bytes: %v", len(p), err)
 			}
 			c.Close()
-			got <- len(p)
+			got <- p
 		}()
 	}
 	b.Close()
 	wantError(t, "read that blocks", <-blocked, net.ErrClosed)
 	for range 2 {
-		if n := <-got; n != len(text) {
-			t.Errorf("%d of %d bytes arrived", n, len(text))
+		if p := <-got; !bytes.Equal(p, data) {
+			t.Errorf("%d bytes arrived as %d bytes, or the data differs", len(data), len(p))
 		}
 	}
 	_, err := b.DialTCP(t.Context(), netip.AddrPort{}, ap("10.0.0.1:80"), stack.TCPOptions{})
 	wantError(t, "dial", err, net.ErrClosed)
 }
 
-// The link goes down and up again: connections continue.
+// After the link was down, connections continue. After Fail, data that was received can be read, and
+// then calls return the error of Fail.
 func TestTCPAfterLinkDownAndAfterFail(t *testing.T) {
 	a, b, _, _ := newPair(t, stack.Config{})
 	client, server := connect(t, a, b, stack.TCPOptions{})
@@ -538,21 +550,21 @@ func TestTCPAfterLinkDownAndAfterFail(t *testing.T) {
 	_, err := b.DialTCP(t.Context(), netip.AddrPort{}, ap("10.0.0.1:80"), stack.TCPOptions{})
 	wantError(t, "dial", err, syscall.ENETDOWN)
 	b.SetLink(true)
-	buf := make([]byte, 20)
+	buf := make([]byte, 30)
 	if n, err := server.Read(buf); string(buf[:n]) != "meanwhile" || err != nil {
 		t.Errorf("read %q, %v", buf[:n], err)
 	}
-	boom := errors.New("boom")
-	writeAll(t, server, []byte("last words"))
-	eventually(t, "they arrive", func() bool { return client.Info().Buffered > 0 })
-	b.Fail(boom)
-	if n, err := client.Read(buf); string(buf[:n]) != "last words" || err != nil {
+	failure := errors.New("the link has failed")
+	writeAll(t, server, []byte("received before Fail"))
+	eventually(t, "the data arrives", func() bool { return client.Info().Buffered > 0 })
+	b.Fail(failure)
+	if n, err := client.Read(buf); string(buf[:n]) != "received before Fail" || err != nil {
 		t.Errorf("read %q, %v", buf[:n], err)
 	}
 	_, err = client.Read(buf)
-	wantError(t, "read", err, boom)
+	wantError(t, "read", err, failure)
 	_, err = client.Write(buf)
-	wantError(t, "write", err, boom)
+	wantError(t, "write", err, failure)
 	client.Close()
 	server.Close()
 }
@@ -565,92 +577,95 @@ func TestTCPLossAndFewFrames(t *testing.T) {
 	client, server := connect(t, a, b, stack.TCPOptions{})
 	var n atomic.Uint32
 	lb.Filter(func([]byte) bool { return n.Add(1)%50 != 0 })
-	text := make([]byte, 400_000)
-	rand.NewChaCha8([32]byte{3}).Read(text)
-	go func() {
-		writeAll(t, client, text)
-		client.Close()
-	}()
-	if got, err := io.ReadAll(server); !bytes.Equal(got, text) || err != nil {
-		t.Errorf("%d bytes, %v", len(got), err)
-	}
+	transfer(t, client, server, 400_000)
 	server.Close()
 }
 
 // Close waits for the peer, at most for the time that SetLinger has set.
 func TestTCPLinger(t *testing.T) {
-	a, b, _, lb := newPair(t, stack.Config{})
-	client, server := connect(t, a, b, stack.TCPOptions{})
-	client.SetLinger(int(testTimeout / time.Second))
-	writeAll(t, client, []byte("x"))
-	client.Close()
-	if n := client.Info().InFlight; n != 0 {
-		t.Errorf("%d bytes in flight after Close", n)
-	}
-	server.Close()
-	client, server = connect(t, a, b, stack.TCPOptions{})
-	lb.Filter(func([]byte) bool { return false })
-	client.SetLinger(1)
-	writeAll(t, client, []byte("x"))
-	client.Close()
-	if st := client.Info().State; st != tcp.Closed {
-		t.Errorf("%v after Close", st)
-	}
-	lb.Filter(nil)
-	server.Close()
-}
-
-// While data is in flight small writes are gathered. They are sent soon, though nobody polls.
-// The first one does not wait.
-func TestTCPSmallWritesAreGathered(t *testing.T) {
-	a, b, _, _ := newPair(t, stack.Config{Wait: stack.WaitBlock})
-	client, server := connect(t, a, b, stack.TCPOptions{})
-	writeAll(t, client, make([]byte, 64))
-	if n := client.Info().InFlight; n != 64 {
-		t.Errorf("%d bytes in flight after the first write", n)
-	}
-	for range 10 {
-		writeAll(t, client, make([]byte, 64))
-	}
-	if n := client.Info().SegmentsSent; n > 5 {
-		t.Errorf("%d segments", n)
-	}
-	eventually(t, "the rest leaves", func() bool { return client.Info().Unsent == 0 })
-	if _, err := io.ReadFull(server, make([]byte, 11*64)); err != nil {
-		t.Error(err)
-	}
-	client.Close()
-	server.Close()
-}
-
-// An acknowledgment waits for the answer of a reader that it has woken, and does
-// not wait if there is none.
-func TestTCPAnswersCarryTheAcknowledgment(t *testing.T) {
-	a, b, _, _ := newPair(t, stack.Config{NoCaretaker: true, Wait: stack.WaitSpin})
-	client, server := connect(t, a, b, stack.TCPOptions{})
-	go func() {
-		buf := make([]byte, 100)
-		for {
-			n, err := server.Read(buf)
-			if err != nil {
-				break
-			}
-			server.Write(buf[:n])
+	synctest.Test(t, func(t *testing.T) {
+		a, b, _, lb := newPair(t, stack.Config{Wait: stack.WaitBlock})
+		client, server := connect(t, a, b, stack.TCPOptions{})
+		client.SetLinger(int(testTimeout / time.Second))
+		writeAll(t, client, []byte("x"))
+		client.Close()
+		if n := client.Info().InFlight; n != 0 {
+			t.Errorf("%d bytes in flight after Close", n)
 		}
 		server.Close()
-	}()
-	buf := make([]byte, 100)
-	before := server.Info().SegmentsSent
-	for range 100 {
-		writeAll(t, client, []byte("ping"))
-		if _, err := client.Read(buf); err != nil {
-			t.Fatal(err)
+		client, server = connect(t, a, b, stack.TCPOptions{})
+		lb.Filter(func([]byte) bool { return false })
+		client.SetLinger(1)
+		writeAll(t, client, []byte("x"))
+		start := time.Now()
+		client.Close()
+		if took, state := time.Since(start), client.Info().State; took != time.Second || state != tcp.Closed {
+			t.Errorf("Close without an acknowledgment took %v, want 1s; then the state is %v, want %v", took, state, tcp.Closed)
 		}
-	}
-	if n := server.Info().SegmentsSent - before; n > 120 {
-		t.Errorf("%d segments for 100 answers", n)
-	}
-	client.Close()
+		lb.Filter(nil)
+		server.Close()
+	})
+}
+
+// The first small write is sent at once. While its data is in flight small writes are gathered. They
+// are sent soon, also if no goroutine polls.
+func TestTCPSmallWritesAreGathered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b, _, _ := newPair(t, stack.Config{Wait: stack.WaitBlock})
+		client, server := connect(t, a, b, stack.TCPOptions{})
+		data := make([]byte, 11*64)
+		rand.NewChaCha8([32]byte{8}).Read(data)
+		writeAll(t, client, data[:64])
+		if n := client.Info().InFlight; n != 64 {
+			t.Errorf("%d bytes in flight after the first write", n)
+		}
+		for i := 64; i < len(data); i += 64 {
+			writeAll(t, client, data[i:i+64])
+		}
+		if n := client.Info().SegmentsSent; n > 5 {
+			t.Errorf("%d segments sent, with the handshake, want 5 at most", n)
+		}
+		eventually(t, "the gathered data is sent", func() bool { return client.Info().Unsent == 0 })
+		got := make([]byte, len(data))
+		if _, err := io.ReadFull(server, got); err != nil || !bytes.Equal(got, data) {
+			t.Errorf("the data differs, or %v", err)
+		}
+		client.Close()
+		server.Close()
+	})
+}
+
+// The acknowledgment of data that has woken a reader is delayed until the reader has answered, and
+// is sent in the segment of the answer.
+func TestTCPAnswersCarryTheAcknowledgment(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b, _, _ := newPair(t, stack.Config{NoCaretaker: true, Wait: stack.WaitBlock})
+		client, server := connect(t, a, b, stack.TCPOptions{})
+		go func() {
+			buf := make([]byte, 100)
+			for {
+				n, err := server.Read(buf)
+				if err != nil {
+					break
+				}
+				server.Write(buf[:n])
+			}
+			server.Close()
+		}()
+		buf := make([]byte, 100)
+		before := server.Info().SegmentsSent
+		for range 100 {
+			synctest.Wait() // the server waits in Read
+			writeAll(t, client, []byte("ping"))
+			if n, err := client.Read(buf); string(buf[:n]) != "ping" || err != nil {
+				t.Fatalf("read %q, %v", buf[:n], err)
+			}
+		}
+		if n := server.Info().SegmentsSent - before; n > 101 {
+			t.Errorf("%d segments for 100 answers, want at most one more", n)
+		}
+		client.Close()
+	})
 }
 
 // onePort is stack.TCPPorts with one port.
@@ -662,8 +677,8 @@ func (onePort) Choose(_ netip.Addr, pick func([]tcp.PortBlock) uint16) uint16 {
 
 func (onePort) Release(netip.Addr, uint16) {}
 
-// The pair of ends of a connection can be used again once its last acknowledgment has come,
-// also if nobody has polled since.
+// A dial processes the frames that wait on the link first: with the last acknowledgment of a closed
+// connection its pair of addresses and ports is free again.
 func TestTCPDialProcessesReceivedSegmentsFirst(t *testing.T) {
 	for _, from := range []string{"10.0.0.2:0", "10.0.0.2:5000"} {
 		a, b, _, _ := newPair(t, stack.Config{NoCaretaker: true, TCPPorts: onePort{}})
@@ -690,7 +705,7 @@ func TestTCPDialProcessesReceivedSegmentsFirst(t *testing.T) {
 			client.Close()
 			a.Poll(time.Now())
 			if state := client.Info().State; state != tcp.LastAck {
-				t.Fatalf("%v although nobody has polled", state)
+				t.Fatalf("state %v, want %v: the last acknowledgment waits on the link", state, tcp.LastAck)
 			}
 		}
 	}

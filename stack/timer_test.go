@@ -6,49 +6,49 @@ import (
 	"testing"
 )
 
-type alarm struct {
-	timer timer
-	rang  []instant
+type testTimer struct {
+	timer       timer
+	expirations []instant
 }
 
-func (a *alarm) expired(s *Stack) { a.rang = append(a.rang, s.now) }
+func (a *testTimer) expired(s *Stack) { a.expirations = append(a.expirations, s.now) }
 
 // Timers that are started, moved and stopped at random expire at the times of a model, an
 // unordered list.
 func TestTimers(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	s := &Stack{timerAt: never}
-	alarms := make([]alarm, 40)
-	due := make([]instant, len(alarms))
-	for i := range alarms {
-		alarms[i].timer.owner = &alarms[i]
+	timers := make([]testTimer, 40)
+	due := make([]instant, len(timers))
+	for i := range timers {
+		timers[i].timer.owner = &timers[i]
 		due[i] = never
 	}
 	for range 20_000 {
-		i := rnd.IntN(len(alarms))
+		i := rnd.IntN(len(timers))
 		switch rnd.IntN(4) {
 		case 0, 1:
 			due[i] = s.now + 1 + instant(rnd.IntN(100))
-			s.startTimer(&alarms[i].timer, due[i])
+			s.startTimer(&timers[i].timer, due[i])
 		case 2:
 			due[i] = never
-			s.stopTimer(&alarms[i].timer)
+			s.stopTimer(&timers[i].timer)
 		case 3:
 			s.now += instant(rnd.IntN(20))
 			s.runTimers()
-			for k := range alarms {
+			for k := range timers {
 				want := due[k] <= s.now
-				if got := len(alarms[k].rang) == 1; got != want || len(alarms[k].rang) > 1 {
-					t.Fatalf("at %d: timer for %d rang at %v", s.now, due[k], alarms[k].rang)
+				if got := len(timers[k].expirations) == 1; got != want || len(timers[k].expirations) > 1 {
+					t.Fatalf("at %d: timer for %d expired at %v", s.now, due[k], timers[k].expirations)
 				}
-				alarms[k].rang = nil
+				timers[k].expirations = nil
 				if want {
 					due[k] = never
 				}
 			}
 		}
 		if first := slices.Min(due); s.timerAt != first {
-			t.Fatalf("the first is due at %d, not at %d", first, s.timerAt)
+			t.Fatalf("the next timer expires at %d, want %d", s.timerAt, first)
 		}
 	}
 }

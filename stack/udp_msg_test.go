@@ -11,7 +11,7 @@ import (
 	"github.com/unet-go/unet/stack"
 )
 
-// message is a control message as Linux has it on 64-bit machines.
+// message is a control message in the format of Linux on 64-bit machines.
 func message(level, kind int, data ...byte) []byte {
 	b := binary.NativeEndian.AppendUint64(nil, uint64(16+len(data)))
 	b = binary.NativeEndian.AppendUint32(b, uint32(level))
@@ -27,8 +27,8 @@ const (
 	controlTruncated = 0x8
 )
 
-// The ECN bits that one side asks for are in the IP header, and the other side reads them,
-// with the address that the datagram was sent to.
+// ECN bits of a control message are sent in the IP header. The receiver reads them in a control
+// message, with the address to which the datagram was sent.
 func TestECNOfDatagrams(t *testing.T) {
 	sa, sb, _, _ := newPair(t, stack.Config{})
 	a := must(sa.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
@@ -101,11 +101,11 @@ func TestInvalidControlMessages(t *testing.T) {
 	}
 	oob := append(message(solIP, ipPktInfo, append(append(make([]byte, 4), addrA[:]...), 0, 0, 0, 0)...), message(solIP, ipTOS, 1, 0, 0, 0)...)
 	if _, _, err := c.WriteMsgUDP([]byte("x"), oob, nil); err != nil {
-		t.Errorf("our local address: %v", err)
+		t.Errorf("the local address of the socket: %v", err)
 	}
 }
 
-// A gather is sent in full segments, and what was written is removed from it.
+// The pieces of net.Buffers are sent in one segment, and those that were written are removed.
 func TestWriteBuffers(t *testing.T) {
 	sa, sb, _, _ := newPair(t, stack.Config{})
 	c, s := connect(t, sa, sb, stack.TCPOptions{})

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -17,8 +18,8 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// script is a UDPHandler that sends what is in out, and notes what it receives.
-type script struct {
+// testHandler is a UDPHandler that sends the packets of out, and records what it receives.
+type testHandler struct {
 	port     *stack.UDPPort
 	out      [][]byte // packets from the IPv4 header on
 	in       []string
@@ -29,9 +30,9 @@ type script struct {
 	err      error
 }
 
-func (h *script) Datagram(_ int64, p *stack.UDPPacket) {
+func (h *testHandler) Datagram(_ int64, p *stack.UDPPacket) {
 	var ip wire.IPv4
-	binary.BigEndian.PutUint16(p.Packet[10:], 0) // of a super-frame it is not valid
+	binary.BigEndian.PutUint16(p.Packet[10:], 0) // that of a super-frame is not valid
 	binary.BigEndian.PutUint16(p.Packet[10:], ^wire.Fold(wire.Sum(p.Packet[:20], 0)))
 	if err := ip.Parse(p.Packet); err != nil {
 		h.in = append(h.in, err.Error())
@@ -51,7 +52,7 @@ func (h *script) Datagram(_ int64, p *stack.UDPPacket) {
 	h.port.Signal(&h.arrived)
 }
 
-func (h *script) Run(int64) int64 {
+func (h *testHandler) Run(int64) int64 {
 	h.runs++
 	for len(h.out) > 0 {
 		p := h.out[0]
@@ -68,13 +69,13 @@ func (h *script) Run(int64) int64 {
 	return h.deadline
 }
 
-func (h *script) Failed(err error) {
+func (h *testHandler) Failed(err error) {
 	h.err = errors.Join(h.err, err)
 	h.port.Broadcast(&h.arrived)
 }
 
 // send sends packets and returns without waiting.
-func (h *script) send(packets ...[]byte) {
+func (h *testHandler) send(packets ...[]byte) {
 	h.port.Lock()
 	h.out = append(h.out, packets...)
 	h.port.Run()
@@ -82,7 +83,7 @@ func (h *script) send(packets ...[]byte) {
 }
 
 // wait waits until n datagrams have arrived.
-func (h *script) wait(n int) ([]string, error) {
+func (h *testHandler) wait(n int) ([]string, error) {
 	h.port.Lock()
 	defer h.port.Unlock()
 	for len(h.in) < n {
@@ -101,9 +102,9 @@ func ipDatagram(src, dst [4]byte, srcPort, dstPort uint16, payload []byte) []byt
 	return b
 }
 
-func openPort(t testing.TB, s *stack.Stack, at string) *script {
+func openPort(t testing.TB, s *stack.Stack, at string) *testHandler {
 	t.Helper()
-	h := new(script)
+	h := new(testHandler)
 	p, err := s.OpenUDPPort(ap(at), h, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -113,39 +114,37 @@ func openPort(t testing.TB, s *stack.Stack, at string) *script {
 }
 
 func TestUDPPortExchange(t *testing.T) {
-	for _, mode := range []stack.WaitMode{stack.WaitAdaptive, stack.WaitSpin, stack.WaitBlock} {
-		t.Run(mode.String(), func(t *testing.T) {
-			sa, sb, la, lb := newPair(t, stack.Config{Wait: mode})
-			tap(t, la)
-			tap(t, lb)
-			a, b := openPort(t, sa, "10.0.0.1:4791"), openPort(t, sb, "10.0.0.2:4791")
-			b.echo = true
-			for i := range 100 {
-				// The first ones wait for the route, in order.
-				a.send(ipDatagram(addrA, addrB, 4791, 4791, fmt.Append(nil, 2*i)), ipDatagram(addrA, addrB, 4791, 4791, fmt.Append(nil, 2*i+1)))
-				if _, err := a.wait(2 * i); err != nil { // b's caretaker or its guest answers
-					t.Fatal(err)
-				}
-			}
-			got, err := a.wait(200)
-			if err != nil {
+	forEachMode(t, func(t *testing.T, cfg stack.Config) {
+		sa, sb, la, lb := newPair(t, cfg)
+		tap(t, la)
+		tap(t, lb)
+		a, b := openPort(t, sa, "10.0.0.1:4791"), openPort(t, sb, "10.0.0.2:4791")
+		b.echo = true
+		for i := range 100 {
+			// The first ones wait for the route, in order.
+			a.send(ipDatagram(addrA, addrB, 4791, 4791, fmt.Append(nil, 2*i)), ipDatagram(addrA, addrB, 4791, 4791, fmt.Append(nil, 2*i+1)))
+			if _, err := a.wait(2 * i); err != nil { // the caretaker of b answers, or a goroutine that polls while it leaves
 				t.Fatal(err)
 			}
-			for i, line := range got {
-				if want := fmt.Sprintf("10.0.0.2:4791 id 0 ecn 2 %q <nil>", fmt.Sprint(i)); line != want {
-					t.Fatalf("got %s, want %s", line, want)
-				}
+		}
+		got, err := a.wait(200)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, line := range got {
+			if want := fmt.Sprintf("10.0.0.2:4791 id 0 ecn 2 %q <nil>", fmt.Sprint(i)); line != want {
+				t.Fatalf("got %s, want %s", line, want)
 			}
-			if c := counters(sb); c["udp_received"] != 200 || c["udp_sent"] != 200 {
-				t.Errorf("counted %v", c)
-			}
-		})
-	}
+		}
+		if c := counters(sb); c["udp_received"] != 200 || c["udp_sent"] != 200 {
+			t.Errorf("counted %v", c)
+		}
+	})
 }
 
-// newPortScript makes a stack that a test polls, with a port at 10.0.0.1:4791 and the route
+// newScriptedPort makes a stack that a test polls, with a port at 10.0.0.1:4791 and the route
 // to B.
-func newPortScript(t *testing.T) (*script, *stack.Stack, *memlink.Link, *clock) {
+func newScriptedPort(t *testing.T) (*testHandler, *stack.Stack, *memlink.Link, *clock) {
 	s, l, c := newScripted(t, nil)
 	h := openPort(t, s, "10.0.0.1:4791")
 	h.send(ipDatagram(addrA, addrB, 4791, 9, nil))
@@ -170,7 +169,7 @@ func TestUDPPortSplitsSuperFrames(t *testing.T) {
 		{"super-frame in parts", 0, 4, 44, []string{`10.0.0.2:9 id 0 ecn 3 "aaaa" <nil>`, `10.0.0.2:9 id 0 ecn 3 "bbbb" <nil>`, `10.0.0.2:9 id 0 ecn 3 "cc" <nil>`}, "super_frames"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			h, s, l, c := newPortScript(t)
+			h, s, l, c := newScriptedPort(t)
 			f := slices.Clone(frame)
 			f[15] |= wire.ECNMarked
 			binary.BigEndian.PutUint16(f[18:], tt.id)
@@ -196,9 +195,9 @@ func TestUDPPortSplitsSuperFrames(t *testing.T) {
 	}
 }
 
-// Packets for which the link has no room are sent when it has, in order.
+// Packets for which the link has no room are sent, in order, when it has room.
 func TestUDPPortWaitsForTheLink(t *testing.T) {
-	h, s, l, c := newPortScript(t)
+	h, s, l, c := newScriptedPort(t)
 	w := tap(t, l)
 	l.Stick(true)
 	for i := range 300 { // more than the link has frames
@@ -222,15 +221,15 @@ func TestUDPPortWaitsForTheLink(t *testing.T) {
 		t.Fatalf("%d sent", len(lines))
 	}
 	for i, line := range lines {
-		if want := fmt.Sprintf("udp 4791 > 9 %q", fmt.Sprint(i)); !bytes.HasSuffix([]byte(line), []byte(want)) {
+		if want := fmt.Sprintf("udp 4791 > 9 %q", fmt.Sprint(i)); !strings.HasSuffix(line, want) {
 			t.Fatalf("packet %d: %s", i, line)
 		}
 	}
 }
 
-// What cannot be sent is lost and counted; the port goes on.
+// Packets that cannot be sent are dropped and counted, and the port stays usable.
 func TestUDPPortCountsLostPackets(t *testing.T) {
-	h, s, l, c := newPortScript(t)
+	h, s, l, c := newScriptedPort(t)
 	w := tap(t, l)
 	h.send(ipDatagram(addrA, addrB, 4791, 9, make([]byte, 1473)))
 	h.send(ipDatagram(addrA, [4]byte{10, 0, 0, 255}, 4791, 9, nil))
@@ -245,7 +244,7 @@ func TestUDPPortCountsLostPackets(t *testing.T) {
 	if lines := w.take(); len(lines) != 0 {
 		t.Errorf("sent %q", lines)
 	}
-	// An ICMP error about a packet of the port has no effect but on the MTU.
+	// An ICMP error about a packet of the port, unless it reports an MTU, is only counted.
 	b := make([]byte, 128)
 	n := wire.PutUnreachable(b[34:], wire.ICMPPortUnreachable, 0, ipDatagram(addrA, addrB, 4791, 9, nil))
 	wire.PutEthernet(b, linkA, linkB, wire.EtherTypeIPv4)
@@ -255,11 +254,11 @@ func TestUDPPortCountsLostPackets(t *testing.T) {
 	if counters(s)["icmp_errors"] != 1 {
 		t.Errorf("counted %v", counters(s))
 	}
-	h.send(ipDatagram(addrA, addrB, 4791, 9, []byte("on")))
-	if lines := w.take(); len(lines) != 1 {
+	h.send(ipDatagram(addrA, addrB, 4791, 9, []byte("sent")))
+	if lines := w.take(); len(lines) != 1 || !strings.HasSuffix(lines[0], `udp 4791 > 9 "sent"`) {
 		t.Errorf("sent %q", lines)
 	}
-	// A socket of this stack does not reach the handler, whose packets have an IP header.
+	// A datagram of a socket of this stack does not reach the handler, because it has no IP header.
 	u := must(s.DialUDP(netip.AddrPort{}, ap("10.0.0.1:4791"), stack.UDPOptions{}))
 	if err := udpSend(u, []byte("x")); err != nil {
 		t.Error(err)
@@ -271,7 +270,7 @@ func TestUDPPortCountsLostPackets(t *testing.T) {
 
 // A packet to the stack's own address reaches the handler before Send returns.
 func TestUDPPortSendsToItself(t *testing.T) {
-	h, s, l, _ := newPortScript(t)
+	h, s, l, _ := newScriptedPort(t)
 	w := tap(t, l)
 	h.send(ipDatagram(addrA, addrA, 4791, 4791, []byte("self")))
 	if want := []string{`10.0.0.1:4791 id 0 ecn 2 "self" <nil>`}; !slices.Equal(h.in, want) {
@@ -285,9 +284,9 @@ func TestUDPPortSendsToItself(t *testing.T) {
 	}
 }
 
-// Run is called at the deadline that it returned, or that a later Run made earlier.
+// Run is called at the deadline that it has returned. A later call can return an earlier deadline.
 func TestUDPPortDeadline(t *testing.T) {
-	h, s, _, c := newPortScript(t)
+	h, s, _, c := newScriptedPort(t)
 	start := c.now()
 	h.port.Lock()
 	h.deadline = h.port.Deadline(start.Add(20 * time.Millisecond))
@@ -296,33 +295,32 @@ func TestUDPPortDeadline(t *testing.T) {
 	h.deadline -= int64(10 * time.Millisecond)
 	h.send()
 	h.deadline = 0
-	for i, want := range []time.Duration{10 * time.Millisecond} {
-		at, _ := s.NextDeadline()
-		if at.Sub(start) != want {
-			t.Errorf("deadline %d is after %v", i, at.Sub(start))
-		}
-		before := h.runs
-		s.Poll(c.set(at))
-		if h.runs != before+1 {
-			t.Errorf("%d runs", h.runs-before)
-		}
+	at, _ := s.NextDeadline()
+	if at.Sub(start) != 10*time.Millisecond {
+		t.Errorf("the deadline is after %v, want 10ms", at.Sub(start))
+	}
+	before := h.runs
+	s.Poll(c.set(at))
+	if h.runs != before+1 {
+		t.Errorf("%d runs at the deadline, want 1", h.runs-before)
 	}
 }
 
-// The handler is notified of the end of the port or of the stack once, and calls that wait return.
+// At the end of the port, or of the stack, Failed of the handler is called once, and calls that wait
+// return.
 func TestUDPPortCloseAndFail(t *testing.T) {
 	s, _, _ := newScripted(t, nil)
 	broken := errors.New("broken")
 	for _, end := range []struct {
 		name string
-		call func(h *script)
+		call func(h *testHandler)
 		want error
 	}{
-		{"closed", func(h *script) { h.port.Close() }, net.ErrClosed},
-		{"failed", func(*script) { s.Fail(broken) }, broken},
+		{"closed", func(h *testHandler) { h.port.Close() }, net.ErrClosed},
+		{"failed", func(*testHandler) { s.Fail(broken) }, broken},
 	} {
 		h := openPort(t, s, "10.0.0.1:4791")
-		if _, err := s.OpenUDPPort(ap("10.0.0.1:4791"), new(script), nil); err != syscall.EADDRINUSE {
+		if _, err := s.OpenUDPPort(ap("10.0.0.1:4791"), new(testHandler), nil); err != syscall.EADDRINUSE {
 			t.Errorf("a second handler: %v", err)
 		}
 		if _, err := s.ListenUDP(ap("10.0.0.1:4791"), stack.UDPOptions{}); err != syscall.EADDRINUSE {
@@ -335,8 +333,7 @@ func TestUDPPortCloseAndFail(t *testing.T) {
 				got <- err
 			}()
 		}
-		for stack.Parked(s) == 0 {
-		}
+		eventually(t, "both calls wait", func() bool { return stack.Waiting(s) == 2 })
 		end.call(h)
 		for range 2 {
 			if err := <-got; err != end.want {
@@ -356,20 +353,22 @@ func TestUDPPortCloseAndFail(t *testing.T) {
 			t.Errorf("%s: the handler was notified of %v", end.name, h.err)
 		}
 	}
-	if _, err := s.OpenUDPPort(ap("10.0.0.1:4791"), new(script), nil); err != broken {
-		t.Errorf("on a broken link: %v", err)
+	if _, err := s.OpenUDPPort(ap("10.0.0.1:4791"), new(testHandler), nil); err != broken {
+		t.Errorf("open after Fail: %v", err)
 	}
 }
 
-// A goroutine that polls in a loop gets what arrives, and wakes others.
+// A goroutine that calls Poll in a loop receives the datagrams of its port, and wakes goroutines that
+// wait for datagrams of other sockets.
 func TestUDPPortPoll(t *testing.T) {
 	sa, sb, _, _ := newPair(t, stack.Config{})
 	a, b := openPort(t, sa, "10.0.0.1:4791"), openPort(t, sb, "10.0.0.2:4791")
 	u := must(sa.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
-	got := make(chan error)
+	got := make(chan string, 1)
 	go func() {
-		_, err := udpRecv(u, make([]byte, 10))
-		got <- err
+		buf := make([]byte, 100)
+		n, err := udpRecv(u, buf)
+		got <- fmt.Sprint(string(buf[:n]), " ", err)
 	}()
 	b.echo = true
 	go b.wait(1 << 30)
@@ -386,44 +385,44 @@ func TestUDPPortPoll(t *testing.T) {
 		a.port.Poll()
 		a.port.Unlock()
 		select {
-		case err := <-got:
+		case s := <-got:
 			done = true
-			if err != nil {
-				t.Error(err)
+			if s != "to the socket <nil>" {
+				t.Errorf("the socket received %s", s)
 			}
 		default:
 		}
 	}
 }
 
-// counter is a handler that answers each datagram with a packet and does not allocate.
-type counter struct {
-	script
+// echoHandler is a handler that answers each datagram with a packet and does not allocate.
+type echoHandler struct {
+	testHandler
 	packet []byte
 	n      int
 }
 
-func (h *counter) Datagram(int64, *stack.UDPPacket) { h.n++ }
-func (h *counter) Run(int64) int64 {
+func (h *echoHandler) Datagram(int64, *stack.UDPPacket) { h.n++ }
+func (h *echoHandler) Run(int64) int64 {
 	for ; h.n > 0; h.n-- {
 		h.port.Send(copy(h.port.Alloc(addrB, len(h.packet)), h.packet))
 	}
 	return stack.Never
 }
 
-func newCounter(b testing.TB) (*feed, *stack.Stack, *counter) {
-	l, s := newFed(b)
-	h := &counter{packet: ipDatagram(addrA, addrB, 4791, 4791, make([]byte, 64))}
+func newEchoHandler(b testing.TB) (*feedLink, *stack.Stack, *echoHandler) {
+	l, s := newFeedStack(b)
+	h := &echoHandler{packet: ipDatagram(addrA, addrB, 4791, 4791, make([]byte, 64))}
 	h.port = must(s.OpenUDPPort(ap("10.0.0.1:4791"), h, nil))
 	l.frame = datagramFrame(4791, 4791, make([]byte, 64))
 	return l, s, h
 }
 
 func TestUDPPortNoAllocations(t *testing.T) {
-	l, s, _ := newCounter(t)
+	l, s, _ := newEchoHandler(t)
 	now := time.Now()
 	if n := testing.AllocsPerRun(100, func() {
-		l.waits = 3
+		l.waiting = 3
 		s.Poll(now)
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
@@ -432,29 +431,29 @@ func TestUDPPortNoAllocations(t *testing.T) {
 
 // A datagram of 64 bytes in and one out, at a port.
 func BenchmarkUDPPort(b *testing.B) {
-	l, s, _ := newCounter(b)
+	l, s, _ := newEchoHandler(b)
 	now := time.Now()
 	b.ReportAllocs()
 	for b.Loop() {
-		l.waits = 1
+		l.waiting = 1
 		s.Poll(now)
 	}
 }
 
-// The MTU of a port is bounded by what the link lends.
+// The MTU of a port is bounded by the size of the frames of the link.
 func TestUDPPortMTU(t *testing.T) {
 	for mtu, want := range map[int]int{1500: 1500, 9000: 2048 - wire.EthernetHeaderLen} {
 		s, _, _ := newScripted(t, func(cfg *stack.Config) { cfg.MTU = mtu })
 		if got := openPort(t, s, "10.0.0.1:4791").port.MTU(); got != want {
-			t.Errorf("link with %d: %d, want %d", mtu, got, want)
+			t.Errorf("link with MTU %d: the MTU of the port is %d, want %d", mtu, got, want)
 		}
 	}
 }
 
-// A datagram to a group that comes in parts, to the port number of a UDPPort, is a socket's that is a
-// member: the next one does not change it.
+// A datagram in several frames to a group, and to the port number of a UDPPort, is received by the
+// socket that is a member of the group. The next datagram does not overwrite it.
 func TestGroupDatagramsInPartsGoToTheMemberSocket(t *testing.T) {
-	h, s, l, c := newPortScript(t)
+	h, s, l, c := newScriptedPort(t)
 	group := netip.MustParseAddr("239.1.2.3")
 	u := must(s.ListenGroup(nil, netip.AddrPortFrom(group, 4791), stack.UDPOptions{}))
 	payloads := []string{"the first one", "and the second"}
@@ -471,13 +470,13 @@ func TestGroupDatagramsInPartsGoToTheMemberSocket(t *testing.T) {
 		}
 	}
 	if len(h.in) != 0 {
-		t.Errorf("the port has %q", h.in)
+		t.Errorf("the UDPPort has received %q", h.in)
 	}
 }
 
 // A packet too short for a UDP header is counted as such, also if it was sent to a group.
 func TestTruncatedGroupDatagrams(t *testing.T) {
-	s, l, c := newScripted(t, both)
+	s, l, c := newScripted(t, withIPv6)
 	group := netip.MustParseAddr("239.1.2.3")
 	b := make([]byte, wire.EthernetHeaderLen+wire.IPv4HeaderLen+4)
 	wire.PutEthernet(b, wire.GroupLink(wire.AddrFrom(group)), linkB, wire.EtherTypeIPv4)

@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"runtime"
 	"syscall"
 	"testing"
 	"time"
@@ -17,66 +16,64 @@ import (
 )
 
 func TestUDPExchange(t *testing.T) {
-	for _, mode := range []stack.WaitMode{stack.WaitAdaptive, stack.WaitSpin, stack.WaitBlock} {
-		t.Run(mode.String(), func(t *testing.T) {
-			sa, sb, la, lb := newPair(t, stack.Config{Wait: mode})
-			tap(t, la)
-			tap(t, lb)
-			server := must(sb.ListenUDP(ap("0.0.0.0:9"), stack.UDPOptions{}))
-			go func() {
-				buf := make([]byte, 2048)
-				for {
-					n, from, err := udpRecvFrom(server, buf)
-					if err != nil {
-						return
-					}
-					udpSendTo(server, buf[:n], from)
-				}
-			}()
-			client := must(sa.DialUDP(netip.AddrPort{}, ap("10.0.0.2:9"), stack.UDPOptions{}))
-			if addrPort(client.LocalAddr()).Addr() != prefixA.Addr() || addrPort(client.RemoteAddr()) != ap("10.0.0.2:9") {
-				t.Errorf("addresses: %v %v", addrPort(client.LocalAddr()), addrPort(client.RemoteAddr()))
-			}
+	forEachMode(t, func(t *testing.T, cfg stack.Config) {
+		sa, sb, la, lb := newPair(t, cfg)
+		tap(t, la)
+		tap(t, lb)
+		server := must(sb.ListenUDP(ap("0.0.0.0:9"), stack.UDPOptions{}))
+		go func() {
 			buf := make([]byte, 2048)
-			for _, n := range []int{0, 1, 2, 63, 64, 65, 1471, 1472} {
-				p := bytes.Repeat([]byte{byte(n)}, n)
-				if err := udpSend(client, p); err != nil {
-					t.Fatal(err)
+			for {
+				n, from, err := udpRecvFrom(server, buf)
+				if err != nil {
+					return
 				}
-				if k, err := udpRecv(client, buf); err != nil || !bytes.Equal(buf[:k], p) {
-					t.Fatalf("echo of %d bytes: %d bytes, %v", n, k, err)
-				}
+				udpSendTo(server, buf[:n], from)
 			}
-			client.SetDontFragment(true)
-			if err := udpSend(client, make([]byte, 1473)); err != syscall.EMSGSIZE {
-				t.Errorf("too large: %v", err)
+		}()
+		client := must(sa.DialUDP(netip.AddrPort{}, ap("10.0.0.2:9"), stack.UDPOptions{}))
+		if addrPort(client.LocalAddr()).Addr() != prefixA.Addr() || addrPort(client.RemoteAddr()) != ap("10.0.0.2:9") {
+			t.Errorf("addresses: %v %v", addrPort(client.LocalAddr()), addrPort(client.RemoteAddr()))
+		}
+		buf := make([]byte, 2048)
+		for _, n := range []int{0, 1, 2, 63, 64, 65, 1471, 1472} {
+			p := bytes.Repeat([]byte{byte(n)}, n)
+			if err := udpSend(client, p); err != nil {
+				t.Fatal(err)
 			}
-			if err := udpSend(client, make([]byte, 70000)); err != syscall.EMSGSIZE {
-				t.Errorf("far too large: %v", err)
+			if k, err := udpRecv(client, buf); err != nil || !bytes.Equal(buf[:k], p) {
+				t.Fatalf("echo of %d bytes: %d bytes, %v", n, k, err)
 			}
-			// The kernel cuts what the buffer has no room for.
-			udpSend(client, []byte("0123456789"))
-			udpSend(client, []byte("next"))
-			if n, err := udpRecv(client, buf[:4]); n != 4 || err != nil || string(buf[:4]) != "0123" {
-				t.Errorf("cut: %q %v", buf[:n], err)
-			}
-			if n, err := udpRecv(client, buf[:4]); string(buf[:n]) != "next" || err != nil {
-				t.Errorf("after a cut: %q %v", buf[:n], err)
-			}
-			server.Close()
-			udpSend(client, []byte("anybody there?"))
-			if _, err := udpRecv(client, buf); err != syscall.ECONNREFUSED {
-				t.Errorf("closed server: %v", err)
-			}
-		})
-	}
+		}
+		client.SetDontFragment(true)
+		if err := udpSend(client, make([]byte, 1473)); err != syscall.EMSGSIZE {
+			t.Errorf("too large: %v", err)
+		}
+		if err := udpSend(client, make([]byte, 70000)); err != syscall.EMSGSIZE {
+			t.Errorf("far too large: %v", err)
+		}
+		// A datagram that is longer than the buffer is truncated, as by the kernel.
+		udpSend(client, []byte("0123456789"))
+		udpSend(client, []byte("next"))
+		if n, err := udpRecv(client, buf[:4]); n != 4 || err != nil || string(buf[:4]) != "0123" {
+			t.Errorf("truncated datagram: %q %v", buf[:n], err)
+		}
+		if n, err := udpRecv(client, buf[:4]); string(buf[:n]) != "next" || err != nil {
+			t.Errorf("datagram after a truncated one: %q %v", buf[:n], err)
+		}
+		server.Close()
+		udpSend(client, []byte("to a closed port"))
+		if _, err := udpRecv(client, buf); err != syscall.ECONNREFUSED {
+			t.Errorf("closed server: %v", err)
+		}
+	})
 }
 
 func TestUDPConnectedReceivesOnlyFromItsPeer(t *testing.T) {
 	s, l, c := newScripted(t, func(cfg *stack.Config) { cfg.OwnedAddress = false })
 	u := must(s.DialUDP(ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.UDPOptions{}))
 	l.Inject(
-		stack.Frame{Data: datagramFrame(10, 7, []byte("stranger"))},
+		stack.Frame{Data: datagramFrame(10, 7, []byte("another"))},
 		stack.Frame{Data: datagramFrame(9, 7, []byte("peer"))},
 	)
 	s.Poll(c.now())
@@ -85,7 +82,7 @@ func TestUDPConnectedReceivesOnlyFromItsPeer(t *testing.T) {
 		t.Errorf("got %q", buf[:n])
 	}
 	if got := counters(s)["udp_no_socket"]; got != 1 {
-		t.Errorf("the stranger counts %d", got)
+		t.Errorf("udp_no_socket is %d, want 1", got)
 	}
 	if err := udpSendTo(u, nil, ap("10.0.0.3:9")); err != net.ErrWriteToConnected {
 		t.Errorf("SendTo on a connected socket: %v", err)
@@ -146,11 +143,11 @@ func TestUDPLoopback(t *testing.T) {
 	if _, err := udpRecv(refused, buf); err != syscall.ECONNREFUSED {
 		t.Errorf("no socket there: %v", err)
 	}
-	// The host's loopback network is not reachable: ENETUNREACH.
-	stranded := must(s.DialUDP(netip.AddrPort{}, ap("127.0.0.53:53"), stack.UDPOptions{}))
+	// Sends to loopback addresses at which the stack has no socket fail with ENETUNREACH.
+	connected := must(s.DialUDP(netip.AddrPort{}, ap("127.0.0.53:53"), stack.UDPOptions{}))
 	sent := server.Counters().Sent
 	for i, err := range []error{
-		udpSend(stranded, nil),
+		udpSend(connected, nil),
 		udpSendTo(server, nil, ap("127.0.0.1:53")),
 		udpSendTo(server, nil, ap("127.9.9.9:53")),
 		udpSendTo(server, nil, ap("0.0.0.0:53")),
@@ -160,8 +157,8 @@ func TestUDPLoopback(t *testing.T) {
 			t.Errorf("%d: to the host's loopback: %v", i, err)
 		}
 	}
-	if n := server.Counters().Sent; n != sent || stranded.Counters().Sent+refused.Counters().Sent != 0 {
-		t.Errorf("what no socket received counts as sent")
+	if n := server.Counters().Sent; n != sent || connected.Counters().Sent+refused.Counters().Sent != 0 {
+		t.Errorf("datagrams that no socket received are counted as sent")
 	}
 	if err := udpSendTo(server, []byte("any"), ap("0.0.0.0:9")); err != nil {
 		t.Error(err)
@@ -240,10 +237,10 @@ func TestUDPReserveAndBorrow(t *testing.T) {
 			t.Errorf("room for %d bytes", len(b.Payload))
 		}
 		n := copy(b.Payload, "composed")
-		if err := u.Commit(&b, len(b.Payload)+1, ap("10.0.0.2:9")); bare(err) != syscall.EMSGSIZE {
+		if err := u.Commit(&b, len(b.Payload)+1, ap("10.0.0.2:9")); unwrapped(err) != syscall.EMSGSIZE {
 			t.Errorf("too large: %v", err)
 		}
-		if err := u.Commit(&b, n, netip.AddrPort{}); bare(err) != syscall.EDESTADDRREQ {
+		if err := u.Commit(&b, n, netip.AddrPort{}); unwrapped(err) != syscall.EDESTADDRREQ {
 			t.Errorf("no destination: %v", err)
 		}
 		to := ap("10.0.0.2:9")
@@ -271,20 +268,20 @@ func TestUDPReserveAndBorrow(t *testing.T) {
 	}
 	b := must(u.Reserve())
 	u.Cancel(&b)
-	// What is borrowed outlives its socket.
+	// A borrowed datagram can be returned after its socket was closed.
 	udpSendTo(u, []byte("late"), ap("10.0.0.2:9"))
 	d := must(v.Borrow())
 	v.Close()
 	v.Return(&d)
 }
 
-// A socket that is never read holds at most the frame quota: the others still receive.
+// A socket that is never read keeps at most the frame quota of frames, so that the others still
+// receive.
 func TestFrameQuota(t *testing.T) {
 	for _, quota := range []int{1, 4} {
 		clk := newClock()
-		la, lb := memlink.Pair(memlink.Config{FrameCount: 64})
+		la, _ := memlink.Pair(memlink.Config{FrameCount: 64})
 		s := newStack(t, la, stack.Config{LinkAddr: linkA, Addr: prefixA, Resolver: neighbours{}, Now: clk.now, NoCaretaker: true, FrameQuota: quota})
-		_ = lb
 		slow := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{QueueDatagrams: 100}))
 		fast := must(s.ListenUDP(ap("10.0.0.1:8"), stack.UDPOptions{}))
 		buf := make([]byte, 2048)
@@ -317,7 +314,7 @@ func TestFrameQuota(t *testing.T) {
 		}
 		if quota == 1 {
 			b := must(slow.Reserve())
-			if _, err := slow.Reserve(); bare(err) != syscall.ENOBUFS {
+			if _, err := slow.Reserve(); unwrapped(err) != syscall.ENOBUFS {
 				t.Errorf("reserved beyond the quota: %v", err)
 			}
 			slow.Cancel(&b)
@@ -389,7 +386,8 @@ func TestSuperFrames(t *testing.T) {
 	}
 }
 
-// A batch that ends within a packet, which is a bug of the link, does no harm.
+// If a batch of frames ends within a packet, which is a bug of the link, the part is dropped and
+// counted.
 func TestBatchThatEndsWithinAPacket(t *testing.T) {
 	s, l, c := newScripted(t, nil)
 	l.Inject(stack.Frame{Data: datagramFrame(9, 7, nil), More: true})
@@ -413,7 +411,7 @@ func TestUDPCallsAfterClose(t *testing.T) {
 	_, _, recvErr := udpRecvFrom(u, nil)
 	_, reserveErr := u.Reserve()
 	_, borrowErr := u.Borrow()
-	for i, err := range []error{recvErr, bare(reserveErr), bare(borrowErr), udpSendTo(u, nil, ap("10.0.0.2:9")), bare(u.Close()), bare(u.SetReadDeadline(time.Now()))} {
+	for i, err := range []error{recvErr, unwrapped(reserveErr), unwrapped(borrowErr), udpSendTo(u, nil, ap("10.0.0.2:9")), unwrapped(u.Close()), unwrapped(u.SetReadDeadline(time.Now()))} {
 		if err != net.ErrClosed {
 			t.Errorf("%d: %v", i, err)
 		}
@@ -444,10 +442,8 @@ func TestUDPSendBlocksWhileTheLinkIsFull(t *testing.T) {
 	}
 	u.SetWriteDeadline(time.Time{})
 	done := make(chan error)
-	go func() { done <- udpSend(u, []byte("patient")) }()
-	for counters(sa)["send_blocked"] < 2 {
-		time.Sleep(time.Millisecond)
-	}
+	go func() { done <- udpSend(u, []byte("blocked")) }()
+	eventually(t, "the send blocks", func() bool { return counters(sa)["send_blocked"] >= 2 })
 	la.Stick(false)
 	if err := <-done; err != nil {
 		t.Errorf("after the link moved again: %v", err)
@@ -456,43 +452,41 @@ func TestUDPSendBlocksWhileTheLinkIsFull(t *testing.T) {
 	for range sent - 1 {
 		must(udpRecv(v, buf))
 	}
-	if n := must(udpRecv(v, buf)); string(buf[:n]) != "patient" {
+	if n := must(udpRecv(v, buf)); string(buf[:n]) != "blocked" {
 		t.Errorf("got %q", buf[:n])
 	}
 
 	la.Stick(true)
 	before := counters(sa)["send_blocked"]
-	for counters(sa)["send_blocked"] == before { // a deadline can also pass before anything was tried
+	for counters(sa)["send_blocked"] == before { // the deadline can also pass before the first attempt
 		u.SetWriteDeadline(time.Now().Add(time.Millisecond))
 		udpSend(u, nil)
 	}
 	u.SetWriteDeadline(time.Time{})
 	before = counters(sa)["send_blocked"]
 	go func() { done <- udpSend(u, nil) }()
-	for counters(sa)["send_blocked"] == before {
-		time.Sleep(time.Millisecond)
-	}
+	eventually(t, "the send blocks", func() bool { return counters(sa)["send_blocked"] > before })
 	u.Close()
 	if err := <-done; err != net.ErrClosed {
-		t.Errorf("closed while it waited: %v", err)
+		t.Errorf("socket closed while the send blocks: %v", err)
 	}
 	w := must(sa.DialUDP(ap("10.0.0.1:8"), ap("10.0.0.2:9"), stack.UDPOptions{}))
 	if err := udpSend(w, nil); err != syscall.ENOBUFS {
-		t.Errorf("a link that is stuck for good: %v", err)
+		t.Errorf("a link that takes nothing for a second: %v", err)
 	}
 	go func() { done <- udpSend(w, nil) }()
-	sa.Close() // waits until the sender uses the link no more
+	sa.Close() // waits until the sender no longer uses the link
 	if err := <-done; err != net.ErrClosed {
 		t.Errorf("stack closed: %v", err)
 	}
 }
 
-// As with package net: Read without room takes nothing, ReadFrom takes a
-// datagram and drops it.
+// As in package net: Read with an empty buffer takes no datagram, ReadFrom with an empty buffer takes
+// one and drops it.
 func TestUDPReadIntoEmptyBuffer(t *testing.T) {
 	s, l, c := newScripted(t, nil)
 	u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
-	if n, err := udpRecv(u, nil); n != 0 || err != nil { // does not even wait
+	if n, err := udpRecv(u, nil); n != 0 || err != nil { // does not wait
 		t.Errorf("nothing queued: %d %v", n, err)
 	}
 	l.Inject(stack.Frame{Data: datagramFrame(9, 7, []byte("1"))}, stack.Frame{Data: datagramFrame(9, 7, []byte("2"))})
@@ -513,7 +507,7 @@ func TestUDPReadIntoEmptyBuffer(t *testing.T) {
 	}
 }
 
-// Sent counts what the link has taken.
+// Sent counts the datagrams that the link has taken.
 func TestSentCountsWhatTheLinkHasTaken(t *testing.T) {
 	answer := make(chan struct{})
 	s, l, c := newScripted(t, func(cfg *stack.Config) {
@@ -525,12 +519,12 @@ func TestSentCountsWhatTheLinkHasTaken(t *testing.T) {
 	u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 	udpSendTo(u, nil, ap("10.0.0.2:9"))
 	if n := u.Counters().Sent; n != 0 {
-		t.Errorf("held, and %d counted", n)
+		t.Errorf("a datagram is held for its route, and Sent is %d", n)
 	}
 	close(answer)
 	stack.Settle(s)
 	if n := u.Counters().Sent; n != 1 {
-		t.Errorf("resolved, and %d counted", n)
+		t.Errorf("the held datagram was sent, and Sent is %d", n)
 	}
 	l.Stick(true)
 	u.SetWriteDeadline(c.now().Add(time.Second))
@@ -540,33 +534,34 @@ func TestSentCountsWhatTheLinkHasTaken(t *testing.T) {
 			u.SetWriteDeadline(c.now())
 		}
 	}
-	b := must(func() (stack.UDPBuffer, error) { u.SetWriteDeadline(time.Time{}); return u.Reserve() }())
-	if err := u.Commit(&b, 10, ap("127.0.0.1:99")); bare(err) != syscall.ENETUNREACH {
-		t.Errorf("committed to nowhere: %v", err)
+	u.SetWriteDeadline(time.Time{})
+	b := must(u.Reserve())
+	if err := u.Commit(&b, 10, ap("127.0.0.1:99")); unwrapped(err) != syscall.ENETUNREACH {
+		t.Errorf("commit to a loopback port without a socket: %v", err)
 	}
 	u.Cancel(&b)
 	if n := u.Counters().Sent; n != taken || counters(s)["udp_sent"] != taken {
-		t.Errorf("%d taken, %d counted", taken, n)
+		t.Errorf("the link has taken %d, Sent is %d, udp_sent is %d", taken, n, counters(s)["udp_sent"])
 	}
 }
 
-// After Fail, what is queued can be read. All other calls return the error at once: those
-// that block already, later ones, and those after Close.
+// After Fail, queued datagrams can be read. All other calls return the error at once: calls that
+// block already, later calls, and calls after Close.
 func TestCallsAfterFail(t *testing.T) {
 	forEachMode(t, func(t *testing.T, cfg stack.Config) {
 		sa, sb, la, _ := newPair(t, cfg)
-		dead := errors.New("the lease is gone")
+		failure := errors.New("the lease has ended")
 		u := must(sa.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 		v := must(sb.DialUDP(ap("10.0.0.2:9"), ap("10.0.0.1:7"), stack.UDPOptions{}))
 		buf := make([]byte, 10)
 		if _, err := udpSendBatch(v, []stack.UDPMessage{{Buf: []byte("now")}, {Buf: []byte("later")}, {Buf: []byte("last")}}); err != nil {
 			t.Fatal(err)
 		}
-		must(udpRecv(u, buf)) // the other two came with it, or are held for the route and come soon
-		for u.Counters().Received < 3 {
+		must(udpRecv(u, buf)) // the other two were received with it, or are held for the route and are received soon
+		eventually(t, "three datagrams are received", func() bool {
 			sa.Poll(time.Now())
-			runtime.Gosched()
-		}
+			return u.Counters().Received == 3
+		})
 		w := must(sa.ListenUDP(ap("10.0.0.1:8"), stack.UDPOptions{}))
 		udpSendTo(w, []byte("x"), ap("10.0.0.2:9"))
 		idle := must(sa.ListenUDP(ap("10.0.0.1:9"), stack.UDPOptions{}))
@@ -576,7 +571,7 @@ func TestCallsAfterFail(t *testing.T) {
 		done := make(chan error, 10)
 		for range 2 {
 			go func() { _, _, err := udpRecvFrom(w, make([]byte, 10)); done <- err }()
-			go func() { _, err := w.Borrow(); done <- bare(err) }()
+			go func() { _, err := w.Borrow(); done <- unwrapped(err) }()
 		}
 		la.Stick(true)
 		go func() {
@@ -587,12 +582,10 @@ func TestCallsAfterFail(t *testing.T) {
 				}
 			}
 		}()
-		for counters(sa)["send_blocked"] == 0 || stack.Parked(sa) < 3 {
-			time.Sleep(time.Millisecond)
-		}
-		sa.Fail(dead)
+		eventually(t, "the calls block", func() bool { return counters(sa)["send_blocked"] > 0 && stack.Parked(sa) >= 3 })
+		sa.Fail(failure)
 		for range 5 {
-			if err := <-done; err != dead {
+			if err := <-done; err != failure {
 				t.Errorf("blocked: %v", err)
 			}
 		}
@@ -623,12 +616,12 @@ func TestCallsAfterFail(t *testing.T) {
 			_, _, fromErr := udpRecvFrom(c, buf)
 			_, batchErr := udpRecvBatch(c, msgs)
 			_, borrowErr := c.Borrow()
-			loopErr := dead
+			loopErr := failure
 			if to.IsValid() {
 				loopErr = udpSendTo(c, nil, addrPort(c.LocalAddr()))
 			}
-			for k, err := range []error{recvErr, noRoomErr, fromErr, batchErr, bare(borrowErr), bare(reserveErr), sendBatchErr, sendErr, loopErr} {
-				if err != dead {
+			for k, err := range []error{recvErr, noRoomErr, fromErr, batchErr, unwrapped(borrowErr), unwrapped(reserveErr), sendBatchErr, sendErr, loopErr} {
+				if err != failure {
 					t.Errorf("socket %d, call %d: %v", i, k, err)
 				}
 			}
@@ -638,17 +631,17 @@ func TestCallsAfterFail(t *testing.T) {
 		_, portErr := sa.OpenUDPPort(ap("10.0.0.1:21"), nil, nil)
 		_, listenTCPErr := sa.ListenTCP(ap("10.0.0.1:19"), stack.TCPListenOptions{})
 		_, dialTCPErr := sa.DialTCP(t.Context(), ap("10.0.0.1:20"), ap("10.0.0.2:9"), stack.TCPOptions{})
-		for i, err := range []error{listenErr, dialErr, portErr, listenTCPErr, dialTCPErr, bare(closed.Close()), bare(closed.SetDeadline(time.Time{}))} {
-			if err != dead {
-				t.Errorf("opened later %d: %v", i, err)
+		for i, err := range []error{listenErr, dialErr, portErr, listenTCPErr, dialTCPErr, unwrapped(closed.Close()), unwrapped(closed.SetDeadline(time.Time{}))} {
+			if err != failure {
+				t.Errorf("call %d after Fail: %v", i, err)
 			}
 		}
 	})
 }
 
-// Do runs while nothing else uses the link: it may read the link's counters.
+// While Do runs no other goroutine uses the link, so its function may read the counters of the link.
 func TestDoExcludesUseOfTheLink(t *testing.T) {
-	l := &feed{frame: datagramFrame(9, 7, nil)}
+	l := &feedLink{frame: datagramFrame(9, 7, nil)}
 	s := must(stack.New(stack.Config{Link: l, LinkAddr: linkA, Addr: prefixA, OwnedAddress: true, Resolver: neighbours{}, NoCaretaker: true}))
 	defer s.Close()
 	u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
@@ -668,28 +661,28 @@ func TestDoExcludesUseOfTheLink(t *testing.T) {
 			running = false
 		default:
 		}
-		s.Do(func() { last = l.sent }) // the race detector would see it
+		s.Do(func() { last = l.sent }) // otherwise the race detector reports it
 	}
 	if last != 1001 {
 		t.Errorf("%d frames sent", last)
 	}
 }
 
-// When the link fails for good, calls that wait return its error.
+// When the link has failed, reads that wait and later reads return its error.
 func TestReadsReturnTheErrorOfTheLink(t *testing.T) {
 	sa, _, la, _ := newPair(t, stack.Config{Wait: stack.WaitBlock})
 	u := must(sa.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
-	dead := errors.New("the interface is gone")
+	failure := errors.New("the interface was deleted")
 	done := make(chan error)
 	go func() {
 		_, err := udpRecv(u, make([]byte, 1))
 		done <- err
 	}()
-	la.Break(dead)
-	if err := <-done; err != dead {
+	la.Break(failure)
+	if err := <-done; err != failure {
 		t.Errorf("reader: %v", err)
 	}
-	if _, err := udpRecv(u, make([]byte, 1)); err != dead {
+	if _, err := udpRecv(u, make([]byte, 1)); err != failure {
 		t.Errorf("next read: %v", err)
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -20,10 +19,11 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-var modes = []stack.WaitMode{stack.WaitAdaptive, stack.WaitSpin, stack.WaitBlock}
+var waitModes = []stack.WaitMode{stack.WaitAdaptive, stack.WaitSpin, stack.WaitBlock}
 
+// forEachMode runs a test in each mode of waiting.
 func forEachMode(t *testing.T, f func(t *testing.T, cfg stack.Config)) {
-	for _, mode := range modes {
+	for _, mode := range waitModes {
 		t.Run(mode.String(), func(t *testing.T) { f(t, stack.Config{Wait: mode}) })
 	}
 }
@@ -79,8 +79,8 @@ func TestManyReadersOfOneSocket(t *testing.T) {
 		sa, sb, _, _ := newPair(t, cfg)
 		u := must(sa.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 		const readers, writers, each = 4, 3, 200
-		prime := must(sb.ListenUDP(netip.AddrPort{}, stack.UDPOptions{}))
-		udpSendTo(prime, nil, addrPort(u.LocalAddr())) // few packets are held for a new route
+		first := must(sb.ListenUDP(netip.AddrPort{}, stack.UDPOptions{}))
+		udpSendTo(first, nil, addrPort(u.LocalAddr())) // few packets are held for a new route
 		must(udpRecv(u, make([]byte, 1)))
 		var seen [writers * each]atomic.Int32
 		var total atomic.Int32
@@ -179,9 +179,7 @@ func TestUDPReadDeadlines(t *testing.T) {
 					}
 				})
 			}
-			for stack.Parked(sa) < before+2 { // one of the three polls
-				runtime.Gosched()
-			}
+			eventually(t, "the readers block", func() bool { return stack.Parked(sa) >= before+2 }) // one of the three polls
 			end(w)
 			wg.Wait()
 		}
@@ -200,26 +198,16 @@ func TestUDPReadDeadlines(t *testing.T) {
 	})
 }
 
-// While no goroutine of the application waits, the caretaker answers pings. When one waits,
-// the caretaker gives up the role, and does not take it again between the waits.
+// While no goroutine of the application waits, the caretaker answers pings, also after goroutines
+// have waited and taken the poll role from it.
 func TestCaretakerAnswersPings(t *testing.T) {
 	forEachMode(t, func(t *testing.T, cfg stack.Config) {
-		sa, sb, la, lb := newPair(t, cfg)
+		sa, sb, _, lb := newPair(t, cfg)
 		w := tap(t, lb)
 		u := must(sa.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
-		testTimeout := time.Now().Add(30 * time.Second)
-		until := func(what string, done func() bool) {
+		wantAnswer := func(line string) {
 			t.Helper()
-			for !done() {
-				if time.Now().After(testTimeout) {
-					t.Fatalf("never: %s", what)
-				}
-				time.Sleep(100 * time.Microsecond)
-			}
-		}
-		answers := func(line string) {
-			t.Helper()
-			until("an answer to the ping", func() bool { return slices.Contains(w.take(), line) })
+			eventually(t, "the ping is answered", func() bool { return slices.Contains(w.take(), line) })
 		}
 		reply := macB + " > " + macA + " | ip 10.0.0.2 > 10.0.0.1 ttl 64 DF | icmp EchoReply id 1 seq 2 2 bytes"
 		ping := make([]byte, 44)
@@ -227,10 +215,10 @@ func TestCaretakerAnswersPings(t *testing.T) {
 		n := wire.PutEcho(ping[34:], wire.EchoFields{Type: wire.ICMPEchoRequest, ID: 1, Seq: 2}, []byte("hi"))
 		wire.PutIPv4(ping[14:], wire.IPv4Fields{TotalLen: uint16(20 + n), TTL: 64, Protocol: wire.ProtocolICMP, Src: addrA, Dst: addrB})
 		lb.Inject(stack.Frame{Data: ping})
-		answers(reply)
+		wantAnswer(reply)
 
-		// Now with the caretaker asleep in the link, on both sides.
-		until("both caretakers asleep in the link", func() bool { return stack.CaretakerPolls(sa) && stack.CaretakerPolls(sb) })
+		// Both caretakers poll, and sleep in the link.
+		eventually(t, "both caretakers sleep in the link", func() bool { return stack.CaretakerPolls(sa) && stack.CaretakerPolls(sb) })
 		v := must(sb.DialUDP(ap("10.0.0.2:9"), ap("10.0.0.1:7"), stack.UDPOptions{}))
 		for range 3 {
 			if err := udpSend(v, []byte("x")); err != nil {
@@ -239,12 +227,12 @@ func TestCaretakerAnswersPings(t *testing.T) {
 			must(udpRecv(u, make([]byte, 1)))
 		}
 		lb.Inject(stack.Frame{Data: ping})
-		answers(reply)
-		_ = la
+		wantAnswer(reply)
 	})
 }
 
-// While the application waits and computes in turn the caretaker never polls.
+// While a goroutine of the application waits for datagrams and computes between the waits, the
+// caretaker does not take the poll role.
 func TestCaretakerDoesNotPollBetweenWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sa, sb, _, _ := newPair(t, stack.Config{Wait: stack.WaitBlock})
@@ -259,7 +247,7 @@ func TestCaretakerDoesNotPollBetweenWaits(t *testing.T) {
 				if _, err := udpRecv(u, make([]byte, 1)); err != nil {
 					return
 				}
-				time.Sleep(500 * time.Microsecond) // it computes
+				time.Sleep(500 * time.Microsecond) // the goroutine computes
 				if stack.CaretakerPolls(sa) {
 					t.Error("the caretaker polls between two waits")
 				}
@@ -274,15 +262,15 @@ func TestCaretakerDoesNotPollBetweenWaits(t *testing.T) {
 		time.Sleep(50 * time.Millisecond)
 		synctest.Wait()
 		if !stack.CaretakerPolls(sa) || !stack.CaretakerPolls(sb) {
-			t.Error("nobody waits, and the caretaker does not poll")
+			t.Error("no goroutine waits, and the caretaker does not poll")
 		}
 		sa.Close()
 		sb.Close()
 	})
 }
 
-// A goroutine that delivers to a socket stops the polling of the goroutine that waits for that
-// socket, in each mode of waiting.
+// A goroutine that sends to a socket of the same stack ends the wait of the goroutine that polls for
+// that socket, in each mode of waiting.
 func TestDeliveryEndsPollingOfTheReader(t *testing.T) {
 	forEachMode(t, func(t *testing.T, cfg stack.Config) {
 		sa, _, _, _ := newPair(t, cfg)
@@ -369,7 +357,7 @@ func TestConcurrentUse(t *testing.T) {
 // that wants the lock.
 func TestFloodDelaysNoDeadline(t *testing.T) {
 	forEachMode(t, func(t *testing.T, cfg stack.Config) {
-		l := &feed{frame: datagramFrame(9, 99, nil), waits: 1 << 62}
+		l := &feedLink{frame: datagramFrame(9, 99, nil), waiting: 1 << 62}
 		cfg.Link, cfg.LinkAddr, cfg.Addr, cfg.Resolver = l, linkA, prefixA, neighbours{}
 		s := must(stack.New(cfg))
 		defer s.Close()
@@ -389,25 +377,25 @@ func TestFloodDelaysNoDeadline(t *testing.T) {
 	})
 }
 
-// heldLink is a link whose Sleep returns late, as that of a goroutine which gets no
-// processor.
-type heldLink struct {
+// lateLink is a link whose Sleep returns only after release, as if its goroutine got no processor
+// before.
+type lateLink struct {
 	*memlink.Link
 	release chan struct{}
 }
 
-func (l *heldLink) Sleep(until time.Time) error {
+func (l *lateLink) Sleep(until time.Time) error {
 	err := l.Link.Sleep(until)
 	<-l.release
 	return err
 }
 
-// The link may be closed when Close of the stack has returned, also if another
-// goroutine has called Close too: the second Close returns with the first.
+// When Close of the stack has returned, the stack no longer uses the link, also if several goroutines
+// have called Close: no call returns before the others.
 func TestConcurrentStackCloses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		la, _ := memlink.Pair(memlink.Config{})
-		l := &heldLink{la, make(chan struct{})}
+		l := &lateLink{la, make(chan struct{})}
 		s := must(stack.New(stack.Config{Link: l, LinkAddr: linkA, Addr: prefixA, OwnedAddress: true, Resolver: neighbours{}}))
 		for !stack.CaretakerPolls(s) {
 			time.Sleep(time.Millisecond)
@@ -419,7 +407,7 @@ func TestConcurrentStackCloses(t *testing.T) {
 		}
 		synctest.Wait()
 		if n := len(done); n > 0 {
-			t.Errorf("%d calls of Close have returned while the caretaker is in the link", n)
+			t.Errorf("%d calls of Close have returned while the caretaker is in Sleep of the link", n)
 		}
 		close(l.release)
 		for range closers {
@@ -428,20 +416,20 @@ func TestConcurrentStackCloses(t *testing.T) {
 			}
 		}
 		if err := s.Close(); err != nil {
-			t.Errorf("once more: %v", err)
+			t.Errorf("Close of a closed stack: %v", err)
 		}
 	})
 }
 
-// While Close waits until what was written is acknowledged, nothing is opened, and a second
-// Close drops nothing that the first waits for.
+// While Close waits until written data is acknowledged, nothing can be opened, and a second Close
+// waits as long as the first.
 func TestOpenAndCloseWhileTheStackCloses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sa, sb, la, _ := newPair(t, stack.Config{Wait: stack.WaitBlock})
 		l := must(sb.ListenTCP(ap("10.0.0.2:80"), stack.TCPListenOptions{}))
 		c := must(sa.DialTCP(t.Context(), netip.AddrPort{}, addrPort(l.Addr()), stack.TCPOptions{}))
 		la.Filter(func([]byte) bool { return false })
-		must(c.Write([]byte("on its way")))
+		must(c.Write([]byte("not acknowledged")))
 		if err := c.Close(); err != nil {
 			t.Fatal(err)
 		}
@@ -469,7 +457,7 @@ func TestOpenAndCloseWhileTheStackCloses(t *testing.T) {
 	})
 }
 
-// A dial that a Close ends does not release its port: the port is still the caller's.
+// A dial that ends with Close of the stack does not call Released: the caller still has the port.
 func TestDialEndedByStackCloseKeepsItsPort(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sa, _, la, _ := newPair(t, stack.Config{Wait: stack.WaitBlock})
@@ -477,7 +465,7 @@ func TestDialEndedByStackCloseKeepsItsPort(t *testing.T) {
 		dialled := make(chan error)
 		go func() {
 			_, err := sa.DialTCP(t.Context(), ap("10.0.0.1:7"), ap("10.0.0.2:80"), stack.TCPOptions{
-				Released: func() { t.Error("released") },
+				Released: func() { t.Error("Released was called") },
 			})
 			dialled <- err
 		}()

@@ -46,7 +46,7 @@ func TestFrameOwnership(t *testing.T) {
 		}
 	}
 	if b.Pending() {
-		t.Error("it crossed without a flush")
+		t.Error("the peer has the frame before Flush")
 	}
 	if err := a.Flush(); err != nil || !b.Pending() {
 		t.Errorf("flush: %v", err)
@@ -98,7 +98,7 @@ func TestQueuesAreBounded(t *testing.T) {
 	send()
 	a.Flush()
 	if send() {
-		t.Error("a stuck link took a third frame")
+		t.Error("a link that moves no frames has taken a third one")
 	}
 }
 
@@ -136,15 +136,15 @@ func TestSleep(t *testing.T) {
 			return time.Since(start), err
 		}
 		if d, err := slept(time.Now().Add(time.Second)); d != time.Second || err != nil {
-			t.Errorf("to the end: %v %v", d, err)
+			t.Errorf("until the deadline: slept %v, %v", d, err)
 		}
 		time.AfterFunc(time.Second, a.Wake)
 		if d, err := slept(time.Time{}); d != time.Second || err != nil {
-			t.Errorf("woken: %v %v", d, err)
+			t.Errorf("until Wake: slept %v, %v", d, err)
 		}
 		a.Wake()
 		if d, _ := slept(time.Time{}); d != 0 {
-			t.Errorf("woken before: %v", d)
+			t.Errorf("after Wake: slept %v", d)
 		}
 		time.AfterFunc(time.Second, func() {
 			f, _ := b.Alloc(0)
@@ -152,15 +152,15 @@ func TestSleep(t *testing.T) {
 			b.Flush()
 		})
 		if d, _ := slept(time.Now().Add(time.Hour)); d != time.Second || !a.Pending() {
-			t.Errorf("a frame: %v", d)
+			t.Errorf("until a frame: slept %v", d)
 		}
 		if d, _ := slept(time.Time{}); d != 0 {
-			t.Errorf("with a frame there: %v", d)
+			t.Errorf("with a frame that waits: slept %v", d)
 		}
-		dead := errors.New("dead")
-		a.Break(dead)
-		if _, err := slept(time.Time{}); err != dead || a.Flush() != dead {
-			t.Errorf("broken: %v", err)
+		failure := errors.New("the link has failed")
+		a.Break(failure)
+		if _, err := slept(time.Time{}); err != failure || a.Flush() != failure {
+			t.Errorf("after Break: %v", err)
 		}
 	})
 }
