@@ -19,42 +19,42 @@ func TestUnusableGrants(t *testing.T) {
 		name        string
 		record      string
 		descriptors int
-		is          error
-		says        string
+		err         error
+		text        string
 	}{
-		{name: "no descriptors", record: grantRecord, is: protocol.ErrProtocol},
-		{name: "one descriptor", record: grantRecord, descriptors: 1, is: protocol.ErrProtocol},
-		{name: "three descriptors", record: grantRecord, descriptors: 3, is: protocol.ErrProtocol},
-		{name: "two hundred descriptors", record: grantRecord, descriptors: 200, is: protocol.ErrProtocol},
-		{name: "not JSON", record: "hello", descriptors: 2, is: protocol.ErrProtocol},
-		{name: "version", record: `{"v":3,"id":1}`, is: protocol.ErrProtocol, says: "version 3"},
-		{name: "geometry", record: strings.Replace(grantRecord, `"rx_size":64`, `"rx_size":63`, 1), descriptors: 2, is: protocol.ErrProtocol, says: "rx ring"},
-		{name: "another id", record: strings.Replace(grantRecord, `"id":1`, `"id":2`, 1), descriptors: 2, is: protocol.ErrProtocol},
-		{name: "grant of no request", record: strings.Replace(grantRecord, `"id":1`, `"id":0`, 1), descriptors: 2, is: protocol.ErrProtocol},
-		{name: "no grant", record: `{"v":1,"id":1}`, is: protocol.ErrProtocol},
-		{name: "a tag", record: `{"v":1,"id":1,"tag":"msg:1"}`, is: protocol.ErrProtocol},
-		{name: "grant and error", record: strings.Replace(grantRecord, `"id":1`, `"id":1,"error":{"code":"x","message":"y"}`, 1), descriptors: 2, is: protocol.ErrProtocol},
-		{name: "grant and event", record: strings.Replace(grantRecord, `"id":1`, `"id":1,"event":"x"`, 1), descriptors: 2, is: protocol.ErrProtocol},
-		{name: "error with descriptors", record: `{"v":1,"id":1,"error":{"code":"tag-held","message":"m"}}`, descriptors: 2, is: protocol.ErrProtocol},
-		{name: "event with descriptors", record: `{"v":1,"event":"x"}`, descriptors: 1, is: protocol.ErrProtocol},
-		{name: "neither answer nor event", record: `{"v":1}`, is: protocol.ErrProtocol},
-		{name: "too long", record: grantRecord + strings.Repeat(" ", protocol.MaxRecord), descriptors: 2, is: protocol.ErrProtocol},
-		{name: "error of the connection", record: `{"v":1,"id":0,"error":{"code":"busy","message":"full house"}}`, is: endpoint.ErrBusy, says: "full house"},
-		{name: "unknown code", record: `{"v":1,"id":1,"error":{"code":"from-the-future","message":"soon"}}`, says: "soon"},
+		{name: "no descriptors", record: grantRecord, err: protocol.ErrProtocol},
+		{name: "one descriptor", record: grantRecord, descriptors: 1, err: protocol.ErrProtocol},
+		{name: "three descriptors", record: grantRecord, descriptors: 3, err: protocol.ErrProtocol},
+		{name: "two hundred descriptors", record: grantRecord, descriptors: 200, err: protocol.ErrProtocol},
+		{name: "not JSON", record: "hello", descriptors: 2, err: protocol.ErrProtocol},
+		{name: "version", record: `{"v":3,"id":1}`, err: protocol.ErrProtocol, text: "version 3"},
+		{name: "geometry", record: strings.Replace(grantRecord, `"rx_size":64`, `"rx_size":63`, 1), descriptors: 2, err: protocol.ErrProtocol, text: "rx ring"},
+		{name: "another id", record: strings.Replace(grantRecord, `"id":1`, `"id":2`, 1), descriptors: 2, err: protocol.ErrProtocol},
+		{name: "grant of no request", record: strings.Replace(grantRecord, `"id":1`, `"id":0`, 1), descriptors: 2, err: protocol.ErrProtocol},
+		{name: "no grant", record: `{"v":1,"id":1}`, err: protocol.ErrProtocol},
+		{name: "a tag", record: `{"v":1,"id":1,"tag":"msg:1"}`, err: protocol.ErrProtocol},
+		{name: "grant and error", record: strings.Replace(grantRecord, `"id":1`, `"id":1,"error":{"code":"x","message":"y"}`, 1), descriptors: 2, err: protocol.ErrProtocol},
+		{name: "grant and event", record: strings.Replace(grantRecord, `"id":1`, `"id":1,"event":"x"`, 1), descriptors: 2, err: protocol.ErrProtocol},
+		{name: "error with descriptors", record: `{"v":1,"id":1,"error":{"code":"tag-held","message":"m"}}`, descriptors: 2, err: protocol.ErrProtocol},
+		{name: "event with descriptors", record: `{"v":1,"event":"x"}`, descriptors: 1, err: protocol.ErrProtocol},
+		{name: "neither answer nor event", record: `{"v":1}`, err: protocol.ErrProtocol},
+		{name: "too long", record: grantRecord + strings.Repeat(" ", protocol.MaxRecord), descriptors: 2, err: protocol.ErrProtocol},
+		{name: "error of the connection", record: `{"v":1,"id":0,"error":{"code":"busy","message":"too many endpoints"}}`, err: endpoint.ErrBusy, text: "too many endpoints"},
+		{name: "unknown code", record: `{"v":1,"id":1,"error":{"code":"unknown-code","message":"the reason"}}`, text: "the reason"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			DescriptorLeaks(t)
 			app, unetd := SocketPair(t)
 			r, w := Pipe(t)
-			said := script(t, unetd, func() { SendAll(t, unetd, c.record, w, c.descriptors) })
-			g, l, err := open(context.Background(), app, nowhere, endpoint.Request{})
+			scriptDone := script(t, unetd, func() { SendAll(t, unetd, c.record, w, c.descriptors) })
+			g, l, err := open(context.Background(), app, noSocket, endpoint.Request{})
 			if err == nil || g != nil || l != nil {
 				t.Fatalf("open: %v, %v, %v", g, l, err)
 			}
-			if c.is != nil && !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.says) {
-				t.Errorf("open: %v, want %v, %q", err, c.is, c.says)
+			if c.err != nil && !errors.Is(err, c.err) || !strings.Contains(err.Error(), c.text) {
+				t.Errorf("open: %v, want %v, %q", err, c.err, c.text)
 			}
-			Await(t, "script", said)
+			Await(t, "script", scriptDone)
 			unetd.Close()
 			w.Close()
 			WantClosed(t, r)
@@ -69,15 +69,15 @@ func TestUnknownFieldsAndEventsAreIgnored(t *testing.T) {
 	DescriptorLeaks(t)
 	app, unetd := SocketPair(t)
 	r, w := Pipe(t)
-	said := script(t, unetd, func() {
-		SendAll(t, unetd, `{"v":1,"event":"weather","is":"fine"}`, nil, 0)
-		SendAll(t, unetd, strings.Replace(grantRecord, `"id":5`, `"id":5,"colour":"red"`, 1), w, 2)
-		SendAll(t, unetd, `{"v":1,"id":0,"event":"weather"}`, nil, 0)
+	scriptDone := script(t, unetd, func() {
+		SendAll(t, unetd, `{"v":1,"event":"unknown","field":"value"}`, nil, 0)
+		SendAll(t, unetd, strings.Replace(grantRecord, `"id":5`, `"id":5,"unknown":"value"`, 1), w, 2)
+		SendAll(t, unetd, `{"v":1,"id":0,"event":"unknown"}`, nil, 0)
 	}, func() {
-		SendAll(t, unetd, `{"v":1,"id":2,"tag":"msg:9","colour":"red"}`, nil, 0)
+		SendAll(t, unetd, `{"v":1,"id":2,"tag":"msg:9","unknown":"value"}`, nil, 0)
 	})
 	ctx := context.Background()
-	g, l, err := open(ctx, app, nowhere, endpoint.Request{})
+	g, l, err := open(ctx, app, noSocket, endpoint.Request{})
 	if err != nil || g.ID != 5 || len(g.Tags) != 1 {
 		t.Fatalf("open: %+v, %v", g, err)
 	}
@@ -87,7 +87,7 @@ func TestUnknownFieldsAndEventsAreIgnored(t *testing.T) {
 	if tag, err := l.Claim(ctx, endpoint.MessageTag(9)); err != nil || tag != endpoint.MessageTag(9) {
 		t.Errorf("Claim: %v, %v", tag, err)
 	}
-	Await(t, "script", said)
+	Await(t, "script", scriptDone)
 	unetd.Close()
 	l.Close()
 	Await(t, "Done", l.Done())
@@ -107,10 +107,10 @@ func TestUnusableAnswers(t *testing.T) {
 			DescriptorLeaks(t)
 			app, unetd := SocketPair(t)
 			r, w := Pipe(t)
-			said := script(t, unetd,
+			scriptDone := script(t, unetd,
 				func() { SendAll(t, unetd, grantRecord, w, 2) },
 				func() { SendAll(t, unetd, record, nil, 0) })
-			g, l, err := open(context.Background(), app, nowhere, endpoint.Request{})
+			g, l, err := open(context.Background(), app, noSocket, endpoint.Request{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -120,7 +120,7 @@ func TestUnusableAnswers(t *testing.T) {
 				t.Errorf("Resolve: %v", err)
 			}
 			Await(t, "Done", l.Done())
-			Await(t, "script", said)
+			Await(t, "script", scriptDone)
 			unetd.Close()
 			w.Close()
 			WantClosed(t, r)

@@ -48,7 +48,8 @@ type connection struct {
 	// may wait for a neighbour that does not answer.
 	resolves chan struct{}
 
-	writing sync.Mutex // held around protocol.WriteRecord
+	writing        sync.Mutex // held around protocol.WriteRecord
+	requestTimeout time.Duration
 
 	mu    sync.Mutex
 	calls map[uint64]*call // requests not answered yet
@@ -78,6 +79,8 @@ func newConnection(conn *net.UnixConn, w *notices.Watchers) *connection {
 		resolves: make(chan struct{}, protocol.MaxRequests-slotsForClaims),
 		calls:    make(map[uint64]*call),
 		done:     make(chan struct{}),
+
+		requestTimeout: requestTimeout,
 	}
 	go c.read()
 	return c
@@ -110,13 +113,13 @@ func (c *connection) send(ctx context.Context, o protocol.Operation) (*call, err
 	record, err := o.Record(request.id)
 	if err == nil {
 		c.writing.Lock()
-		err = protocol.WriteRecord(c.conn, record, requestTimeout, o.Files...)
+		err = protocol.WriteRecord(c.conn, record, c.requestTimeout, o.Files...)
 		// EPERM: the connection waits to be accepted by a listener that receives no
 		// descriptors (SO_PASSRIGHTS).
-		for end := time.Now().Add(requestTimeout); len(o.Files) > 0 && errors.Is(err, unix.EPERM) && time.Now().Before(end); {
+		for end := time.Now().Add(c.requestTimeout); len(o.Files) > 0 && errors.Is(err, unix.EPERM) && time.Now().Before(end); {
 			select {
 			case <-time.After(rightsPause):
-				err = protocol.WriteRecord(c.conn, record, requestTimeout, o.Files...)
+				err = protocol.WriteRecord(c.conn, record, c.requestTimeout, o.Files...)
 			case <-c.done:
 				err = net.ErrClosed
 			case <-ctx.Done():
@@ -139,9 +142,9 @@ func (c *connection) send(ctx context.Context, o protocol.Operation) (*call, err
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		// The lease goes on: unetd may be stopped (SIGSTOP) and continue, and the endpoint
 		// works without it.
-		err = protocol.Busy("unetd has not taken a request for %v", requestTimeout)
+		err = protocol.Busy("unetd has not taken a request for %v", c.requestTimeout)
 	case len(o.Files) > 0 && errors.Is(err, unix.EPERM):
-		err = protocol.Busy("unetd has not taken a request with a descriptor for %v", requestTimeout)
+		err = protocol.Busy("unetd has not taken a request with a descriptor for %v", c.requestTimeout)
 	}
 	c.forget(request)
 	return nil, err

@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -24,7 +25,7 @@ func TestDialErrors(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	dead, ln := Listen(t)
+	ended, ln := Listen(t)
 	ln.SetUnlinkOnClose(false)
 	ln.Close()
 	stream := filepath.Join(dir, "stream")
@@ -40,7 +41,7 @@ func TestDialErrors(t *testing.T) {
 		{filepath.Join(dir, "none"), "unetd is not running at "},
 		{filepath.Join(file, "none"), "unetd is not running at "},
 		{file, "is not a socket"},
-		{dead, "left its socket there"},
+		{ended, "left its socket there"},
 		{stream, "not the socket of unetd"},
 	} {
 		_, _, err := Open(context.Background(), c.path, endpoint.Request{})
@@ -50,17 +51,16 @@ func TestDialErrors(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if _, _, err := Open(ctx, dead, endpoint.Request{}); !errors.Is(err, context.Canceled) {
+	if _, _, err := Open(ctx, ended, endpoint.Request{}); !errors.Is(err, context.Canceled) {
 		t.Errorf("%v", err)
 	}
 }
 
 func TestDialWithoutPermission(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("needs root, to become somebody else")
+		t.Skip("needs root, to become another user")
 	}
-	socket, ln := Listen(t)
-	_ = ln
+	socket, _ := Listen(t)
 	for dir := filepath.Dir(socket); dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
 		if err := os.Chmod(dir, 0o755); err != nil {
 			t.Fatal(err)
@@ -138,9 +138,16 @@ func TestOpenWhileUnetdTakesNoDescriptors(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer table.Close()
-	_, _, err = Open(context.Background(), socket, endpoint.Request{Connections: table.File()}) // nobody accepts
+	conn, err := dial(t.Context(), socket) // the test does not accept it
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := newConnection(conn, nil)
+	defer c.end()
+	c.requestTimeout = 100 * time.Millisecond
+	_, err = c.open(t.Context(), endpoint.Request{Connections: table.File()})
 	if !errors.Is(err, endpoint.ErrBusy) || errors.Is(err, os.ErrPermission) {
-		t.Errorf("Open: %v, want that unetd is busy", err)
+		t.Errorf("open: %v, want ErrBusy", err)
 	}
 }
 

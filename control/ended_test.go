@@ -32,14 +32,14 @@ func TestRequestWhileTheLeaseEnds(t *testing.T) {
 		t.Run(name+", revoked", func(t *testing.T) {
 			app, unetd := SocketPair(t)
 			_, w := Pipe(t)
-			said := script(t, unetd,
+			scriptDone := script(t, unetd,
 				func() { SendAll(t, unetd, grantRecord, w, 2) },
 				func() {
 					SendAll(t, unetd, over, nil, 0)
 					SendAll(t, unetd, `{"v":1,"event":"closed","message":"revoked"}`, nil, 0)
-					hangUp(unetd)
+					closeAfterReading(unetd)
 				})
-			g, l, err := open(t.Context(), app, nowhere, endpoint.Request{})
+			g, l, err := open(t.Context(), app, noSocket, endpoint.Request{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -47,18 +47,18 @@ func TestRequestWhileTheLeaseEnds(t *testing.T) {
 			if err := ask(t.Context(), l); !errors.Is(err, endpoint.ErrLeaseClosed) || err.Error() != "lease closed: revoked" {
 				t.Errorf("got %v, want the reason", err)
 			}
-			Await(t, "script", said)
+			Await(t, "script", scriptDone)
 			l.Close()
 		})
 		t.Run(name+", another unetd", func(t *testing.T) {
 			socket, ln := Listen(t)
 			app, unetd := SocketPair(t)
 			_, w := Pipe(t)
-			said := script(t, unetd,
+			scriptDone := script(t, unetd,
 				func() { SendAll(t, unetd, grantRecord, w, 2) },
 				func() {
 					SendAll(t, unetd, over, nil, 0)
-					hangUp(unetd)
+					closeAfterReading(unetd)
 				})
 			g, l, err := open(t.Context(), app, socket, endpoint.Request{})
 			if err != nil {
@@ -68,7 +68,7 @@ func TestRequestWhileTheLeaseEnds(t *testing.T) {
 			ln.SetDeadline(time.Now().Add(Patience))
 			answer := make(chan error, 1)
 			go func() { answer <- ask(t.Context(), l) }()
-			Await(t, "script", said)
+			Await(t, "script", scriptDone)
 			conn, err := ln.AcceptUnix()
 			if err != nil {
 				t.Fatal(err)
@@ -87,7 +87,7 @@ func TestRequestWhileTheLeaseEnds(t *testing.T) {
 			if err := <-answer; err != nil {
 				t.Errorf("got %v, want the next unetd's answer", err)
 			}
-			hangUp(conn)
+			closeAfterReading(conn)
 			ln.Close()
 			l.Close()
 		})

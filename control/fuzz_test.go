@@ -49,20 +49,20 @@ func FuzzClientRecord(f *testing.F) {
 		defer cancel()
 		app, unetd := SocketPair(t)
 		r, w := Pipe(t)
-		say := func(c *net.UnixConn) {
+		answer := func(c *net.UnixConn) {
 			SendAll(t, c, string(record), w, int(descriptors))
 			if err := c.CloseWrite(); err != nil {
 				t.Error(err)
 			}
 		}
 		grant := func() { SendAll(t, unetd, grantRecord, w, protocol.GrantDescriptors) }
-		says := []func(){grant, func() { say(unetd) }}
+		answers := []func(){grant, func() { answer(unetd) }}
 		socket := fmt.Sprintf("@unet-fuzz-%d-%d", os.Getpid(), fuzzSocket.Add(1))
 		switch stage {
 		case answersOpen:
-			says = says[1:]
+			answers = answers[1:]
 		case answersPresent:
-			says = []func(){grant, func() { unetd.Close() }}
+			answers = []func(){grant, func() { unetd.Close() }}
 		}
 		// The first present is answered with the record, if that is the stage, and every
 		// later one with an error that ends the lease.
@@ -76,14 +76,14 @@ func FuzzClientRecord(f *testing.F) {
 					return
 				}
 				if _, err := c.Read(make([]byte, protocol.MaxRecord)); err == nil && !again {
-					say(c)
+					answer(c)
 				} else if err == nil {
 					SendAll(t, c, `{"v":1,"id":1,"error":{"code":"not-presentable","message":"m"}}`, nil, 0)
 				}
-				hangUp(c)
+				closeAfterReading(c)
 			}
 		}()
-		said := script(t, unetd, says...)
+		scriptDone := script(t, unetd, answers...)
 		g, l, err := open(ctx, app, socket, endpoint.Request{})
 		if err == nil {
 			if err := g.Geometry.Validate(); err != nil || g.XSK == nil || g.Segment == nil {
@@ -98,7 +98,7 @@ func FuzzClientRecord(f *testing.F) {
 		} else if errors.Is(err, context.DeadlineExceeded) {
 			t.Fatal(err)
 		}
-		Await(t, "script", said)
+		Await(t, "script", scriptDone)
 		ln.Close()
 		Await(t, "listener", listened)
 		unetd.Close()

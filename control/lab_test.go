@@ -16,21 +16,21 @@ const grantRecord = `{"v":1,"id":1,"grant":{"id":5,"attach":"port",` +
 	`"identity":{"interface":"eth0","link_addr":"02:00:00:00:00:01","addr":"10.0.0.1/24","mtu":1500,"partial_checksums":true,"mode":"generic"},` +
 	`"tags":["msg:7"]}}`
 
-// nowhere is a path without a socket: a lease that connects again fails.
-const nowhere = "/nonexistent/unetd.sock"
+// noSocket is a path without a socket: a lease that connects again fails.
+const noSocket = "/nonexistent/unetd.sock"
 
-// script is a unetd that reads a request and calls the next function of says, which sends the
+// script is a unetd that reads a request and calls the next function of answers, which sends the
 // answer. It ends after the last of them.
-func script(t testing.TB, c *net.UnixConn, says ...func()) (done chan struct{}) {
+func script(t testing.TB, c *net.UnixConn, answers ...func()) (done chan struct{}) {
 	done = make(chan struct{})
 	go func() {
 		defer close(done)
 		b := make([]byte, protocol.MaxRecord)
-		for _, say := range says {
+		for _, answer := range answers {
 			if _, err := c.Read(b); err != nil {
 				return
 			}
-			say()
+			answer()
 		}
 	}()
 	return done
@@ -38,9 +38,9 @@ func script(t testing.TB, c *net.UnixConn, says ...func()) (done chan struct{}) 
 
 var remoteAddr = netip.MustParseAddr("10.0.0.2")
 
-// hangUp closes a connection such that the other end reads all that was sent to it, and
+// closeAfterReading closes a connection such that the other end reads all that was sent to it, and
 // then the end of the stream.
-func hangUp(c *net.UnixConn) {
+func closeAfterReading(c *net.UnixConn) {
 	_ = c.CloseRead()
 	_, _ = io.Copy(io.Discard, c) // a close with records unread would be ECONNRESET
 	c.Close()

@@ -13,19 +13,19 @@ import (
 	. "github.com/unet-go/unet/internal/protocoltest"
 )
 
-// Answers that are errors.
+// Answers to list that make List fail.
 func TestUnusableAnswersToList(t *testing.T) {
 	for _, c := range []struct {
 		record string
-		is     error
-		says   string
+		err    error
+		text   string
 	}{
 		{`{"v":1,"id":1,"endpoints":[{"id":2},{"id":2}]}`, protocol.ErrProtocol, "after"},
 		{`{"v":1,"id":1,"endpoints":[{"id":2},{"id":1}],"more":true}`, protocol.ErrProtocol, "after"},
 		{`{"v":1,"id":1,"endpoints":null}`, protocol.ErrProtocol, ""},
 		{`{"v":1,"id":1,"counters":[]}`, protocol.ErrProtocol, ""},
 		{`{"v":1,"id":1,"endpoints":[],"error":{"code":"x","message":"y"}}`, protocol.ErrProtocol, ""},
-		{`{"v":1,"id":0,"error":{"code":"busy","message":"full house"}}`, endpoint.ErrBusy, "full house"},
+		{`{"v":1,"id":0,"error":{"code":"busy","message":"too many endpoints"}}`, endpoint.ErrBusy, "too many endpoints"},
 		{`{"v":1,"event":"closed","message":"enough"}`, nil, "enough"},
 		{`{"v":1,"id":1,"error":{"code":"protocol","message":"version"}}`, protocol.ErrProtocol, "version"},
 	} {
@@ -37,14 +37,14 @@ func TestUnusableAnswersToList(t *testing.T) {
 			if err != nil {
 				return
 			}
-			defer hangUp(conn)
+			defer closeAfterReading(conn)
 			if _, err := conn.Read(make([]byte, protocol.MaxRecord)); err == nil {
 				SendAll(t, conn, c.record, nil, 0)
 			}
 		}()
 		_, err := List(context.Background(), socket)
-		if err == nil || c.is != nil && !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%s: %v, want %v, %q", c.record, err, c.is, c.says)
+		if err == nil || c.err != nil && !errors.Is(err, c.err) || !strings.Contains(err.Error(), c.text) {
+			t.Errorf("%s: %v, want %v, %q", c.record, err, c.err, c.text)
 		}
 		Await(t, "unetd", done)
 	}

@@ -16,18 +16,18 @@ import (
 	. "github.com/unet-go/unet/internal/protocoltest"
 )
 
-// If unetd hangs (it is stopped, not dead), the lease stays: calls end with their context,
-// and the lease continues when unetd does.
+// If unetd is stopped but has not ended, the lease is kept: calls end with their context, and calls
+// succeed again when unetd continues.
 func TestUnetdHangs(t *testing.T) {
 	app, unetd := SocketPair(t)
 	_, w := Pipe(t)
-	said := script(t, unetd, func() { SendAll(t, unetd, grantRecord, w, 2) })
-	g, l, err := open(context.Background(), app, nowhere, endpoint.Request{})
+	scriptDone := script(t, unetd, func() { SendAll(t, unetd, grantRecord, w, 2) })
+	g, l, err := open(context.Background(), app, noSocket, endpoint.Request{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer g.Close()
-	Await(t, "script", said)
+	Await(t, "script", scriptDone)
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	for range 2 * protocol.MaxRequests {
@@ -54,13 +54,14 @@ func TestUnetdHangs(t *testing.T) {
 	Await(t, "unetd", answered)
 }
 
-// A claim whose caller has gone is undone, also if unetd has no time for it at first.
+// A claim that is granted after the context of its caller has ended is undone by an Unclaim, which is
+// repeated if unetd is busy.
 func TestAbandonedClaimIsUndone(t *testing.T) {
 	app, unetd := SocketPair(t)
 	_, w := Pipe(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	claimed := make(chan struct{})
-	said := script(t, unetd,
+	scriptDone := script(t, unetd,
 		func() { SendAll(t, unetd, grantRecord, w, 2) },
 		func() {
 			cancel()
@@ -70,7 +71,7 @@ func TestAbandonedClaimIsUndone(t *testing.T) {
 		func() { SendAll(t, unetd, `{"v":1,"id":3,"error":{"code":"busy","message":"later"}}`, nil, 0) },
 		func() { SendAll(t, unetd, `{"v":1,"id":4}`, nil, 0) },
 		func() { SendAll(t, unetd, `{"v":1,"id":5,"tag":"msg:9"}`, nil, 0) })
-	g, l, err := open(t.Context(), app, nowhere, endpoint.Request{})
+	g, l, err := open(t.Context(), app, noSocket, endpoint.Request{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,8 +83,8 @@ func TestAbandonedClaimIsUndone(t *testing.T) {
 	if tag, err := l.Claim(t.Context(), endpoint.MessageTag(9)); err != nil || tag != endpoint.MessageTag(9) {
 		t.Errorf("Claim after it was undone: %v, %v", tag, err)
 	}
-	Await(t, "script", said)
-	hangUp(unetd)
+	Await(t, "script", scriptDone)
+	closeAfterReading(unetd)
 	l.Close()
 }
 

@@ -20,8 +20,8 @@ import (
 func TestErrorOfTheConnectionEndsTheLease(t *testing.T) {
 	for _, c := range []struct {
 		record string
-		is     error
-		says   string
+		err    error
+		text   string
 	}{
 		{`{"v":1,"id":0,"error":{"code":"protocol","message":"a violation"}}`, protocol.ErrProtocol, "a violation"},
 		{`{"v":1,"id":0,"error":{"code":"busy","message":"a limit"}}`, endpoint.ErrBusy, "a limit"},
@@ -35,11 +35,11 @@ func TestErrorOfTheConnectionEndsTheLease(t *testing.T) {
 			socket, ln := Listen(t)
 			app, unetd := SocketPair(t)
 			r, w := Pipe(t)
-			said := script(t, unetd,
+			scriptDone := script(t, unetd,
 				func() { SendAll(t, unetd, grantRecord, w, 2) },
 				func() {
 					SendAll(t, unetd, c.record, nil, 0)
-					hangUp(unetd)
+					closeAfterReading(unetd)
 				})
 			g, l, err := open(context.Background(), app, socket, endpoint.Request{})
 			if err != nil {
@@ -47,14 +47,14 @@ func TestErrorOfTheConnectionEndsTheLease(t *testing.T) {
 			}
 			g.Close()
 			_, err = l.Resolve(context.Background(), remoteAddr)
-			if !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.says) {
+			if !errors.Is(err, c.err) || !strings.Contains(err.Error(), c.text) {
 				t.Errorf("Resolve: %v", err)
 			}
 			Await(t, "Done", l.Done())
-			if err := l.Err(); !errors.Is(err, endpoint.ErrLeaseClosed) || !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.says) {
+			if err := l.Err(); !errors.Is(err, endpoint.ErrLeaseClosed) || !errors.Is(err, c.err) || !strings.Contains(err.Error(), c.text) {
 				t.Errorf("Err: %v", err)
 			}
-			Await(t, "script", said)
+			Await(t, "script", scriptDone)
 			w.Close()
 			WantClosed(t, r)
 			r.Close()
@@ -62,7 +62,7 @@ func TestErrorOfTheConnectionEndsTheLease(t *testing.T) {
 				t.Fatal(err)
 			}
 			if c, err := ln.Accept(); err == nil {
-				t.Error("it connected again")
+				t.Error("the lease has connected again")
 				c.Close()
 			}
 			ln.Close()
@@ -70,11 +70,11 @@ func TestErrorOfTheConnectionEndsTheLease(t *testing.T) {
 	}
 }
 
-// Records after the first answer to present, or in place of one.
+// Valid and invalid answers to present, some of several records.
 func TestUnusableAnswersToPresent(t *testing.T) {
 	for _, c := range []struct {
 		records []string
-		is      error // nil: taken
+		err     error // nil: the answer is valid
 	}{
 		{[]string{`{"v":1,"id":1,"lease":{"id":5,"tags":["msg:7"]}}`}, nil},
 		{[]string{`{"v":1,"id":1,"lease":{"id":5,"tags":["msg:7"],"more":true}}`, `{"v":1,"event":"link","up":true}`, `{"v":1,"id":1,"lease":{"id":5,"tags":["msg:8"]}}`}, nil},
@@ -89,12 +89,12 @@ func TestUnusableAnswersToPresent(t *testing.T) {
 		socket, ln := Listen(t)
 		app, unetd := SocketPair(t)
 		_, w := Pipe(t)
-		said := script(t, unetd, func() { SendAll(t, unetd, grantRecord, w, 2) })
+		scriptDone := script(t, unetd, func() { SendAll(t, unetd, grantRecord, w, 2) })
 		g, l, err := open(context.Background(), app, socket, endpoint.Request{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		Await(t, "script", said)
+		Await(t, "script", scriptDone)
 		unetd.Close()
 		conn, err := ln.AcceptUnix()
 		if err != nil {
@@ -109,15 +109,15 @@ func TestUnusableAnswersToPresent(t *testing.T) {
 		for _, r := range c.records {
 			SendAll(t, conn, r, nil, 0)
 		}
-		if c.is != nil {
+		if c.err != nil {
 			Await(t, "Done", l.Done())
-			if err := l.Err(); !errors.Is(err, c.is) {
-				t.Errorf("%q: %v, want %v", c.records, err, c.is)
+			if err := l.Err(); !errors.Is(err, c.err) {
+				t.Errorf("%q: %v, want %v", c.records, err, c.err)
 			}
 		} else {
-			told := make(chan struct{})
+			answered := make(chan struct{})
 			go func() {
-				defer close(told)
+				defer close(answered)
 				if _, err := conn.Read(make([]byte, protocol.MaxRecord)); err != nil {
 					t.Error(err)
 				}
@@ -129,9 +129,9 @@ func TestUnusableAnswersToPresent(t *testing.T) {
 			if next, err := l.connection(context.Background()); err != nil || len(next.tags) != strings.Count(strings.Join(c.records, ""), "msg:") {
 				t.Errorf("%q: %v, tags %v", c.records, err, next.tags)
 			}
-			Await(t, "unetd", told)
+			Await(t, "unetd", answered)
 		}
-		hangUp(conn)
+		closeAfterReading(conn)
 		ln.Close()
 		l.Close()
 		g.Close()
