@@ -15,8 +15,9 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// loop is an endpoint whose kernel is this test: what is sent is received.
-type loop struct {
+// loopback is an endpoint whose rings the test serves in place of the kernel: what is sent is
+// received.
+type loopback struct {
 	*Endpoint
 	fill       *queues.Consumer[uint64]
 	completion *queues.Producer[uint64]
@@ -28,7 +29,7 @@ func sharedRing[T queues.Entry](n uint32) queues.Shared[T] {
 	return queues.Shared[T]{Producer: new(uint32), Consumer: new(uint32), Entries: make([]T, n)}
 }
 
-func newLoop(tb testing.TB, geo endpoint.Geometry) *loop {
+func newLoopback(tb testing.TB, geo endpoint.Geometry) *loopback {
 	geo = geo.WithDefaults()
 	fill, completion := sharedRing[uint64](geo.FillSize), sharedRing[uint64](geo.CompletionSize)
 	rx, tx := sharedRing[Desc](geo.RxSize), sharedRing[Desc](geo.TxSize)
@@ -37,7 +38,7 @@ func newLoop(tb testing.TB, geo endpoint.Geometry) *loop {
 		prefill.Push(uint64(i) * uint64(geo.FrameSize))
 	}
 	prefill.Submit(geo.Prefilled())
-	l := &loop{
+	l := &loopback{
 		Endpoint: &Endpoint{
 			sock: &xsk.Socket{
 				Fill: queues.NewProducer(fill), Completion: queues.NewConsumer(completion),
@@ -61,7 +62,7 @@ func newLoop(tb testing.TB, geo endpoint.Geometry) *loop {
 
 // kernel moves what was sent to the receive queue, as AF_XDP in copy mode does,
 // as long as there is a frame to receive into and room in the rings.
-func (l *loop) kernel() {
+func (l *loopback) kernel() {
 	l.sock.TX.Submit(l.sock.TX.Reserved())
 	for l.tx.Peek(1) == 1 && l.fill.Peek(1) == 1 && l.rx.Free() > 0 && l.completion.Free() > 0 {
 		d, to := *l.tx.At(0), *l.fill.At(0)+256
@@ -75,11 +76,10 @@ func (l *loop) kernel() {
 	}
 }
 
-// TestCompletedFramesRefillTheFillRing: while all free frames are being sent and the fill ring is empty,
-// the frames whose sends complete go to the fill ring. Otherwise nothing could be received
-// any more.
+// TestCompletedFramesRefillTheFillRing: if all free frames are being sent and the fill ring is empty,
+// frames whose sends complete go to the fill ring. Otherwise nothing more could be received.
 func TestCompletedFramesRefillTheFillRing(t *testing.T) {
-	l := newLoop(t, endpoint.Geometry{FrameCount: 16, FillSize: 2, RxSize: 4, TxSize: 16, CompletionSize: 16})
+	l := newLoopback(t, endpoint.Geometry{FrameCount: 16, FillSize: 2, RxSize: 4, TxSize: 16, CompletionSize: 16})
 	ch := l.NewChannel(wire.LinkAddr{2, 0, 0, 0, 0, 2}, 2, 1, 1500)
 	var held []Message
 	for range 2 { // two messages received and held: the fill ring is empty
@@ -93,7 +93,7 @@ func TestCompletedFramesRefillTheFillRing(t *testing.T) {
 		}
 		held = append(held, m[0])
 	}
-	for l.Write(&ch, []byte("y")) == nil { // all that is left is sent
+	for l.Write(&ch, []byte("y")) == nil { // all other frames are sent
 	}
 	l.sock.TX.Submit(l.sock.TX.Reserved())
 	for n := l.tx.Peek(64); n > 0; n-- { // the kernel transmits without receiving
@@ -120,14 +120,15 @@ func TestMessagesInAllSmallGeometries(t *testing.T) {
 					if err := geo.WithDefaults().Validate(); err != nil {
 						t.Fatal(err)
 					}
-					pass(t, newLoop(t, geo), rand.New(rand.NewPCG(uint64(frames), uint64(fill<<8|rx<<4|tx))))
+					pass(t, newLoopback(t, geo), rand.New(rand.NewPCG(uint64(frames), uint64(fill<<8|rx<<4|tx))))
 				}
 			}
 		}
 	}
 }
 
-func pass(t *testing.T, l *loop, rng *rand.Rand) {
+// pass sends and receives 500 messages, with operations in random order.
+func pass(t *testing.T, l *loopback, rng *rand.Rand) {
 	t.Helper()
 	ch := l.NewChannel(wire.LinkAddr{2, 0, 0, 0, 0, 2}, 2, 1, 1500)
 	payload := make([]byte, 8)
@@ -149,7 +150,7 @@ func pass(t *testing.T, l *loop, rng *rand.Rand) {
 			m := make([]Message, 1+rng.IntN(8))
 			for i := range m[:l.Recv(m)] {
 				if got := binary.BigEndian.Uint64(m[i].Payload()); got != received {
-					t.Fatalf("%+v: message %d came where %d should", l.Geometry(), got, received)
+					t.Fatalf("%+v: received message %d, want %d", l.Geometry(), got, received)
 				}
 				received++
 				held = append(held, m[i])
@@ -169,7 +170,8 @@ func pass(t *testing.T, l *loop, rng *rand.Rand) {
 	}
 }
 
-// TestMisusePanics: a message is freed twice, or received into before it was freed.
+// TestMisusePanics: Recv into a message that was not freed, and Free of a message that was freed,
+// panic.
 func TestMisusePanics(t *testing.T) {
 	mustPanic := func(name string, f func()) {
 		t.Helper()
@@ -180,7 +182,7 @@ func TestMisusePanics(t *testing.T) {
 		}()
 		f()
 	}
-	l := newLoop(t, endpoint.Geometry{})
+	l := newLoopback(t, endpoint.Geometry{})
 	ch := l.NewChannel(wire.LinkAddr{2, 0, 0, 0, 0, 2}, 2, 1, 1500)
 	var m [1]Message
 	for range 2 {
@@ -190,7 +192,7 @@ func TestMisusePanics(t *testing.T) {
 	}
 	l.kernel()
 	l.Recv(m[:])
-	mustPanic("received over", func() { l.Recv(m[:]) })
+	mustPanic("Recv into a message that was not freed", func() { l.Recv(m[:]) })
 	l.Free(&m[0])
 	mustPanic("freed twice", func() { l.Free(&m[0]) })
 }
@@ -216,7 +218,7 @@ func TestMalformedFramesAreCounted(t *testing.T) {
 		"length":             {change(16, 0xff), 1, 0},
 		"IPv4":               {change(12, 0x08), 0, 1},
 	} {
-		l := newLoop(t, endpoint.Geometry{})
+		l := newLoopback(t, endpoint.Geometry{})
 		d, ok := l.AllocFrame()
 		if !ok {
 			t.Fatal("no frame")
@@ -240,7 +242,7 @@ func TestMalformedFramesAreCounted(t *testing.T) {
 // BenchmarkMessage writes one message of 64 bytes, and receives and frees one: this
 // package's work and that of the test's kernel.
 func BenchmarkMessage(b *testing.B) {
-	l := newLoop(b, endpoint.Geometry{})
+	l := newLoopback(b, endpoint.Geometry{})
 	ch := l.NewChannel(wire.LinkAddr{2, 0, 0, 0, 0, 2}, 2, 1, 1500)
 	payload := make([]byte, 64)
 	var m [8]Message
@@ -259,7 +261,7 @@ func BenchmarkMessage(b *testing.B) {
 
 // BenchmarkTestKernel is the part of the test's kernel in BenchmarkMessage.
 func BenchmarkTestKernel(b *testing.B) {
-	l := newLoop(b, endpoint.Geometry{})
+	l := newLoopback(b, endpoint.Geometry{})
 	for b.Loop() {
 		l.sock.TX.Push(Desc{Len: 90})
 		l.kernel()

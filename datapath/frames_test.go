@@ -14,10 +14,10 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// longLoop is a loop of MTU 9000.
-func longLoop(t *testing.T, geo endpoint.Geometry) *loop {
+// longLoopback is a loopback of MTU 9000.
+func longLoopback(t *testing.T, geo endpoint.Geometry) *loopback {
 	t.Helper()
-	l := newLoop(t, geo)
+	l := newLoopback(t, geo)
 	l.grant.Identity.MTU = 9000
 	if room := l.PrepareLong(); room != 9014 {
 		t.Fatalf("room of %d bytes", room)
@@ -29,7 +29,7 @@ func longLoop(t *testing.T, geo endpoint.Geometry) *loop {
 // frames are freed.
 func TestLongPackets(t *testing.T) {
 	for _, size := range []uint32{2048, 4096} {
-		l := longLoop(t, endpoint.Geometry{FrameSize: size, FrameCount: 256})
+		l := longLoopback(t, endpoint.Geometry{FrameSize: size, FrameCount: 256})
 		r := rand.New(rand.NewPCG(7, uint64(size)))
 		for _, n := range []int{1, 14, int(size), int(size) + 1, 2 * int(size), 2*int(size) + 1, 9013, 9014} {
 			d, ok := l.AllocLong()
@@ -46,7 +46,7 @@ func TestLongPackets(t *testing.T) {
 			want := bytes.Clone(b[:n])
 			d.Len = uint32(n)
 			if !l.SendLong(d) {
-				t.Fatalf("%d bytes are not taken", n)
+				t.Fatalf("%d bytes: SendLong has not taken the packet", n)
 			}
 			l.sock.TX.Submit(l.sock.TX.Reserved())
 			var got []byte
@@ -55,7 +55,7 @@ func TestLongPackets(t *testing.T) {
 				part := *l.tx.At(i)
 				got = append(got, l.mem[part.Addr:part.Addr+uint64(part.Len)]...)
 				if more := part.Options&queues.Continued != 0; more != (i < parts-1) {
-					t.Errorf("%d bytes: part %d of %d says that it goes on: %v", n, i, parts, more)
+					t.Errorf("%d bytes: part %d of %d has the flag Continued: %v", n, i, parts, more)
 				}
 				if part.Addr/uint64(size) != (part.Addr+uint64(part.Len)-1)/uint64(size) {
 					t.Errorf("%d bytes: part %d leaves its frame", n, i)
@@ -88,7 +88,7 @@ func TestLongPacketsAreSentWholeOrNotAtAll(t *testing.T) {
 		{FrameCount: 128, TxSize: 16, CompletionSize: 64},
 		{FrameCount: 128, TxSize: 64, CompletionSize: 16},
 	} {
-		l := longLoop(t, geo)
+		l := longLoopback(t, geo)
 		for range 12 { // of 16: there is room for four parts, and a packet has five
 			if d, ok := l.AllocFrame(); !ok || !l.SendFrame(Desc{Addr: d.Addr, Len: 60}) {
 				t.Fatal("no room for a frame")
@@ -100,7 +100,7 @@ func TestLongPacketsAreSentWholeOrNotAtAll(t *testing.T) {
 		}
 		before := l.Audit()
 		if l.SendLong(d) {
-			t.Fatalf("%+v: five parts where there is room for four", geo)
+			t.Fatalf("%+v: SendLong has taken five parts although there is room for four", geo)
 		}
 		if staged, after := l.sock.TX.Reserved(), l.Audit(); staged != 12 || after != before {
 			t.Errorf("%+v: %d parts are staged of a packet that was not taken: %v", geo, staged-12, after)
@@ -111,7 +111,7 @@ func TestLongPacketsAreSentWholeOrNotAtAll(t *testing.T) {
 		l.completion.Submit(1)
 		l.tx.Release(1)
 		if !l.SendLong(d) {
-			t.Fatalf("%+v: five parts are not taken where there is room", geo)
+			t.Fatalf("%+v: SendLong has not taken five parts although there is room", geo)
 		}
 		released, ok := l.AllocLong()
 		if !ok {
@@ -138,14 +138,14 @@ func TestNoMemoryIsSetAsideIfPacketsFitAFrame(t *testing.T) {
 		{9000, endpoint.Geometry{TxSize: 4}},
 		{65535, endpoint.Geometry{}}, // in more parts than the kernel takes
 	} {
-		l := newLoop(t, c.geo)
+		l := newLoopback(t, c.geo)
 		l.grant.Identity.MTU = c.mtu
 		before := l.Audit()
 		if room := l.PrepareLong(); room != 0 || l.Audit() != before {
 			t.Errorf("MTU %d, %+v: room of %d bytes", c.mtu, c.geo, room)
 		}
 		if _, ok := l.AllocLong(); ok {
-			t.Errorf("MTU %d, %+v: memory that was not set aside", c.mtu, c.geo)
+			t.Errorf("MTU %d, %+v: AllocLong returned memory although none was set aside", c.mtu, c.geo)
 		}
 	}
 }
@@ -153,7 +153,7 @@ func TestNoMemoryIsSetAsideIfPacketsFitAFrame(t *testing.T) {
 // TestGSOSize: the mark of a super-frame is read once, and the destination address is restored. All other
 // frames are as they were sent.
 func TestGSOSize(t *testing.T) {
-	l := newLoop(t, endpoint.Geometry{})
+	l := newLoopback(t, endpoint.Geometry{})
 	own := l.Identity().LinkAddr
 	for _, c := range []struct {
 		dst  [6]byte

@@ -61,7 +61,7 @@ func TestKicksThatMoveNothingAreCountedAndPaused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Two at once, ten until the pause is a millisecond, then one each.
+	// Two kicks at once, about ten until the pause has grown to a millisecond, then one each millisecond.
 	if st.Sent != 1 || st.IdleKicks != st.Kicks || st.Kicks < 3 || st.Kicks > 150 {
 		t.Errorf("%d sent, %d of %d kicks moved nothing", st.Sent, st.IdleKicks, st.Kicks)
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/unet-go/unet/unettest"
 )
 
-// What quic-go does with a connection when it opens it, and then to receive and send.
+// The calls by which quic-go sets up a connection, and then receives and sends.
 func TestCallsOfQUICGo(t *testing.T) {
 	a, b := unettest.Pair(t)
 	server, err := a.ListenUDP(t.Context(), netip.AddrPortFrom(a.Addr(), 443))
@@ -25,7 +25,7 @@ func TestCallsOfQUICGo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var _ interface { // quic.OOBCapablePacketConn, and what it looks for beside it
+	var _ interface { // quic.OOBCapablePacketConn, and the other methods that quic-go uses if they exist
 		net.PacketConn
 		SyscallConn() (syscall.RawConn, error)
 		SetReadBuffer(int) error

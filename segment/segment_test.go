@@ -52,12 +52,13 @@ func TestReceivedFrames(t *testing.T) {
 		t.Fatalf("Alloc = %#x, %v; want the only frame of the pool", addr, ok)
 	}
 	if _, err := New(make([]byte, 2048), 2048, 2); !errors.Is(err, ErrSize) {
-		t.Fatalf("more received than there are: %v", err)
+		t.Fatalf("New with more frames to receive than there are frames: %v", err)
 	}
 }
 
-// TestFreedFramesAreReusedInTheirDirection: frames that were sent are used to send again, and those that were received to
-// receive again; a side that is empty takes frames of the other.
+// TestFreedFramesAreReusedInTheirDirection: frames that were sent are allocated to send again, and
+// frames that were received to receive again. If none of a direction is free, one of the other
+// direction is allocated.
 func TestFreedFramesAreReusedInTheirDirection(t *testing.T) {
 	s := newSegment(t, 4)
 	var frames [4]uint64
@@ -103,7 +104,7 @@ func TestOwnershipAgainstModel(t *testing.T) {
 		if model[f] == Pool {
 			continue
 		}
-		addr := uint64(f*2048 + rng.IntN(2048)) // any address in the frame names it
+		addr := uint64(f*2048 + rng.IntN(2048)) // any address in a frame refers to the frame
 		if to := Owner(rng.IntN(int(owners))); to == Pool {
 			s.Free(addr, model[f])
 			model[f] = Pool
@@ -157,11 +158,15 @@ func TestMisusePanics(t *testing.T) {
 func TestBytes(t *testing.T) {
 	s := newSegment(t, 4)
 	b := s.Bytes(2048+256, 100)
+	copy(b, "data")
 	if len(b) != 100 || cap(b) != 100 {
 		t.Fatalf("Bytes: len %d cap %d", len(b), cap(b))
 	}
 	if len(s.Bytes(2048, 2048)) != 2048 || len(s.Bytes(4*2048, 0)) != 0 {
-		t.Fatal("a whole frame, or nothing, must be had")
+		t.Fatal("Bytes does not return a whole frame, or nothing")
+	}
+	if got := s.Bytes(2048+250, 20); string(got[6:10]) != "data" {
+		t.Errorf("the bytes at offset 250 are %q, want those that were written from offset 256 on", got)
 	}
 }
 
@@ -186,7 +191,7 @@ func TestRunsAreAdjacentFramesAllocatedWhole(t *testing.T) {
 		t.Fatalf("%d runs", n)
 	}
 	if got, want := s.Available(), (frames-received)%5; got != want {
-		t.Errorf("%d frames beside them, want %d", got, want)
+		t.Errorf("%d frames are in no run, want %d", got, want)
 	}
 	seen := map[uint64]bool{}
 	for {
@@ -222,13 +227,13 @@ func TestRunsAreAdjacentFramesAllocatedWhole(t *testing.T) {
 	}
 	for i := range 5 {
 		if _, ok := s.AllocRun(Stack); ok {
-			t.Fatalf("a run was allocated of which only %d frames have been freed", i)
+			t.Fatalf("a run was allocated when only %d of its frames were free", i)
 		}
 		s.Free(runs[3]+uint64(i*size), Stack)
 		s.Audit()
 	}
 	if addr, ok := s.AllocRun(KernelTransmit); !ok || addr != runs[3] {
-		t.Errorf("got %#x, %v, want the run that is back", addr, ok)
+		t.Errorf("got %#x, %v, want the run whose frames were freed", addr, ok)
 	}
 }
 
@@ -240,37 +245,37 @@ func TestRunsAgainstModel(t *testing.T) {
 		t.Fatal(err)
 	}
 	count := s.MakeRuns(6, length)
-	var out []uint64 // frames
+	var held []uint64 // allocated frames
 	for range 20_000 {
 		switch r.IntN(3) {
 		case 0:
 			if addr, ok := s.Alloc(Stack); ok {
-				out = append(out, addr)
+				held = append(held, addr)
 			}
 		case 1:
 			if addr, ok := s.AllocRun(Stack); ok {
 				for i := range length {
-					out = append(out, addr+uint64(i*size))
+					held = append(held, addr+uint64(i*size))
 				}
 			}
 		default:
-			if len(out) > 0 {
-				i := r.IntN(len(out))
-				s.Free(out[i], Stack)
-				out[i] = out[len(out)-1]
-				out = out[:len(out)-1]
+			if len(held) > 0 {
+				i := r.IntN(len(held))
+				s.Free(held[i], Stack)
+				held[i] = held[len(held)-1]
+				held = held[:len(held)-1]
 			}
 		}
-		if a := s.Audit(); a[Stack] != len(out) || a[Pool] != frames-received-len(out) {
-			t.Fatalf("%d frames are out: %v", len(out), a)
+		if a := s.Audit(); a[Stack] != len(held) || a[Pool] != frames-received-len(held) {
+			t.Fatalf("%d frames are allocated: %v", len(held), a)
 		}
 	}
-	for _, addr := range out {
+	for _, addr := range held {
 		s.Free(addr, Stack)
 	}
 	for i := range count {
 		if _, ok := s.AllocRun(Stack); !ok {
-			t.Errorf("only %d runs of %d came back", i, count)
+			t.Errorf("after all frames were freed only %d runs of %d can be allocated", i, count)
 		}
 	}
 }
@@ -284,6 +289,6 @@ func TestRunsNeedFrames(t *testing.T) {
 		t.Errorf("%d runs, %d frames left", n, s.Available())
 	}
 	if _, ok := s.AllocRun(Stack); ok {
-		t.Error("a run without frames for it")
+		t.Error("a run was allocated although there were too few frames for one")
 	}
 }

@@ -46,8 +46,8 @@ func packetConn(t *testing.T, h *unet.Host, network, at string) *unet.UDPConn {
 	return must[net.PacketConn](t)(h.ListenPacket(context.Background(), network, at)).(*unet.UDPConn)
 }
 
-// A datagram to a group reaches every member on every host once, and no other socket. The sender gets it too if it is
-// a member, unless its loopback is off.
+// A datagram to a group is received once by every member on every host, and by no other socket. The
+// sender receives it too if it is a member, unless its multicast loopback is off.
 func TestMulticastGroups(t *testing.T) {
 	for _, f := range []struct{ network, group, other string }{
 		{"udp4", "239.1.2.3:5000", "239.1.2.4:5000"},
@@ -70,8 +70,8 @@ func TestMulticastGroups(t *testing.T) {
 			if err := members[3].JoinGroup(nil, &net.IPAddr{IP: group.IP}); err != nil {
 				t.Fatal(err)
 			}
-			stranger := must[*unet.UDPConn](t)(b.ListenMulticastUDP(f.network, nil, udpAddr(f.other)))
-			bystander := packetConn(t, b, f.network, ":5000")
+			otherGroup := must[*unet.UDPConn](t)(b.ListenMulticastUDP(f.network, nil, udpAddr(f.other)))
+			nonMember := packetConn(t, b, f.network, ":5000")
 			send := func(text string) {
 				t.Helper()
 				if _, err := sender.WriteTo([]byte(text), group); err != nil {
@@ -96,38 +96,39 @@ func TestMulticastGroups(t *testing.T) {
 			if err := members[3].LeaveGroup(nil, group); err != nil {
 				t.Fatal(err)
 			}
-			send("to those who stay")
-			if got := read(t, members[1]); got != "to those who stay" {
+			send("after one has left")
+			if got := read(t, members[1]); got != "after one has left" {
 				t.Errorf("%q", got)
 			}
-			// These sockets do not get the datagrams to the group: the next that each gets is sent to it alone.
-			for _, u := range []*unet.UDPConn{members[3], bystander} {
+			// These sockets do not receive datagrams to the group: the next datagram of each is the one that is
+			// sent to its own address.
+			for _, u := range []*unet.UDPConn{members[3], nonMember} {
 				at := u.LocalAddr().(*net.UDPAddr)
 				to := &net.UDPAddr{IP: c.Addr().AsSlice(), Port: at.Port}
-				if u == bystander {
+				if u == nonMember {
 					to.IP = b.Addr().AsSlice()
 				}
 				if f.network == "udp6" {
-					to.IP = map[bool]*unet.Host{true: b, false: c}[u == bystander].Addrs()[1].AsSlice()
+					to.IP = map[bool]*unet.Host{true: b, false: c}[u == nonMember].Addrs()[1].AsSlice()
 				}
 				if _, err := sender.WriteTo([]byte("to one"), to); err != nil {
 					t.Fatal(err)
 				}
 				if got := read(t, u); got != "to one" {
-					t.Errorf("%q is no member's", got)
+					t.Errorf("a socket that is no member received %q", got)
 				}
 			}
-			if err := stranger.SetReadDeadline(time.Unix(1, 0)); err != nil {
+			if err := otherGroup.SetReadDeadline(time.Unix(1, 0)); err != nil {
 				t.Fatal(err)
 			}
-			if _, _, err := stranger.ReadFrom(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+			if _, _, err := otherGroup.ReadFrom(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
 				t.Errorf("the member of another group: %v", err)
 			}
 		})
 	}
 }
 
-// A datagram to a group says which one by IP_PKTINFO.
+// The control message IP_PKTINFO has the group to which a datagram was sent.
 func TestGroupInControlMessage(t *testing.T) {
 	a, b := unettest.Pair(t)
 	c := packetConn(t, b, "udp4", ":5000")
@@ -178,7 +179,7 @@ func TestBroadcast(t *testing.T) {
 	}
 }
 
-// What cannot be done fails with the reason.
+// Invalid calls fail with the reason.
 func TestGroupErrors(t *testing.T) {
 	a, _ := unettest.Pair(t)
 	group := udpAddr("239.1.2.3:5000")
