@@ -21,9 +21,9 @@ import (
 	"github.com/unet-go/unet/endpoint"
 )
 
-// kernelServer accepts connections in the kernel of host B. first: it closes them at once, so
+// kernelServer accepts connections in the kernel of host B. If closesFirst, it closes them at once, so
 // that its end goes to TIME-WAIT; otherwise it waits until the peer has closed.
-func (l *lab) kernelServer(t *testing.T, at string, first bool) {
+func (l *lab) kernelServer(t *testing.T, at string, closesFirst bool) {
 	t.Helper()
 	server, err := l.B.Listen("tcp", at)
 	must(t, err)
@@ -36,7 +36,7 @@ func (l *lab) kernelServer(t *testing.T, at string, first bool) {
 			}
 			go func() {
 				defer c.Close()
-				if !first {
+				if !closesFirst {
 					io.Copy(io.Discard, c)
 				}
 			}()
@@ -44,10 +44,10 @@ func (l *lab) kernelServer(t *testing.T, at string, first bool) {
 	}()
 }
 
-// Connections are opened to one destination and closed, and each dial gets a port, as in the
-// kernel. One dial after another uses the 64 ports of one block. Many dials at a time use 1,024
-// ports, because many connections wait for their last acknowledgment. Either end closes first and
-// has the pair in TIME-WAIT, with timestamps and without.
+// Many connections are opened to one destination and closed, and each dial gets a port, as in the
+// kernel. Dials one after another use the 64 ports of one block. Fifty dials at a time use 1,024
+// ports, because many connections wait for their last acknowledgment. Either end closes first, and
+// then has the pair in TIME-WAIT; with timestamps and without.
 func TestTCPChurn(t *testing.T) {
 	const dials = 10_000
 	for _, timestamps := range []string{"1", "0"} {
@@ -55,27 +55,27 @@ func TestTCPChurn(t *testing.T) {
 		must(t, l.B.Do(func() error {
 			return os.WriteFile("/proc/sys/net/ipv4/tcp_timestamps", []byte(timestamps), 0)
 		}))
-		at := func(first bool) netip.AddrPort {
-			port := map[bool]uint16{false: 80, true: 81}[first]
+		at := func(kernelFirst bool) netip.AddrPort {
+			port := map[bool]uint16{false: 80, true: 81}[kernelFirst]
 			return netip.AddrPortFrom(netip.MustParseAddr("10.0.0.2"), port)
 		}
-		for _, first := range []bool{false, true} {
-			l.kernelServer(t, at(first).String(), first)
+		for _, kernelFirst := range []bool{false, true} {
+			l.kernelServer(t, at(kernelFirst).String(), kernelFirst)
 		}
 		for _, goroutines := range []int{1, 50} {
 			l.lease.boundBlocks(1)
 			if goroutines > 1 {
 				l.lease.boundBlocks(16)
 			}
-			for _, first := range []bool{false, true} {
-				t.Run(fmt.Sprintf("timestamps %s/kernel first %v/%d at a time", timestamps, first, goroutines), func(t *testing.T) {
+			for _, kernelFirst := range []bool{false, true} {
+				t.Run(fmt.Sprintf("timestamps %s/kernel first %v/%d at a time", timestamps, kernelFirst, goroutines), func(t *testing.T) {
 					var left, failed atomic.Int32
 					left.Store(dials)
 					var wg sync.WaitGroup
 					for range goroutines {
 						wg.Go(func() {
 							for left.Add(-1) >= 0 {
-								if err := churn(t.Context(), l.host, at(first), first); err != nil && failed.Add(1) == 1 {
+								if err := openAndClose(t.Context(), l.host, at(kernelFirst), kernelFirst); err != nil && failed.Add(1) == 1 {
 									t.Error(err)
 								}
 							}
@@ -91,15 +91,15 @@ func TestTCPChurn(t *testing.T) {
 	}
 }
 
-// churn opens a connection and closes it, before the peer does or after.
-func churn(ctx context.Context, host *unet.Host, to netip.AddrPort, after bool) error {
+// openAndClose opens a connection and closes it, before the peer does or after.
+func openAndClose(ctx context.Context, host *unet.Host, to netip.AddrPort, peerFirst bool) error {
 	c, err := host.DialTCP(ctx, netip.AddrPort{}, to)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(patience))
-	if !after {
+	c.SetDeadline(time.Now().Add(testTimeout))
+	if !peerFirst {
 		if err := c.CloseWrite(); err != nil {
 			return err
 		}
@@ -122,7 +122,7 @@ func (l *lab) dialAll(t *testing.T, host *unet.Host, n int, to ...netip.AddrPort
 			for i := left.Add(-1); i >= 0; i = left.Add(-1) {
 				c, err := host.DialTCP(t.Context(), netip.AddrPort{}, to[int(i)%len(to)])
 				if err != nil {
-					t.Errorf("with %d to go: %v", i, err)
+					t.Errorf("%d connections before the last: %v", i, err)
 					return
 				}
 				mu.Lock()
@@ -161,7 +161,7 @@ func TestTCPDialsShareAPort(t *testing.T) {
 	var call *os.SyscallError
 	if !errors.Is(err, syscall.EADDRNOTAVAIL) || errors.Is(err, syscall.EADDRINUSE) || !errors.As(err, &op) || op.Op != "dial" || op.Addr.String() != to[3].String() ||
 		!errors.As(err, &call) || call.Syscall != "connect" || !strings.Contains(err.Error(), "connect: cannot assign requested address") {
-		t.Errorf("no pair is left: %v", err)
+		t.Errorf("all ports are in use to the destination: %v", err)
 	}
 	// A listener cannot have a port that connections share.
 	if _, err := l.host.Listen(t.Context(), "tcp", conns[0].LocalAddr().String()); !errors.Is(err, syscall.EADDRINUSE) {
@@ -203,8 +203,8 @@ func TestTCPDialsShareAPort(t *testing.T) {
 	}
 }
 
-// A pair of ends that becomes free while the host asks unetd for more ports is used, and the dial
-// succeeds although unetd refuses.
+// A pair of addresses and ports that becomes free while the host asks unetd for more ports is used:
+// the dial succeeds although unetd refuses.
 func TestTCPDialUsesPortThatBecomesFree(t *testing.T) {
 	l := openLab(t)
 	l.lease.boundBlocks(1)
@@ -240,7 +240,7 @@ func TestManyTCPConnectionsFromOwnedAddress(t *testing.T) {
 	must(t, l.B.Do(func() error {
 		return os.WriteFile("/proc/sys/net/core/somaxconn", []byte("100000"), 0)
 	}))
-	begun, total := time.Now(), 0
+	start, total := time.Now(), 0
 	for i, n := range []int{64_000, 1500} {
 		at := netip.AddrPortFrom(netip.MustParseAddr("10.0.0.2"), 80+uint16(i))
 		server, err := l.B.Listen("tcp", at.String())
@@ -253,27 +253,22 @@ func TestManyTCPConnectionsFromOwnedAddress(t *testing.T) {
 		l.dialAll(t, host, n, at)
 		total += n
 	}
-	t.Logf("%d connections in %v", total, time.Since(begun))
+	t.Logf("%d connections in %v", total, time.Since(start))
 	if u := host.Stack().TCPUsage(); u.Connections != total {
-		t.Errorf("we have %+v", u)
+		t.Errorf("the host has %+v, want %d connections", u, total)
 	}
 	// The kernel counts a connection when it has handled our ACK of the SYN-ACK, which can be later.
-	begun = time.Now()
-	for {
+	unet.Eventually(t, fmt.Sprintf("the kernel has %d connections", total), func() bool {
 		got, err := l.B.Counted("TcpCurrEstab")
 		must(t, err)
-		if got == uint64(total) {
-			break
-		} else if time.Since(begun) > patience {
-			t.Errorf("the kernel has %d connections, want %d", got, total)
-			break
-		}
-	}
+		return got == uint64(total)
+	})
 }
 
-// Each dial of a UDP socket gets a port of its own, as in the kernel.
+// Each dial of a UDP socket gets a port that no other open socket has, as in the kernel.
 func TestUDPChurn(t *testing.T) {
 	l := openLab(t)
+	var inUse sync.Map // the local addresses of open sockets
 	var wg sync.WaitGroup
 	for range 50 {
 		wg.Go(func() {
@@ -283,6 +278,11 @@ func TestUDPChurn(t *testing.T) {
 					t.Error(err)
 					return
 				}
+				local := c.LocalAddr().String()
+				if _, taken := inUse.LoadOrStore(local, true); taken {
+					t.Errorf("two open sockets have the address %s", local)
+				}
+				inUse.Delete(local)
 				c.Close()
 			}
 		})

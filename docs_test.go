@@ -16,10 +16,10 @@ import (
 	"testing"
 )
 
-// names are what Go files declare, their string literals, and the files.
+// names has the names that Go files declare, their string literals, and the names of the files.
 type names struct{ declared, literals, files map[string]bool }
 
-// namesOfAll is the names of all packages. The keys are the path in the repository, the last
+// namesOfAll returns the names of all packages. The keys are the path in the repository, the last
 // part of the path, and "unet".
 func namesOfAll(t *testing.T) map[string]names {
 	t.Helper()
@@ -117,14 +117,14 @@ func (d document) check(t *testing.T) {
 	tests, scripts, places := 0, 0, 0
 	where, counter, test := -1, -1, -1 // columns, while a table is being read
 	for i, line := range strings.Split(string(text), "\n") {
-		complain := func(format string, args ...any) {
+		report := func(format string, args ...any) {
 			t.Errorf("%s:%d: "+format, append([]any{d.path, i + 1}, args...)...)
 		}
 		if !strings.HasPrefix(line, "|") {
 			where, counter, test = -1, -1, -1
-			for _, m := range testName.FindAllStringSubmatch(line, -1) { // outside of tables any place will do
+			for _, m := range testName.FindAllStringSubmatch(line, -1) { // outside of tables the test may be in any package
 				if !anywhere(m[2]) {
-					complain("there is no %s", m[2])
+					report("there is no %s", m[2])
 				}
 			}
 			continue
@@ -150,7 +150,7 @@ func (d document) check(t *testing.T) {
 				folder = m[1]
 			}
 			if !folders[folder].declared[m[2]] && !folders[d.folder].declared[m[2]] {
-				complain("package %s has no %s", folder, m[2])
+				report("package %s has no %s", folder, m[2])
 			}
 		}
 		for _, m := range scriptName.FindAllStringSubmatch(cells[test], -1) {
@@ -161,7 +161,7 @@ func (d document) check(t *testing.T) {
 				known = known || cut && strings.HasPrefix(s, begin)
 			}
 			if !known {
-				complain("there is no script %q", m[1])
+				report("there is no script %q", m[1])
 			}
 		}
 		if counter >= 0 {
@@ -169,7 +169,7 @@ func (d document) check(t *testing.T) {
 				if !slices.ContainsFunc(d.counters, func(f string) bool {
 					return folders[f].literals[m[1]] || folders[f].literals[strings.TrimPrefix(m[1], "cm_")]
 				}) {
-					complain("there is no counter %s", m[1])
+					report("there is no counter %s", m[1])
 				}
 			}
 		}
@@ -193,7 +193,7 @@ func (d document) check(t *testing.T) {
 				}
 			}
 			if n := folders[folder]; !n.declared[name] && !n.files[name] {
-				complain("package %s has no %s", folder, name)
+				report("package %s has no %s", folder, name)
 			}
 		}
 	}

@@ -31,7 +31,7 @@ type network interface {
 	ListenPacket(ctx context.Context, network, address string) (net.PacketConn, error)
 }
 
-// kernel is package net itself.
+// kernel is package net, on a host of the lab.
 type kernel struct{ *netlab.Host }
 
 func (k kernel) DialContext(ctx context.Context, network, address string) (c net.Conn, err error) {
@@ -49,24 +49,24 @@ func (k kernel) ListenPacket(ctx context.Context, network, address string) (c ne
 	return c, err
 }
 
-// errorsOf are the errors of calls that fail, by what they are for.
+// errorsOf has the errors of calls that fail, by the name of the call.
 type errorsOf map[string]error
 
 func (e errorsOf) of(name string) func(_ any, err error) {
 	return func(_ any, err error) { e[name] = err }
 }
 
-// failing makes calls that fail on a host at 10.0.0.1. At 10.0.0.2 a kernel echoes
+// errorsOfFailingCalls makes calls that fail on a host at 10.0.0.1. At 10.0.0.2 a kernel echoes
 // at port 7000, resets at port 7001 when it has read a byte, and listens at nothing else.
-func failing(t *testing.T, n network) errorsOf {
+func errorsOfFailingCalls(t *testing.T, n network) errorsOf {
 	e := errorsOf{}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	dial := func(network, address string) net.Conn {
 		c, err := n.DialContext(ctx, network, address)
 		must(t, err)
 		t.Cleanup(func() { c.Close() })
-		must(t, c.SetDeadline(time.Now().Add(patience)))
+		must(t, c.SetDeadline(time.Now().Add(testTimeout)))
 		return c
 	}
 	past := time.Unix(1, 0)
@@ -78,10 +78,10 @@ func failing(t *testing.T, n network) errorsOf {
 	e.of("dial, unknown network")(n.DialContext(ctx, "xcp", "10.0.0.2:99"))
 	e.of("dial, no port")(n.DialContext(ctx, "tcp", "10.0.0.2"))
 	e.of("dial, no such port")(n.DialContext(ctx, "udp", "10.0.0.2:99999"))
-	// The host has free ports now, so a dial need not wait for one.
-	warm, err := n.DialContext(ctx, "udp", "10.0.0.2:7000")
+	// After this dial the host has free ports, and the next dial does not wait for one.
+	first, err := n.DialContext(ctx, "udp", "10.0.0.2:7000")
 	must(t, err)
-	must(t, warm.Close())
+	must(t, first.Close())
 	for _, network := range []string{"tcp", "udp"} {
 		ended, cancel := context.WithCancel(ctx)
 		cancel()
@@ -114,7 +114,7 @@ func failing(t *testing.T, n network) errorsOf {
 	must(t, c.SetDeadline(past))
 	e.of("read, timeout")(c.Read(buf))
 	e.of("write, timeout")(c.Write(buf))
-	must(t, c.SetDeadline(time.Now().Add(patience)))
+	must(t, c.SetDeadline(time.Now().Add(testTimeout)))
 	half := c.(interface{ CloseWrite() error })
 	must(t, half.CloseWrite())
 	e.of("write, half closed")(c.Write(buf))
@@ -169,8 +169,8 @@ func failing(t *testing.T, n network) errorsOf {
 
 var ephemeral = regexp.MustCompile(`10\.0\.0\.1:\d+`)
 
-// traits are what a user of package net may look at in an error.
-func traits(err error) string {
+// describe returns what a user of package net may look at in an error.
+func describe(err error) string {
 	var b strings.Builder
 	var op *net.OpError
 	if errors.As(err, &op) {
@@ -200,12 +200,12 @@ func traits(err error) string {
 	return b.String()
 }
 
-// Every error has the text and the traits that it has on the kernel. Where unet adds a
-// reason it follows the kernel's text.
+// Every error has the text, type and properties of the error of the kernel's socket. If unet adds a
+// reason, it follows the text of the kernel.
 func TestErrorsAreThoseOfPackageNet(t *testing.T) {
 	l := openLab(t)
 	for name, v := range map[string]string{"mcast_solicit": "1", "retrans_time_ms": "10"} {
-		l.setKnob(t, l.A, name, v)
+		l.setNeighSysctl(t, l.A, name, v)
 	}
 	l.on(t, l.A, func(link netlink.Link) error { // two neighbours that never answer
 		var err error
@@ -230,7 +230,7 @@ func TestErrorsAreThoseOfPackageNet(t *testing.T) {
 			c.Close()
 		}
 	}()
-	ours, want := failing(t, l.host), failing(t, kernel{l.A})
+	ours, want := errorsOfFailingCalls(t, l.host), errorsOfFailingCalls(t, kernel{l.A})
 	for name, err := range want {
 		got := ours[name]
 		if err == nil || got == nil {
@@ -241,17 +241,17 @@ func TestErrorsAreThoseOfPackageNet(t *testing.T) {
 		if text != wantText && !strings.HasPrefix(text, wantText+": ") {
 			t.Errorf("%s:\n got %s\nwant %s", name, text, wantText)
 		}
-		if a, b := traits(got), traits(err); a != b {
+		if a, b := describe(got), describe(err); a != b {
 			t.Errorf("%s, %s:\n got %s\nwant %s", name, text, a, b)
 		}
 	}
 }
 
-// After the end of the lease all calls return the same error, with its reason: those that
-// were blocked and later ones.
+// After the end of the lease all calls return an error with the reason: calls that were blocked, and
+// later ones.
 func TestCallsReturnWhyTheLeaseEnded(t *testing.T) {
 	l := openLab(t)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	c, err := l.host.DialContext(ctx, "tcp", "10.0.0.2:7000")
 	must(t, err)
@@ -264,13 +264,13 @@ func TestCallsReturnWhyTheLeaseEnded(t *testing.T) {
 		"read from": func() error { _, _, err := u.ReadFrom(make([]byte, 1)); return err },
 		"accept":    func() error { _, err := listener.Accept(); return err },
 	}
-	type ended struct {
+	type result struct {
 		call string
 		err  error
 	}
-	got := make(chan ended, 100)
+	got := make(chan result, 100)
 	for name, f := range calls {
-		go func() { got <- ended{name + ", blocked", f()} }()
+		go func() { got <- result{name + ", blocked", f()} }()
 	}
 	l.on(t, l.A, netlink.LinkDel)
 	n := len(calls)
@@ -301,8 +301,8 @@ func TestCallsReturnWhyTheLeaseEnded(t *testing.T) {
 	}
 }
 
-// An endpoint of messages whose uplink is deleted returns the reason from a Wait that blocks, and
-// from what is sent later.
+// After the uplink is deleted, an endpoint of messages returns the reason from a Wait that blocks, from
+// later Waits and from Flush.
 func TestMessageEndpointReturnsWhyTheLeaseEnded(t *testing.T) {
 	l := openLab(t)
 	grant, lease, err := l.mux.OpenEndpoint(t.Context(), endpoint.Request{Tags: []endpoint.Tag{endpoint.MessageTag(7)}})

@@ -3,9 +3,20 @@ package unet
 import (
 	"net"
 	"testing"
+	"time"
 
 	"golang.org/x/net/nettest"
 )
+
+// Eventually returns when f returns true, and fails the test after two minutes.
+func Eventually(t testing.TB, what string, f func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(2 * time.Minute); !f(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
 
 // CheckNetConn checks that connections from b to an address of a behave as net.Conn requires.
 func CheckNetConn(t *testing.T, a, b *Host, at string) {

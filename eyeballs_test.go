@@ -33,8 +33,8 @@ func TestInterleaveAddressFamilies(t *testing.T) {
 	}
 }
 
-// Attempts of which each takes some time and fails or succeeds: which one wins, when each
-// begins, and which connections are dropped.
+// Each attempt to connect takes some time and fails or succeeds. Checked are the connection that is
+// used, when each attempt begins, and which connections are dropped.
 func TestDialRace(t *testing.T) {
 	type plan struct {
 		after time.Duration
@@ -52,9 +52,9 @@ func TestDialRace(t *testing.T) {
 		{"one", []plan{{10 * ms, false}}, 0, "0", []time.Duration{0}, nil},
 		{"the first answers in time", []plan{{200 * ms, false}, {1 * ms, false}}, 0, "0", []time.Duration{0}, nil},
 		{"the first fails at once", []plan{{1 * ms, true}, {1 * ms, false}}, 0, "1", []time.Duration{0, 1 * ms}, nil},
-		{"the first is silent", []plan{{10_000 * ms, true}, {1 * ms, false}}, 0, "1", []time.Duration{0, 250 * ms}, nil},
-		{"two are silent", []plan{{10_000 * ms, true}, {10_000 * ms, true}, {1 * ms, false}}, 0, "2", []time.Duration{0, 250 * ms, 500 * ms}, nil},
-		{"a failure does not hurry while another runs", []plan{{10_000 * ms, true}, {1 * ms, true}, {1 * ms, false}}, 0, "2", []time.Duration{0, 250 * ms, 500 * ms}, nil},
+		{"the first gets no answer", []plan{{10_000 * ms, true}, {1 * ms, false}}, 0, "1", []time.Duration{0, 250 * ms}, nil},
+		{"two get no answer", []plan{{10_000 * ms, true}, {10_000 * ms, true}, {1 * ms, false}}, 0, "2", []time.Duration{0, 250 * ms, 500 * ms}, nil},
+		{"a failure starts no attempt while another runs", []plan{{10_000 * ms, true}, {1 * ms, true}, {1 * ms, false}}, 0, "2", []time.Duration{0, 250 * ms, 500 * ms}, nil},
 		{"the delay begins with the attempt", []plan{{100 * ms, true}, {10_000 * ms, true}, {1 * ms, false}}, 0, "2", []time.Duration{0, 100 * ms, 350 * ms}, nil},
 		{"all fail", []plan{{300 * ms, true}, {1 * ms, true}}, 0, "failure 0", []time.Duration{0, 250 * ms}, nil},
 		{"two succeed at a time", []plan{{260 * ms, false}, {20 * ms, false}}, 0, "0", []time.Duration{0, 250 * ms}, []int{1}},
@@ -69,7 +69,7 @@ func TestDialRace(t *testing.T) {
 					defer cancel()
 				}
 				start := time.Now()
-				var mu sync.Mutex // guards the two
+				var mu sync.Mutex // guards begun and dropped
 				var begun []time.Duration
 				var dropped []int
 				got, err := race(ctx, len(c.plans), func(ctx context.Context, i int) (int, error) {

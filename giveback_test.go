@@ -14,8 +14,8 @@ import (
 	"github.com/unet-go/unet/endpoint"
 )
 
-// slowLease is a lease whose requests the test answers.
-type slowLease struct {
+// manualLease is a lease whose requests the test receives and answers.
+type manualLease struct {
 	endpoint.Lease
 	claims, unclaims chan request
 	done             chan struct{}
@@ -26,11 +26,11 @@ type request struct {
 	answer chan error
 }
 
-func newSlowLease() *slowLease {
-	return &slowLease{claims: make(chan request), unclaims: make(chan request), done: make(chan struct{})}
+func newManualLease() *manualLease {
+	return &manualLease{claims: make(chan request), unclaims: make(chan request), done: make(chan struct{})}
 }
 
-func (l *slowLease) ask(ctx context.Context, to chan request, t endpoint.Tag) (endpoint.Tag, error) {
+func (l *manualLease) ask(ctx context.Context, to chan request, t endpoint.Tag) (endpoint.Tag, error) {
 	r := request{t, make(chan error, 1)}
 	select {
 	case to <- r:
@@ -49,22 +49,22 @@ func (l *slowLease) ask(ctx context.Context, to chan request, t endpoint.Tag) (e
 	}
 }
 
-func (l *slowLease) Claim(ctx context.Context, t endpoint.Tag) (endpoint.Tag, error) {
+func (l *manualLease) Claim(ctx context.Context, t endpoint.Tag) (endpoint.Tag, error) {
 	return l.ask(ctx, l.claims, t)
 }
 
-func (l *slowLease) Unclaim(ctx context.Context, t endpoint.Tag) error {
+func (l *manualLease) Unclaim(ctx context.Context, t endpoint.Tag) error {
 	_, err := l.ask(ctx, l.unclaims, t)
 	return err
 }
 
-func (l *slowLease) Err() error { return nil }
+func (l *manualLease) Err() error { return nil }
 
-func (l *slowLease) Done() <-chan struct{} { return l.done }
+func (l *manualLease) Done() <-chan struct{} { return l.done }
 
-// newSlowHost is the part of a host that claims ports.
-func newSlowHost() (*Host, *slowLease) {
-	l := newSlowLease()
+// newManualHost is the part of a host that claims ports.
+func newManualHost() (*Host, *manualLease) {
+	l := newManualLease()
 	giving := newGivingLease(l)
 	addr := netip.MustParseAddr("10.0.0.1")
 	return &Host{
@@ -74,11 +74,11 @@ func newSlowHost() (*Host, *slowLease) {
 
 func (h *Host) at(port uint16) netip.AddrPort { return netip.AddrPortFrom(h.Addr(), port) }
 
-// While unetd does not answer, giving ports back does not block and needs one goroutine
-// for all of them. A claim of a port that has not been given back yet sends no request.
+// While unetd does not answer, giving ports back does not block, and one goroutine does it for all
+// ports. A claim of a port whose Unclaim was not sent yet sends no request.
 func TestUnclaimDoesNotBlock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h, l := newSlowHost()
+		h, l := newManualHost()
 		ctx := t.Context()
 		const sockets = 20
 		var give []func()
@@ -105,7 +105,7 @@ func TestUnclaimDoesNotBlock(t *testing.T) {
 			f()
 		}
 		if d := time.Since(start); d != 0 {
-			t.Errorf("waited %v", d)
+			t.Errorf("giving the ports back took %v", d)
 		}
 		if n := runtime.NumGoroutine() - before; n > 1 {
 			t.Errorf("%d goroutines more", n)
@@ -115,8 +115,8 @@ func TestUnclaimDoesNotBlock(t *testing.T) {
 		if err != nil || port != 7000+sockets-1 {
 			t.Fatalf("port %d, %v", port, err)
 		}
-		// The request for the first has been sent: a claim waits for its answer, until its
-		// context ends.
+		// The Unclaim of the first port has been sent: a claim waits for its answer, until the context
+		// of the claim ends.
 		short, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
 		if _, _, err := h.locals[0].udp.get(short, 7000, false); !errors.Is(err, context.DeadlineExceeded) {
@@ -144,7 +144,7 @@ func TestUnclaimDoesNotBlock(t *testing.T) {
 			}
 			r.answer <- nil
 		}
-		// What is left when the lease ends is given back with it.
+		// At the end of the lease its remaining tags are given back with it.
 		giveBack()
 		close(l.done)
 		synctest.Wait()
@@ -154,10 +154,11 @@ func TestUnclaimDoesNotBlock(t *testing.T) {
 	})
 }
 
-// With as many tags as it may have, a host gets another when one has been given back.
+// A claim that unetd refuses because the host has as many tags as it may have is repeated after an
+// Unclaim in progress.
 func TestBusyClaimWaitsForAnUnclaim(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h, l := newSlowHost()
+		h, l := newManualHost()
 		h.lease.Unclaim(t.Context(), endpoint.UDPTag(h.at(1)))
 		got := make(chan error, 1)
 		go func() {
@@ -167,7 +168,7 @@ func TestBusyClaimWaitsForAnUnclaim(t *testing.T) {
 		(<-l.claims).answer <- endpoint.ErrBusy
 		synctest.Wait()
 		if len(got) > 0 {
-			t.Fatalf("not waited: %v", <-got)
+			t.Fatalf("the claim did not wait for the Unclaim: %v", <-got)
 		}
 		(<-l.unclaims).answer <- nil
 		(<-l.claims).answer <- nil
@@ -189,7 +190,7 @@ func TestBusyClaimWaitsForAnUnclaim(t *testing.T) {
 // its context.
 func TestListenWaitsOnlyForClaimsOfItsPort(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h, l := newSlowHost()
+		h, l := newManualHost()
 		type result struct {
 			port uint16
 			err  error
@@ -203,9 +204,9 @@ func TestListenWaitsOnlyForClaimsOfItsPort(t *testing.T) {
 			synctest.Wait()
 			return got
 		}
-		impatient, cancel := context.WithCancel(t.Context())
-		first := listen(impatient, 80)
-		stuck := <-l.claims
+		cancelled, cancel := context.WithCancel(t.Context())
+		first := listen(cancelled, 80)
+		unanswered := <-l.claims
 		second, third := listen(t.Context(), 80), listen(t.Context(), 80)
 		other := listen(t.Context(), 81)
 		select {
@@ -223,13 +224,13 @@ func TestListenWaitsOnlyForClaimsOfItsPort(t *testing.T) {
 		short, stop := context.WithTimeout(t.Context(), time.Second)
 		defer stop()
 		if r := <-listen(short, 80); !errors.Is(r.err, context.DeadlineExceeded) {
-			t.Errorf("its context has ended: %v", r.err)
+			t.Errorf("listen with a context that has ended: %v", r.err)
 		}
 		cancel()
 		if r := <-first; !errors.Is(r.err, context.Canceled) {
-			t.Errorf("its context was cancelled: %v", r.err)
+			t.Errorf("listen with a context that was cancelled: %v", r.err)
 		}
-		stuck.answer <- nil // too late
+		unanswered.answer <- nil // after the end of its context
 		(<-l.claims).answer <- nil
 		a, b := <-second, <-third
 		if want := (result{80, nil}); a != want || b != want || h.locals[0].tcp.blocks[64].users[80-64] != 2 {
@@ -239,11 +240,10 @@ func TestListenWaitsOnlyForClaimsOfItsPort(t *testing.T) {
 	})
 }
 
-// A tag that unetd cannot take back because it is busy is given back later. The end of the lease
-// ends the attempts.
+// An Unclaim that unetd refuses because it is busy is repeated, until the lease ends.
 func TestBusyUnclaimIsRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h, l := newSlowHost()
+		h, l := newManualHost()
 		tag := endpoint.UDPTag(h.at(7000))
 		left := func() int {
 			synctest.Wait()
@@ -272,18 +272,18 @@ func TestBusyUnclaimIsRepeated(t *testing.T) {
 	})
 }
 
-// notingLease notes the claims.
-type notingLease struct {
+// recordingLease grants all claims and records the tags that are held.
+type recordingLease struct {
 	endpoint.Lease
 	held map[endpoint.Tag]bool
 }
 
-func (l *notingLease) Claim(_ context.Context, t endpoint.Tag) (endpoint.Tag, error) {
+func (l *recordingLease) Claim(_ context.Context, t endpoint.Tag) (endpoint.Tag, error) {
 	l.held[t] = true
 	return t, nil
 }
 
-func (l *notingLease) Unclaim(ctx context.Context, t endpoint.Tag) error {
+func (l *recordingLease) Unclaim(ctx context.Context, t endpoint.Tag) error {
 	delete(l.held, t)
 	return ctx.Err()
 }
@@ -297,7 +297,7 @@ func TestFailedNewUnclaimsTheAddress(t *testing.T) {
 	defer null.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	l := &notingLease{held: map[endpoint.Tag]bool{}}
+	l := &recordingLease{held: map[endpoint.Tag]bool{}}
 	grant := &endpoint.Grant{XSK: null, Segment: null, Geometry: endpoint.Geometry{}.WithDefaults()} // not a socket
 	if _, err := New(ctx, grant, l, Config{Addr: netip.MustParseAddr("10.0.0.77")}); !errors.Is(err, syscall.ENOTSOCK) {
 		t.Errorf("got %v, want ENOTSOCK", err)

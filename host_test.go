@@ -14,17 +14,18 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/unet-go/unet"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/mux"
 	"github.com/unet-go/unet/wire"
 )
 
-// A peer, or the gateway to it, gets another MAC address and sends no ARP. The host reaches it
-// again although it only sends.
+// A peer, or the gateway to it, gets another MAC address and sends no ARP packet. The host finds the
+// new address although it receives nothing from the old one.
 func TestPeerChangesMACAddress(t *testing.T) {
 	for _, c := range []struct {
 		name, to string
-		settled  bool // the kernel's entry for it is not new
+		settled  bool // the kernel's neighbour entry for it is not new
 	}{
 		{"peer", "10.0.0.2:7000", true},
 		{"new peer", "10.0.0.2:7000", false},
@@ -32,21 +33,21 @@ func TestPeerChangesMACAddress(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			l := openLab(t)
-			l.openFar(t)
-			l.routeVia(t, "10.0.0.2")
+			l.serveFarEcho(t)
+			l.setFarGateway(t, "10.0.0.2")
 			client := l.dial(t, c.to)
-			client.untilAnswered("at first")
+			client.untilAnswered("before the change")
 			if c.settled {
-				l.talk(t, client, "10.0.0.2")
+				l.exchangeUntilEntryIsOld(t, client, "10.0.0.2")
 			}
-			before := len(l.told)
+			before := len(l.notices)
 			to := wire.LinkAddr{2, 0, 0, 0, 0, 0xcc}
 			l.on(t, l.B, func(link netlink.Link) error { return netlink.LinkSetHardwareAddr(link, to[:]) })
-			gap, err := client.untilAnswered("after the move")
+			gap, err := client.untilAnswered("after the change")
 			if err != nil {
-				t.Errorf("meanwhile: %v", err)
+				t.Errorf("during the change: %v", err)
 			}
-			t.Logf("reached again after %v, %d notices", gap.Round(time.Millisecond), len(l.told)-before)
+			t.Logf("reached again after %v, %d notices", gap.Round(time.Millisecond), len(l.notices)-before)
 		})
 	}
 }
@@ -56,8 +57,8 @@ func unreachable(err error) bool {
 	return errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH)
 }
 
-// openFar makes another echo, at 192.0.2.1:7000, of which B is the gateway.
-func (l *lab) openFar(t *testing.T) {
+// serveFarEcho starts another echo server, at 192.0.2.1:7000, to which B is the gateway.
+func (l *lab) serveFarEcho(t *testing.T) {
 	t.Helper()
 	l.on(t, l.B, func(netlink.Link) error {
 		lo, err := netlink.LinkByName("lo")
@@ -69,8 +70,8 @@ func (l *lab) openFar(t *testing.T) {
 	l.serveEcho(t, "192.0.2.1:7000")
 }
 
-// routeVia lets A reach 192.0.2.0/24 by a gateway.
-func (l *lab) routeVia(t *testing.T, gateway string) {
+// setFarGateway sets the gateway by which A reaches 192.0.2.0/24.
+func (l *lab) setFarGateway(t *testing.T, gateway string) {
 	t.Helper()
 	_, net24, _ := net.ParseCIDR("192.0.2.0/24")
 	l.on(t, l.A, func(link netlink.Link) error {
@@ -78,29 +79,29 @@ func (l *lab) routeVia(t *testing.T, gateway string) {
 	})
 }
 
-// The administrator changes routes, addresses and neighbours under traffic.
+// Routes, addresses and neighbour entries are changed while requests are sent.
 func TestRouteAddressAndNeighbourChanges(t *testing.T) {
 	l := openLab(t)
-	l.openFar(t)
-	nowhere := wire.LinkAddr{2, 0, 0, 0, 0, 0x99}
+	l.serveFarEcho(t)
+	absentMAC := wire.LinkAddr{2, 0, 0, 0, 0, 0x99}
 	l.on(t, l.A, func(link netlink.Link) error {
-		return netlink.NeighSet(&netlink.Neigh{LinkIndex: l.uplink, State: netlink.NUD_PERMANENT, IP: net.IPv4(10, 0, 0, 9), HardwareAddr: nowhere[:]})
+		return netlink.NeighSet(&netlink.Neigh{LinkIndex: l.uplink, State: netlink.NUD_PERMANENT, IP: net.IPv4(10, 0, 0, 9), HardwareAddr: absentMAC[:]})
 	})
-	l.routeVia(t, "10.0.0.9")
+	l.setFarGateway(t, "10.0.0.9")
 	far := l.dial(t, "192.0.2.1:7000")
 	if ok, err := far.try(); ok || err != nil {
-		t.Fatalf("by a gateway that is not there: %v, %v", ok, err)
+		t.Fatalf("by a gateway that does not exist: %v, %v", ok, err)
 	}
-	l.routeVia(t, "10.0.0.2")
+	l.setFarGateway(t, "10.0.0.2")
 	gap, _ := far.untilAnswered("route replaced")
 	t.Logf("another gateway: reached after %v", gap.Round(time.Millisecond))
 
-	// After a change that does not concern the peer every request is answered.
-	steady := func(what string, change func(link netlink.Link) error) {
+	// After a change that does not concern the peer no send fails.
+	unaffected := func(what string, change func(link netlink.Link) error) {
 		t.Helper()
 		l.on(t, l.A, change)
-		for l.await(t, what, func(n endpoint.Notice) bool { return n.Kind == endpoint.NoticeRoute }); len(l.told) > 0; {
-			<-l.told
+		for l.await(t, what, func(n endpoint.Notice) bool { return n.Kind == endpoint.NoticeRoute }); len(l.notices) > 0; {
+			<-l.notices
 		}
 		for range 20 {
 			if gap, err := far.untilAnswered(what); err != nil {
@@ -109,9 +110,9 @@ func TestRouteAddressAndNeighbourChanges(t *testing.T) {
 		}
 	}
 	other := &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(10, 0, 0, 200), Mask: net.CIDRMask(24, 32)}}
-	steady("address added", func(link netlink.Link) error { return netlink.AddrAdd(link, other) })
-	steady("address removed", func(link netlink.Link) error { return netlink.AddrDel(link, other) })
-	steady("neighbour deleted", func(netlink.Link) error {
+	unaffected("address added", func(link netlink.Link) error { return netlink.AddrAdd(link, other) })
+	unaffected("address removed", func(link netlink.Link) error { return netlink.AddrDel(link, other) })
+	unaffected("neighbour deleted", func(netlink.Link) error {
 		return netlink.NeighDel(&netlink.Neigh{LinkIndex: l.uplink, IP: net.IPv4(10, 0, 0, 2), HardwareAddr: l.B.LinkAddr[:]})
 	})
 
@@ -120,17 +121,15 @@ func TestRouteAddressAndNeighbourChanges(t *testing.T) {
 	l.on(t, l.A, func(link netlink.Link) error {
 		return netlink.RouteDel(&netlink.Route{Dst: net24, LinkIndex: link.Attrs().Index})
 	})
-	far.conn.SetDeadline(time.Now().Add(patience))
-	for {
+	far.conn.SetDeadline(time.Now().Add(testTimeout))
+	unet.Eventually(t, "a write fails", func() bool {
 		_, err := far.conn.Write([]byte("x"))
-		if errors.Is(err, syscall.ENETUNREACH) {
-			break
-		}
-		if err != nil {
+		if err != nil && !errors.Is(err, syscall.ENETUNREACH) {
 			t.Fatalf("route deleted: %v", err)
 		}
-	}
-	l.routeVia(t, "10.0.0.2")
+		return err != nil
+	})
+	l.setFarGateway(t, "10.0.0.2")
 	far.untilAnswered("route added again")
 }
 
@@ -139,10 +138,10 @@ func TestRouteAddressAndNeighbourChanges(t *testing.T) {
 func TestUnresolvableHost(t *testing.T) {
 	l := openLab(t)
 	for name, v := range map[string]string{"mcast_solicit": "1", "ucast_solicit": "1", "retrans_time_ms": "10", "delay_first_probe_time": "0", "base_reachable_time_ms": "100"} {
-		l.setKnob(t, l.A, name, v)
+		l.setNeighSysctl(t, l.A, name, v)
 	}
 	absent := l.dial(t, "10.0.0.99:7000")
-	absent.conn.SetDeadline(time.Now().Add(patience))
+	absent.conn.SetDeadline(time.Now().Add(testTimeout))
 	if _, err := absent.conn.Write([]byte("x")); err != nil {
 		t.Errorf("the first write, before ARP has failed: %v", err)
 	}
@@ -160,31 +159,33 @@ func TestUnresolvableHost(t *testing.T) {
 	}
 
 	peer := l.dial(t, "10.0.0.2:7000")
-	peer.untilAnswered("at first")
+	peer.untilAnswered("before the change")
 	l.on(t, l.B, func(link netlink.Link) error { return netlink.LinkSetARPOff(link) })
-	server.SetDeadline(time.Now().Add(patience))
-	for err = nil; !errors.Is(err, syscall.EHOSTUNREACH); {
-		if _, err = server.WriteToUDPAddrPort([]byte("x"), netip.MustParseAddrPort("10.0.0.2:9")); err != nil && !errors.Is(err, syscall.EHOSTUNREACH) {
+	server.SetDeadline(time.Now().Add(testTimeout))
+	unet.Eventually(t, "a write to the peer fails", func() bool {
+		_, err := server.WriteToUDPAddrPort([]byte("x"), netip.MustParseAddrPort("10.0.0.2:9"))
+		if err != nil && !errors.Is(err, syscall.EHOSTUNREACH) {
 			t.Fatal(err)
 		}
-	}
-	peer.conn.SetDeadline(time.Now().Add(patience))
+		return err != nil
+	})
+	peer.conn.SetDeadline(time.Now().Add(testTimeout))
 	if _, err := peer.conn.Write([]byte("x")); !errors.Is(err, syscall.EHOSTUNREACH) {
-		t.Errorf("a peer that has gone: %v", err)
+		t.Errorf("a peer that no longer answers ARP: %v", err)
 	}
 	l.on(t, l.B, func(link netlink.Link) error { return netlink.LinkSetARPOn(link) })
-	peer.untilAnswered("back")
+	peer.untilAnswered("the peer answers ARP again")
 }
 
-// The uplink goes down and up again, or the host's address is deleted and added again. In between
-// sends fail and reads wait; afterwards both work.
+// The uplink goes down and up again, or the address of the host is deleted and added again. In between
+// sends fail and reads wait. Afterwards both work.
 func TestLinkDownOrAddressRemovedForATime(t *testing.T) {
 	addr := &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(10, 0, 0, 1), Mask: net.CIDRMask(24, 32)}}
 	for _, c := range []struct {
-		name       string
-		lose, have func(netlink.Link) error
-		gone, back endpoint.NoticeKind
-		send       syscall.Errno
+		name              string
+		remove, restore   func(netlink.Link) error
+		removed, restored endpoint.NoticeKind
+		send              syscall.Errno
 	}{
 		{"link", netlink.LinkSetDown, netlink.LinkSetUp, endpoint.NoticeLinkDown, endpoint.NoticeLinkUp, syscall.ENETDOWN},
 		{
@@ -195,34 +196,34 @@ func TestLinkDownOrAddressRemovedForATime(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			l := openLab(t)
 			client := l.dial(t, "10.0.0.2:7000")
-			client.untilAnswered("at first")
+			client.untilAnswered("before the change")
 			client.conn.SetDeadline(time.Time{})
 			read := make(chan error, 1)
 			go func() {
 				_, err := client.conn.Read(make([]byte, 64))
 				read <- err
 			}()
-			l.on(t, l.A, c.lose)
-			gone := endpoint.Notice{Kind: c.gone}
-			if c.gone == endpoint.NoticeAddrGone {
-				gone.Addr = l.host.Addr()
+			l.on(t, l.A, c.remove)
+			removed := endpoint.Notice{Kind: c.removed}
+			if c.removed == endpoint.NoticeAddrGone {
+				removed.Addr = l.host.Addr()
 			}
-			l.await(t, "gone", func(n endpoint.Notice) bool { return n == gone })
+			l.await(t, "removed", func(n endpoint.Notice) bool { return n == removed })
 			if _, err := client.conn.Write([]byte("x")); !errors.Is(err, c.send) {
 				t.Errorf("write meanwhile: %v, want %v", err, c.send)
 			}
-			// The dial does not fail for lack of a port: it claims none.
+			// The dial fails before it claims a port.
 			if _, err := l.host.Dial("tcp", "10.0.0.2:7000"); !errors.Is(err, c.send) || errors.Is(err, endpoint.ErrTagDenied) {
 				t.Errorf("dial meanwhile: %v, want %v", err, c.send)
 			}
 			late := make(chan endpoint.Notice, 10)
 			t.Cleanup(l.host.Watch(func(n endpoint.Notice) { late <- n }))
-			if n := <-late; n != gone {
-				t.Errorf("Watch meanwhile: %v, want %v", n, gone)
+			if n := <-late; n != removed {
+				t.Errorf("Watch meanwhile: %v, want %v", n, removed)
 			}
-			l.on(t, l.A, c.have)
-			l.await(t, "back", func(n endpoint.Notice) bool { return n.Kind == c.back })
-			for deadline := time.Now().Add(patience); len(read) == 0; {
+			l.on(t, l.A, c.restore)
+			l.await(t, "restored", func(n endpoint.Notice) bool { return n.Kind == c.restored })
+			for deadline := time.Now().Add(testTimeout); len(read) == 0; {
 				if _, err := client.conn.Write([]byte("12345678")); err != nil && !unreachable(err) || time.Now().After(deadline) {
 					t.Fatalf("write afterwards: %v", err)
 				}
@@ -239,8 +240,8 @@ func TestLinkDownOrAddressRemovedForATime(t *testing.T) {
 func TestUplinkIsDeleted(t *testing.T) {
 	l := openLab(t)
 	c := l.dial(t, "10.0.0.2:7000")
-	c.untilAnswered("at first")
-	c.conn.SetDeadline(time.Now().Add(patience))
+	c.untilAnswered("before the change")
+	c.conn.SetDeadline(time.Now().Add(testTimeout))
 	read := make(chan error, 1)
 	go func() {
 		_, err := c.conn.Read(make([]byte, 64))
@@ -253,7 +254,7 @@ func TestUplinkIsDeleted(t *testing.T) {
 	if _, err := c.conn.Write([]byte("x")); !errors.Is(err, endpoint.ErrLeaseClosed) {
 		t.Errorf("write: %v", err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	if _, err := l.host.DialContext(ctx, "udp", "10.0.0.2:7000"); !errors.Is(err, net.ErrClosed) || !errors.Is(err, endpoint.ErrLeaseClosed) {
 		t.Errorf("dial: %v", err)
@@ -266,7 +267,7 @@ func TestUDPDialsShareABlock(t *testing.T) {
 	var ports []uint16
 	for range 2 * endpoint.BlockPorts {
 		c := l.dial(t, "10.0.0.2:7000")
-		c.untilAnswered("each has a port of its own")
+		c.untilAnswered("a socket of the block")
 		ports = append(ports, c.conn.LocalAddr().(*net.UDPAddr).AddrPort().Port())
 	}
 	if n := l.lease.claims.Load(); n != 2 {
@@ -294,7 +295,7 @@ func TestUDPDialsShareABlock(t *testing.T) {
 	_, err = kernel.Write([]byte("hello"))
 	must(t, err)
 	buf := make([]byte, 10)
-	server.SetDeadline(time.Now().Add(patience))
+	server.SetDeadline(time.Now().Add(testTimeout))
 	if n, err := server.Read(buf); err != nil || string(buf[:n]) != "hello" {
 		t.Errorf("read %q, %v", buf[:n], err)
 	}

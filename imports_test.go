@@ -107,7 +107,7 @@ func TestImportDirections(t *testing.T) {
 		}
 		layer := layerOf(pkg)
 		if layer == "" {
-			t.Errorf("%s: package %s has no place in the layers", path, pkg)
+			t.Errorf("%s: package %s has no entry in layers", path, pkg)
 			return nil
 		}
 		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ImportsOnly)

@@ -27,15 +27,15 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// dualPair is a cable whose ends have 10.0.0.1, fd00::1 and fe80::1, and 10.0.0.2, fd00::2 and
+// dualPair is a pair of hosts with 10.0.0.1, fd00::1 and fe80::1, and 10.0.0.2, fd00::2 and
 // fe80::2. mtu 0 is 1500.
 func dualPair(t *testing.T, mtu int) *netlab.Pair {
 	t.Helper()
 	return netlab.RequirePair(t, netlab.Config{IPv6: true, LinkLocal: true, MTU: mtu})
 }
 
-// attached opens a host on a mux by a port or a queue.
-func attached(t *testing.T, m *mux.Mux, how endpoint.Attachment, cfg unet.Config) *unet.Host {
+// openAttached opens a host on a mux by a port or a queue.
+func openAttached(t *testing.T, m *mux.Mux, how endpoint.Attachment, cfg unet.Config) *unet.Host {
 	t.Helper()
 	grant, lease, err := m.OpenEndpoint(t.Context(), endpoint.Request{Attach: how})
 	must(t, err)
@@ -55,7 +55,7 @@ func attached(t *testing.T, m *mux.Mux, how endpoint.Attachment, cfg unet.Config
 // again every second.
 func exchange(c net.Conn, n int) error {
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(patience))
+	c.SetDeadline(time.Now().Add(testTimeout))
 	sent, got := make([]byte, n), make([]byte, n)
 	rand.NewChaCha8([32]byte{6}).Read(sent)
 	written := make(chan error, 1)
@@ -64,7 +64,7 @@ func exchange(c net.Conn, n int) error {
 		written <- err
 	}()
 	if _, ok := c.LocalAddr().(*net.UDPAddr); ok {
-		// Tests that run at the same time can fill the backlog of a processor, and a datagram is lost.
+		// Tests that run at the same time can fill the backlog of a processor, which then drops a datagram.
 		stop := make(chan struct{})
 		defer close(stop)
 		go func() {
@@ -82,7 +82,7 @@ func exchange(c net.Conn, n int) error {
 		return errors.Join(err, c.Close(), <-written)
 	}
 	if !bytes.Equal(got, sent) {
-		return errors.New("other bytes came back")
+		return errors.New("the echo differs")
 	}
 	return <-written
 }
@@ -126,7 +126,7 @@ func TestHostsOfBothFamilies(t *testing.T) {
 		} {
 			t.Run(fmt.Sprint(how, "/", c.name), func(t *testing.T) {
 				p := dualPair(t, 0)
-				h := attached(t, openMux(t, p.A), how, c.cfg)
+				h := openAttached(t, openMux(t, p.A), how, c.cfg)
 				if got := strings.Trim(fmt.Sprint(h.Addrs()), "[]"); got != c.addrs {
 					t.Fatalf("the host has %v, want %s", got, c.addrs)
 				}
@@ -160,7 +160,7 @@ func TestHostsOfBothFamilies(t *testing.T) {
 							t.Errorf("%s from the kernel to %v: %v", network, to, err)
 						}
 					}
-					// The other way round, to the kernel's address of the same kind.
+					// From the host to the address of the kernel of the same kind.
 					peer := map[bool]netip.Addr{true: netip.MustParseAddr("10.0.0.2"), false: netip.MustParseAddr("fd00::2")}[at.Is4()]
 					listen := peer
 					if at.IsLinkLocalUnicast() {
@@ -191,7 +191,7 @@ func TestHostsOfBothFamilies(t *testing.T) {
 // Which families listeners serve, and what they show as their address.
 func TestFamiliesOfListeners(t *testing.T) {
 	p := dualPair(t, 0)
-	h := attached(t, openMux(t, p.A), endpoint.AttachPort, unet.Config{})
+	h := openAttached(t, openMux(t, p.A), endpoint.AttachPort, unet.Config{})
 	for _, c := range []struct {
 		network, address string
 		v4, v6           bool
@@ -230,8 +230,8 @@ func TestFamiliesOfListeners(t *testing.T) {
 // Errors of dials over IPv6.
 func TestIPv6DialErrors(t *testing.T) {
 	p := dualPair(t, 0)
-	h := attached(t, openMux(t, p.A), endpoint.AttachPort, unet.Config{})
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	h := openAttached(t, openMux(t, p.A), endpoint.AttachPort, unet.Config{})
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	for to, want := range map[string]error{
 		"[fd00::2]:99": syscall.ECONNREFUSED, "[fd00::99]:80": syscall.EHOSTUNREACH, "[2001:db8::1]:80": syscall.ENETUNREACH,
@@ -247,7 +247,7 @@ func TestIPv6DialErrors(t *testing.T) {
 // A zone names the host's interface, by name or number, or the address is not reached.
 func TestZonesOfLinkLocalAddresses(t *testing.T) {
 	p := dualPair(t, 0)
-	h := attached(t, openMux(t, p.A), endpoint.AttachPort, unet.Config{})
+	h := openAttached(t, openMux(t, p.A), endpoint.AttachPort, unet.Config{})
 	echo, err := p.B.ServeEcho("[fe80::2%" + p.B.Interface + "]:7000")
 	must(t, err)
 	defer echo.Close()
@@ -273,7 +273,7 @@ func TestZonesOfLinkLocalAddresses(t *testing.T) {
 // ECN bits and local addresses of IPv6 datagrams, as control messages, from and to a kernel.
 func TestControlMessagesOverIPv6(t *testing.T) {
 	p := dualPair(t, 0)
-	h := attached(t, openMux(t, p.A), endpoint.AttachPort, unet.Config{})
+	h := openAttached(t, openMux(t, p.A), endpoint.AttachPort, unet.Config{})
 	for _, at := range []string{"fd00::%d", "fe80::%d"} {
 		ours, theirs := netip.MustParseAddr(fmt.Sprintf(at, 1)), netip.MustParseAddr(fmt.Sprintf(at, 2))
 		listen := theirs
@@ -293,7 +293,7 @@ func TestControlMessagesOverIPv6(t *testing.T) {
 		must(t, err)
 		defer pc.Close()
 		socket := pc.(*unet.UDPConn)
-		must(t, errors.Join(kernel.SetDeadline(time.Now().Add(patience)), socket.SetDeadline(time.Now().Add(patience))))
+		must(t, errors.Join(kernel.SetDeadline(time.Now().Add(testTimeout)), socket.SetDeadline(time.Now().Add(testTimeout))))
 		oob := make([]byte, 64)
 		var from netip.AddrPort
 		for ecn := range 4 {
@@ -350,7 +350,7 @@ func messagesOf(t *testing.T, oob []byte) (class int, local netip.Addr) {
 // Datagrams of up to the MTU, in both directions.
 func TestLongestDatagramsOverIPv6(t *testing.T) {
 	p := dualPair(t, wire.MinIPv6MTU)
-	h := attached(t, openMux(t, p.A), endpoint.AttachPort, unet.Config{})
+	h := openAttached(t, openMux(t, p.A), endpoint.AttachPort, unet.Config{})
 	echo, err := p.B.ServeEcho("[fd00::2]:7000")
 	must(t, err)
 	defer echo.Close()

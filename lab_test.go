@@ -21,19 +21,19 @@ import (
 	"github.com/unet-go/unet/mux"
 )
 
-const patience = 2 * time.Minute // until a test gives up; nothing takes that long
+const testTimeout = 2 * time.Minute // a test that waits longer fails
 
-// countedLease counts what is claimed.
+// countedLease counts claims and bounds the blocks that are held.
 type countedLease struct {
 	endpoint.Lease
 	claims   atomic.Int32
-	blocks   atomic.Int32 // of TCP ports, that are held
-	most     atomic.Int32 // of these; 0: no bound
-	refusing func()       // called before a single port is refused; nil: nothing is
+	blocks   atomic.Int32 // blocks of TCP ports that are held
+	most     atomic.Int32 // the bound of blocks; 0: none
+	refusing func()       // is called before a single port is refused, unless it is nil
 }
 
-// boundBlocks lets the host hold n blocks of TCP ports at a time, and no single port:
-// the policy gives its user no more.
+// boundBlocks lets the host hold n blocks of TCP ports at a time, and no single port, as a policy can
+// do.
 func (l *countedLease) boundBlocks(n int32) { l.most.Store(n) }
 
 func (l *countedLease) Claim(ctx context.Context, t endpoint.Tag) (endpoint.Tag, error) {
@@ -63,16 +63,16 @@ func (l *countedLease) Unclaim(ctx context.Context, t endpoint.Tag) error {
 // 10.0.0.2:7000 on host B.
 type lab struct {
 	*netlab.Pair
-	host   *unet.Host
-	mux    *mux.Mux
-	lease  countedLease
-	told   chan endpoint.Notice
-	uplink int // its interface index on A
+	host    *unet.Host
+	mux     *mux.Mux
+	lease   countedLease
+	notices chan endpoint.Notice
+	uplink  int // its interface index on A
 }
 
 func openLab(t *testing.T) *lab {
 	t.Helper()
-	l := &lab{Pair: netlab.RequirePair(t, netlab.Config{}), told: make(chan endpoint.Notice, 10000)}
+	l := &lab{Pair: netlab.RequirePair(t, netlab.Config{}), notices: make(chan endpoint.Notice, 10000)}
 	l.serveEcho(t, "10.0.0.2:7000")
 	l.on(t, l.A, func(link netlink.Link) error {
 		l.uplink = link.Attrs().Index
@@ -80,15 +80,21 @@ func openLab(t *testing.T) *lab {
 	})
 	l.mux = openMux(t, l.A)
 	l.host = newHost(t, l.mux, &l.lease, unet.Config{})
-	t.Cleanup(l.host.Watch(func(n endpoint.Notice) { l.told <- n }))
+	t.Cleanup(l.host.Watch(func(n endpoint.Notice) { l.notices <- n }))
 	return l
 }
 
 // openMux opens a mux in front of a kernel.
-func openMux(t *testing.T, at *netlab.Host) (m *mux.Mux) {
+func openMux(t *testing.T, at *netlab.Host) *mux.Mux {
 	t.Helper()
+	return openMuxWith(t, at, mux.Config{})
+}
+
+func openMuxWith(t *testing.T, at *netlab.Host, cfg mux.Config) (m *mux.Mux) {
+	t.Helper()
+	cfg.Interface = at.Interface
 	must(t, at.Do(func() (err error) {
-		m, err = mux.Open(mux.Config{Interface: at.Interface})
+		m, err = mux.Open(cfg)
 		return err
 	}))
 	t.Cleanup(func() {
@@ -137,7 +143,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// on runs f inside a host, with its end of the cable.
+// on runs f in the network namespace of a host, with the interface of the host.
 func (l *lab) on(t *testing.T, h *netlab.Host, f func(netlink.Link) error) {
 	t.Helper()
 	must(t, h.Do(func() error {
@@ -149,8 +155,8 @@ func (l *lab) on(t *testing.T, h *netlab.Host, f func(netlink.Link) error) {
 	}))
 }
 
-// setKnob sets a sysctl of the kernel's neighbour table on a host.
-func (l *lab) setKnob(t *testing.T, h *netlab.Host, name, value string) {
+// setNeighSysctl sets a sysctl of the neighbour table of a host.
+func (l *lab) setNeighSysctl(t *testing.T, h *netlab.Host, name, value string) {
 	t.Helper()
 	must(t, h.Do(func() error {
 		return os.WriteFile("/proc/sys/net/ipv4/neigh/"+h.Interface+"/"+name, []byte(value), 0)
@@ -160,9 +166,9 @@ func (l *lab) setKnob(t *testing.T, h *netlab.Host, name, value string) {
 // await returns after a notice that satisfies ok.
 func (l *lab) await(t *testing.T, what string, ok func(endpoint.Notice) bool) {
 	t.Helper()
-	for timeout := time.After(patience); ; {
+	for timeout := time.After(testTimeout); ; {
 		select {
-		case n := <-l.told:
+		case n := <-l.notices:
 			if ok(n) {
 				return
 			}
@@ -215,7 +221,7 @@ func (c *client) untilAnswered(what string) (time.Duration, error) {
 	c.t.Helper()
 	start := time.Now()
 	var last error
-	for time.Since(start) < patience {
+	for time.Since(start) < testTimeout {
 		ok, err := c.try()
 		if ok {
 			return time.Since(start), last
@@ -224,17 +230,17 @@ func (c *client) untilAnswered(what string) (time.Duration, error) {
 			last = err
 		}
 	}
-	c.t.Fatalf("%s: no answer any more (%v)", what, last)
+	c.t.Fatalf("%s: no answer (%v)", what, last)
 	return 0, nil
 }
 
-// talk exchanges requests with a peer until the kernel's entry for its hop is
-// older than the time for which that is locked (sysctl locktime), as with any peer
-// that is not new.
-func (l *lab) talk(t *testing.T, c *client, hop string) {
+// exchangeUntilEntryIsOld exchanges requests with a peer until the neighbour entry of its next hop is
+// older than the time for which the kernel does not change it (sysctl locktime, 1 s), as the entry of
+// a peer that is not new.
+func (l *lab) exchangeUntilEntryIsOld(t *testing.T, c *client, hop string) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
-		c.untilAnswered("at first")
+	for deadline := time.Now().Add(testTimeout); time.Now().Before(deadline); {
+		c.untilAnswered("until the entry is old")
 		var list []netlink.Neigh
 		l.on(t, l.A, func(netlink.Link) (err error) {
 			list, err = netlink.NeighList(l.uplink, netlink.FAMILY_V4)

@@ -12,19 +12,19 @@ import (
 	"github.com/unet-go/unet/stack"
 )
 
-// ended is a handler of a UDP port that only passes on why the port has ended.
-type ended chan error
+// failureHandler is a handler of a UDP port that sends the error of Failed on itself.
+type failureHandler chan error
 
-func (ended) Datagram(int64, *stack.UDPPacket) {}
-func (ended) Run(int64) int64                  { return stack.Never }
-func (e ended) Failed(err error)               { e <- err }
+func (failureHandler) Datagram(int64, *stack.UDPPacket) {}
+func (failureHandler) Run(int64) int64                  { return stack.Never }
+func (h failureHandler) Failed(err error)               { h <- err }
 
 // When the lease has ended, every call returns the reason: calls that are blocked, and later ones.
-// This is so also if the first goroutine that gets the error closes the host at once.
+// The host is closed at once, which does not replace the reason.
 func TestCallsReturnWhyTheLeaseEndedAfterClose(t *testing.T) {
-	a, b, lease := memHosts(t)
-	there := netip.MustParseAddrPort("10.0.0.2:7")
-	sink, err := b.ListenTCP(t.Context(), there)
+	a, b, lease := newSharedMemHosts(t)
+	server := netip.MustParseAddrPort("10.0.0.2:7")
+	sink, err := b.ListenTCP(t.Context(), server)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,12 +36,12 @@ func TestCallsReturnWhyTheLeaseEndedAfterClose(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	handler := make(ended, 1)
+	handler := make(failureHandler, 1)
 	if _, err := a.OpenUDPPort(t.Context(), netip.AddrPort{}, handler); err != nil {
 		t.Fatal(err)
 	}
 	connect := func() *TCPConn { // to a peer that does not read
-		c, err := a.DialTCP(t.Context(), netip.AddrPort{}, there)
+		c, err := a.DialTCP(t.Context(), netip.AddrPort{}, server)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -56,7 +56,7 @@ func TestCallsReturnWhyTheLeaseEndedAfterClose(t *testing.T) {
 		t.Fatal(err)
 	}
 	lease.mu.Lock()
-	lease.mute = true
+	lease.silent = true
 	lease.mu.Unlock()
 
 	of := func(_ any, err error) error { return err }
@@ -71,22 +71,22 @@ func TestCallsReturnWhyTheLeaseEndedAfterClose(t *testing.T) {
 		"read batch":       func() error { return of(u.ReadBatch(make([]Message, 1))) },
 		"borrow datagram":  func() error { return of(u.Borrow()) },
 		"dial tcp":         func() error { return of(a.DialTCP(ctx, netip.AddrPort{}, netip.MustParseAddrPort("10.0.0.9:7"))) },
-		"dial from a port": func() error { return of(a.DialTCP(ctx, netip.MustParseAddrPort("10.0.0.1:77"), there)) },
-		"dial udp":         func() error { return of(a.DialUDP(ctx, netip.MustParseAddrPort("10.0.0.1:78"), there)) },
+		"dial from a port": func() error { return of(a.DialTCP(ctx, netip.MustParseAddrPort("10.0.0.1:77"), server)) },
+		"dial udp":         func() error { return of(a.DialUDP(ctx, netip.MustParseAddrPort("10.0.0.1:78"), server)) },
 		"listen":           func() error { return of(a.ListenTCP(ctx, netip.AddrPort{})) },
 		"listen udp":       func() error { return of(a.ListenUDP(ctx, netip.AddrPort{})) },
-		"open port":        func() error { return of(a.OpenUDPPort(ctx, netip.AddrPort{}, make(ended, 1))) },
+		"open port":        func() error { return of(a.OpenUDPPort(ctx, netip.AddrPort{}, make(failureHandler, 1))) },
 	}
 	check := func(when, name string, err error) {
 		if !errors.Is(err, endpoint.ErrLeaseClosed) || !errors.Is(err, net.ErrClosed) {
 			t.Errorf("%s, %s: %v", name, when, err)
 		}
 	}
-	var started, all sync.WaitGroup
+	var started, returned sync.WaitGroup
 	for name, f := range calls {
 		for range 8 {
 			started.Add(1)
-			all.Go(func() {
+			returned.Go(func() {
 				started.Done()
 				check("blocked", name, f())
 			})
@@ -97,13 +97,13 @@ func TestCallsReturnWhyTheLeaseEndedAfterClose(t *testing.T) {
 	if err := a.Close(); err != nil {
 		t.Error(err)
 	}
-	all.Wait()
-	check("told", "port", <-handler)
+	returned.Wait()
+	check("Failed", "port", <-handler)
 	for name, f := range calls {
 		check("later", name, f())
 	}
 	for name, err := range map[string]error{
-		"write to":           of(u.WriteToUDPAddrPort(nil, there)),
+		"write to":           of(u.WriteToUDPAddrPort(nil, server)),
 		"reserve":            of(u.Reserve()),
 		"close udp":          u.Close(),
 		"close tcp":          c.Close(),

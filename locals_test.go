@@ -128,8 +128,9 @@ func TestZonesOfTheInterface(t *testing.T) {
 	}
 }
 
-// A listener gets the same port at all addresses, tries another free port if one is held
-// elsewhere, leaves out addresses that the policy denies, and gives all back.
+// A listener gets the same port at all addresses. If a free port is held by another endpoint at one
+// address, another port is tried. Addresses that the policy denies are left out. All tags are given
+// back.
 func TestOnePortAtAllAddresses(t *testing.T) {
 	lease := &memLease{done: make(chan struct{})}
 	all := newLocals(lease, false, addrsOf("10.0.0.1 fd00::1 fe80::1")...)
@@ -217,11 +218,11 @@ func TestLookupOfAddresses(t *testing.T) {
 // A host without IPv6, and loopback addresses, which are the kernel's: calls fail at once with
 // the reason.
 func TestAddressesThatAHostCannotUse(t *testing.T) {
-	a, _, _ := memHosts(t)
+	a, _, _ := newSharedMemHosts(t)
 	for _, c := range []struct {
 		call, network, address string
 		want                   error
-		says                   string
+		text                   string
 	}{
 		{"dial", "tcp", "[2001:db8::1]:80", syscall.ENETUNREACH, "the host has no IPv6 address"},
 		{"dial", "udp6", "[2001:db8::1]:80", syscall.ENETUNREACH, "the host has no IPv6 address"},
@@ -244,7 +245,7 @@ func TestAddressesThatAHostCannotUse(t *testing.T) {
 			_, err = a.Listen(t.Context(), c.network, c.address)
 		}
 		var op *net.OpError
-		if !errors.Is(err, c.want) || !errors.As(err, &op) || op.Op != c.call || op.Net != c.network || !strings.Contains(err.Error(), c.says) {
+		if !errors.Is(err, c.want) || !errors.As(err, &op) || op.Op != c.call || op.Net != c.network || !strings.Contains(err.Error(), c.text) {
 			t.Errorf("%s %s %s: %v", c.call, c.network, c.address, err)
 		}
 	}

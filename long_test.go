@@ -25,12 +25,12 @@ func openJumbo(t *testing.T) (a, b *unet.Host) {
 	a, b = openHost(t, p.A, unet.Config{}), openHost(t, p.B, unet.Config{})
 	t.Cleanup(func() { // before they are closed
 		for _, h := range []*unet.Host{a, b} {
-			got := h.Audit() // frames that wait for the resolution of a neighbour are freed when that fails
-			for until := time.Now().Add(patience); !strings.Contains(got, "stack 0, application 0") && time.Now().Before(until); got = h.Audit() {
+			got := h.Audit() // frames that wait for a neighbour are freed when its resolution has failed
+			for deadline := time.Now().Add(testTimeout); !strings.Contains(got, "stack 0, application 0") && time.Now().Before(deadline); got = h.Audit() {
 				time.Sleep(10 * time.Millisecond)
 			}
 			if !strings.Contains(got, "stack 0, application 0") {
-				t.Errorf("frames are kept: %s", got)
+				t.Errorf("frames were not freed: %s", got)
 			}
 		}
 	})
@@ -44,15 +44,15 @@ func TestJumboStreams(t *testing.T) {
 	must(t, err)
 	defer l.Close()
 	const size = 8 << 20
-	text := make([]byte, size)
-	rand.NewChaCha8([32]byte{9}).Read(text)
-	want := sha256.Sum256(text)
+	data := make([]byte, size)
+	rand.NewChaCha8([32]byte{9}).Read(data)
+	want := sha256.Sum256(data)
 	end := func(c net.Conn) {
 		defer c.Close()
-		c.SetDeadline(time.Now().Add(patience))
+		c.SetDeadline(time.Now().Add(testTimeout))
 		var both sync.WaitGroup
 		both.Go(func() {
-			if _, err := c.Write(text); err != nil {
+			if _, err := c.Write(data); err != nil {
 				t.Errorf("write: %v", err)
 			}
 			if err := c.(*unet.TCPConn).CloseWrite(); err != nil {
@@ -62,7 +62,7 @@ func TestJumboStreams(t *testing.T) {
 		both.Go(func() {
 			sum := sha256.New()
 			if n, err := io.Copy(sum, c); n != size || err != nil || [32]byte(sum.Sum(nil)) != want {
-				t.Errorf("%d bytes, which are as sent: %v, %v", n, [32]byte(sum.Sum(nil)) == want, err)
+				t.Errorf("received %d bytes of %d, equal: %v, %v", n, size, [32]byte(sum.Sum(nil)) == want, err)
 			}
 		})
 		both.Wait()
@@ -104,29 +104,29 @@ func TestJumboDatagrams(t *testing.T) {
 	c, err := a.Dial("udp", server.LocalAddr().String())
 	must(t, err)
 	defer c.Close()
-	server.SetDeadline(time.Now().Add(patience))
-	text := make([]byte, 9000)
-	rand.NewChaCha8([32]byte{10}).Read(text)
+	server.SetDeadline(time.Now().Add(testTimeout))
+	data := make([]byte, 9000)
+	rand.NewChaCha8([32]byte{10}).Read(data)
 	buf := make([]byte, 10_000)
 	for _, size := range []int{8972, 1, 2006, 2007, 4000, 8971, 8972} {
-		if _, err := c.Write(text[:size]); err != nil {
+		if _, err := c.Write(data[:size]); err != nil {
 			t.Fatalf("%d bytes: %v", size, err)
 		}
 		n, _, err := server.ReadFrom(buf)
-		if err != nil || !bytes.Equal(buf[:n], text[:size]) {
-			t.Fatalf("%d bytes: %d came, %v", size, n, err)
+		if err != nil || !bytes.Equal(buf[:n], data[:size]) {
+			t.Fatalf("sent %d bytes, received %d, or the data differs: %v", size, n, err)
 		}
 	}
-	if _, err := c.Write(text[:8973]); err == nil {
+	if _, err := c.Write(data[:8973]); err == nil {
 		t.Error("more was sent than the MTU takes")
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	absent, err := a.DialContext(ctx, "udp", "10.0.0.77:9")
 	must(t, err)
-	absent.SetDeadline(time.Now().Add(patience))
+	absent.SetDeadline(time.Now().Add(testTimeout))
 	for range 200 { // until ARP has failed
-		if _, err := absent.Write(text[:8000]); err != nil {
+		if _, err := absent.Write(data[:8000]); err != nil {
 			break
 		}
 	}

@@ -20,13 +20,13 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// memLease is a lease that grants every tag that is free, on a link in memory whose hosts
-// are 10.0.0.1 and 10.0.0.2, or have IPv6 addresses with these last bytes.
+// memLease is a lease that grants every tag that is free. Its routes are those of a link in memory
+// with the hosts 10.0.0.1 and 10.0.0.2, or with IPv6 addresses that end in the same bytes.
 type memLease struct {
 	done chan struct{}
 
 	mu      sync.Mutex
-	mute    bool       // requests get no answer
+	silent  bool       // requests get no answer
 	deny    netip.Addr // tags on it are denied
 	held    []endpoint.Tag
 	claims  int
@@ -41,9 +41,9 @@ func lastByte(a netip.Addr) byte { return a.AsSlice()[a.BitLen()/8-1] }
 // request waits for the end of the lease or of ctx if requests get no answer.
 func (l *memLease) request(ctx context.Context) error {
 	l.mu.Lock()
-	mute := l.mute
+	silent := l.silent
 	l.mu.Unlock()
-	if !mute {
+	if !silent {
 		return nil
 	}
 	select {
@@ -98,6 +98,15 @@ func (l *memLease) has(t endpoint.Tag) (held bool, claims int) {
 	return slices.Contains(l.held, t), l.claims
 }
 
+// awaitRelease returns when tag is no longer held.
+func (l *memLease) awaitRelease(t *testing.T, tag endpoint.Tag) {
+	t.Helper()
+	Eventually(t, fmt.Sprint(tag, " is given back"), func() bool {
+		held, _ := l.has(tag)
+		return !held
+	})
+}
+
 func (l *memLease) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route, error) {
 	if err := l.request(ctx); err != nil {
 		return endpoint.Route{}, err
@@ -125,15 +134,16 @@ func (l *memLease) Err() error {
 	}
 }
 
-// memHosts are two hosts at 10.0.0.1 and 10.0.0.2 that share their addresses.
-func memHosts(t *testing.T) (a, b *Host, leaseOfA *memLease) {
+// newSharedMemHosts makes two hosts with the shared addresses 10.0.0.1 and 10.0.0.2.
+func newSharedMemHosts(t *testing.T) (a, b *Host, leaseOfA *memLease) {
 	t.Helper()
-	return memHostsThat(t, false)
+	return newMemHosts(t, false)
 }
 
-// memHostsThat is memHosts with owned addresses, or with shared ones. For each format in addrs6 a
-// host has an IPv6 address too; the format's verb is replaced by the number of the host.
-func memHostsThat(t *testing.T, owned bool, addrs6 ...string) (a, b *Host, leaseOfA *memLease) {
+// newMemHosts makes two hosts on a link in memory, with owned addresses or with shared ones: 10.0.0.1
+// and 10.0.0.2, and for each format in addrs6 an IPv6 address in which the number of the host
+// replaces the verb.
+func newMemHosts(t *testing.T, owned bool, addrs6 ...string) (a, b *Host, leaseOfA *memLease) {
 	t.Helper()
 	la, lb := memlink.Pair(memlink.Config{})
 	open := func(l *memlink.Link, number byte) (*Host, *memLease) {
@@ -159,16 +169,16 @@ func memHostsThat(t *testing.T, owned bool, addrs6 ...string) (a, b *Host, lease
 }
 
 func TestConnConformsToNetConn(t *testing.T) {
-	a, b, _ := memHostsThat(t, false, "fd00::%d/64")
+	a, b, _ := newMemHosts(t, false, "fd00::%d/64")
 	for _, at := range []string{"10.0.0.1", "fd00::1"} {
 		t.Run(at, func(t *testing.T) { CheckNetConn(t, a, b, at) })
 	}
 }
 
-// A port that is listened on is the host's until the listener is closed and the last
-// connection accepted there is over. A listener at that port meanwhile claims nothing.
+// The port of a listener is held until the listener is closed and the last connection that was
+// accepted there has ended. Until then another listener at that port claims nothing.
 func TestListenPortIsHeldUntilItsConnectionsEnd(t *testing.T) {
-	a, b, lease := memHosts(t)
+	a, b, lease := newSharedMemHosts(t)
 	at := netip.MustParseAddrPort("10.0.0.1:7000")
 	listen := func() *TCPListener {
 		t.Helper()
@@ -194,30 +204,24 @@ func TestListenPortIsHeldUntilItsConnectionsEnd(t *testing.T) {
 		t.Errorf("held %v, claimed %d times more", held, claims-before)
 	}
 	l.Close()
-	if _, err := client.Write([]byte("still there?")); err != nil {
+	if _, err := client.Write([]byte("after Close")); err != nil {
 		t.Error(err)
 	}
-	if _, err := io.ReadFull(server, make([]byte, 12)); err != nil {
-		t.Error(err)
+	buf := make([]byte, 11)
+	if _, err := io.ReadFull(server, buf); err != nil || string(buf) != "after Close" {
+		t.Errorf("read %q, %v", buf, err)
 	}
 	if held, _ := lease.has(endpoint.TCPTag(at)); !held {
-		t.Error("given back while a connection is on it")
+		t.Error("the port is given back although a connection uses it")
 	}
 	server.Close()
 	client.Close()
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
-		if held, _ := lease.has(endpoint.TCPTag(at)); !held {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("never given back")
-		}
-	}
+	lease.awaitRelease(t, endpoint.TCPTag(at))
 }
 
 // Errors are those of package net.
 func TestErrorTexts(t *testing.T) {
-	a, b, _ := memHosts(t)
+	a, b, _ := newSharedMemHosts(t)
 	ctx := t.Context()
 	for want, call := range map[string]func() error{
 		"dial tcp 10.0.0.1:99: connect: connection refused": func() error { _, err := b.Dial("tcp", "10.0.0.1:99"); return err },
@@ -261,9 +265,9 @@ func TestErrorTexts(t *testing.T) {
 	c.Close()
 }
 
-// Watch passes on what is about the host, after the host has acted on it.
+// Watch reports the notices that concern the host, after the host has acted on them.
 func TestHostWatch(t *testing.T) {
-	a, _, lease := memHosts(t)
+	a, _, lease := newSharedMemHosts(t)
 	c, err := a.Dial("udp", "10.0.0.2:9")
 	if err != nil {
 		t.Fatal(err)
@@ -304,7 +308,7 @@ func TestHostWatch(t *testing.T) {
 
 // Every error of a host and its sockets is a net.Error with the right Timeout.
 func TestErrorsAreNetErrors(t *testing.T) {
-	a, b, lease := memHosts(t)
+	a, b, lease := newSharedMemHosts(t)
 	ctx := t.Context()
 	late, cancel := context.WithDeadline(ctx, time.Unix(1, 0))
 	defer cancel()
@@ -351,8 +355,8 @@ func TestErrorsAreNetErrors(t *testing.T) {
 	check("read from, too late", of(u.Read(buf)), true, os.ErrDeadlineExceeded)
 	u.Close()
 	close(lease.done)
-	check("dial, lease over", of(a.Dial("udp", "10.0.0.2:9")), false, endpoint.ErrLeaseClosed)
-	check("listen, lease over", of(a.Listen(ctx, "tcp", ":0")), false, net.ErrClosed)
+	check("dial, the lease has ended", of(a.Dial("udp", "10.0.0.2:9")), false, endpoint.ErrLeaseClosed)
+	check("listen, the lease has ended", of(a.Listen(ctx, "tcp", ":0")), false, net.ErrClosed)
 }
 
 // idleHandler ignores what is received and sends nothing.
@@ -364,7 +368,7 @@ func (idleHandler) Failed(error)                     {}
 
 // A second socket on a port fails with EADDRINUSE and claims nothing. The first keeps the port.
 func TestPortInUse(t *testing.T) {
-	a, _, lease := memHosts(t)
+	a, _, lease := newSharedMemHosts(t)
 	ctx := t.Context()
 	at := netip.MustParseAddrPort("10.0.0.1:7000")
 	remote := netip.MustParseAddrPort("10.0.0.2:9")
@@ -398,13 +402,6 @@ func TestPortInUse(t *testing.T) {
 		if err := first.Close(); err != nil {
 			t.Error(err)
 		}
-		for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
-			if held, _ := lease.has(c.tag); !held {
-				break
-			}
-			if time.Now().After(deadline) {
-				t.Fatalf("%s: never given back", c.name)
-			}
-		}
+		lease.awaitRelease(t, c.tag)
 	}
 }

@@ -19,8 +19,9 @@ import (
 	"github.com/unet-go/unet/internal/netlab"
 )
 
-// Datagrams to a group go between hosts of unet and programs on kernel sockets, in both directions, with TTL or
-// hop limit 1 unless another is set. Another process of unet on the same host gets them too.
+// Datagrams to a group are exchanged between a host of unet and sockets of the kernel, in both
+// directions, with TTL or hop limit 1 unless another is set. Another endpoint on the same host gets
+// them too.
 func TestMulticastWithAKernel(t *testing.T) {
 	t.Parallel()
 	for _, f := range []struct {
@@ -48,21 +49,21 @@ func TestMulticastWithAKernel(t *testing.T) {
 				if sender, err = net.ListenUDP(f.network, net.UDPAddrFromAddrPort(netip.MustParseAddrPort(f.b))); err != nil || f.network == "udp4" {
 					return err
 				}
-				return ipv6.NewPacketConn(sender).SetMulticastInterface(i) // otherwise a route is needed, which may not be there yet
+				return ipv6.NewPacketConn(sender).SetMulticastInterface(i) // without it a route is needed, which may not exist yet
 			}))
 			defer member.Close()
 			defer sender.Close()
 			hopsOf := hopsReader(t, member, f.network)
 			c, err := h.ListenMulticastUDP(f.network, nil, group)
 			must(t, err)
-			both, err := other.ListenPacket(t.Context(), f.network, ":6000")
+			socket, err := other.ListenPacket(t.Context(), f.network, ":6000")
 			must(t, err)
 			joined, err := other.ListenMulticastUDP(f.network, &net.Interface{Name: p.A.Interface}, group)
 			must(t, err)
 			read := func(c net.PacketConn) string {
 				t.Helper()
 				b := make([]byte, 100)
-				must(t, c.SetReadDeadline(time.Now().Add(patience)))
+				must(t, c.SetReadDeadline(time.Now().Add(testTimeout)))
 				n, _, err := c.ReadFrom(b)
 				must(t, err)
 				return string(b[:n])
@@ -79,9 +80,9 @@ func TestMulticastWithAKernel(t *testing.T) {
 			for _, hops := range []int{0, 7} {
 				text := "from unet"
 				if hops > 0 {
-					must(t, both.(*unet.UDPConn).SetMulticastTTL(hops))
+					must(t, socket.(*unet.UDPConn).SetMulticastTTL(hops))
 				}
-				if _, err := both.WriteTo([]byte(text), group); err != nil {
+				if _, err := socket.WriteTo([]byte(text), group); err != nil {
 					t.Fatal(err)
 				}
 				for _, c := range []net.PacketConn{c, joined} {
@@ -94,7 +95,7 @@ func TestMulticastWithAKernel(t *testing.T) {
 				}
 			}
 
-			// A group is claimed by its first socket and given back by the last one.
+			// The first socket of a group claims it, and the last one gives it back.
 			claims := lease.claims.Load()
 			second, err := h.ListenMulticastUDP(f.network, nil, group)
 			must(t, err)
@@ -103,11 +104,12 @@ func TestMulticastWithAKernel(t *testing.T) {
 			}
 			must(t, second.Close())
 			must(t, c.Close())
-			eventually(t, "the host gives the group back", func() bool { return holders(m.Endpoints(), f.group) == 1 })
+			unet.Eventually(t, "the host gives the group back", func() bool { return holders(m.Endpoints(), f.group) == 1 })
 		})
 	}
 }
 
+// holders is the number of endpoints that hold a group.
 func holders(list []endpoint.Info, group string) (n int) {
 	for _, e := range list {
 		for _, tag := range e.Tags {
@@ -130,7 +132,7 @@ func hopsReader(t *testing.T, c *net.UDPConn, network string) func(text string) 
 	}
 	return func(text string) int {
 		t.Helper()
-		must(t, c.SetReadDeadline(time.Now().Add(patience)))
+		must(t, c.SetReadDeadline(time.Now().Add(testTimeout)))
 		for b := make([]byte, 100); ; {
 			n, hops := 0, 0
 			if network == "udp4" {
@@ -142,7 +144,7 @@ func hopsReader(t *testing.T, c *net.UDPConn, network string) func(text string) 
 				must(t, err)
 				n, hops = got, m.HopLimit
 			}
-			if string(b[:n]) == text { // not what its own host has sent
+			if string(b[:n]) == text { // skip datagrams of other senders
 				return hops
 			}
 		}
@@ -159,14 +161,14 @@ func TestMulticastOnAnotherInterface(t *testing.T) {
 	}
 	var e *net.OpError
 	if _, err := l.host.ListenMulticastUDP("udp4", nil, &net.UDPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 5000}); !errors.As(err, &e) || e.Op != "listen" {
-		t.Errorf("one host: %v", err)
+		t.Errorf("an address that is no group: %v", err)
 	}
 }
 
 // awaitUp waits until the interface of a host is up for IPv6.
 func awaitUp(t *testing.T, h *netlab.Host) {
 	t.Helper()
-	eventually(t, "host operational", func() (up bool) {
+	unet.Eventually(t, "the interface is up", func() (up bool) {
 		must(t, h.Do(func() error {
 			link, err := netlink.LinkByName(h.Interface)
 			up = err == nil && link.Attrs().OperState == netlink.OperUp
@@ -174,14 +176,4 @@ func awaitUp(t *testing.T, h *netlab.Host) {
 		}))
 		return up
 	})
-}
-
-// eventually waits until something holds.
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !holds(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: it does not", what)
-		}
-	}
 }

@@ -74,7 +74,7 @@ func TestNoFallback(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		if n, err := OpenNetwork(ctx, cfg); n != nil || err == nil {
-			t.Errorf("context over: %v, %v", n, err)
+			t.Errorf("after the end of the context: %v, %v", n, err)
 		}
 	})
 	if log != "" {
@@ -82,6 +82,7 @@ func TestNoFallback(t *testing.T) {
 	}
 }
 
+// The errors of Open that mean that this process cannot use unetd, for which the kernel is used instead.
 func TestErrorsThatAllowTheFallback(t *testing.T) {
 	for err, want := range map[error]bool{
 		syscall.ENOENT:           true,

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
@@ -19,8 +20,8 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 )
 
-// side is a host with the calls of package net.
-type side interface {
+// netHost is a host with the calls of package net.
+type netHost interface {
 	Listen(ctx context.Context, network, address string) (net.Listener, error)
 	ListenPacket(ctx context.Context, network, address string) (net.PacketConn, error)
 	DialContext(ctx context.Context, network, address string) (net.Conn, error)
@@ -32,41 +33,41 @@ type contextDialer interface {
 	DialContext(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-type kernelSide struct{}
+type kernelHost struct{}
 
-func (kernelSide) Listen(ctx context.Context, network, address string) (net.Listener, error) {
+func (kernelHost) Listen(ctx context.Context, network, address string) (net.Listener, error) {
 	return new(net.ListenConfig).Listen(ctx, network, address)
 }
 
-func (kernelSide) ListenPacket(ctx context.Context, network, address string) (net.PacketConn, error) {
+func (kernelHost) ListenPacket(ctx context.Context, network, address string) (net.PacketConn, error) {
 	return new(net.ListenConfig).ListenPacket(ctx, network, address)
 }
 
-func (kernelSide) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+func (kernelHost) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	return new(net.Dialer).DialContext(ctx, network, address)
 }
 
-func (kernelSide) dialer(timeout time.Duration, deadline time.Time, local net.Addr, r *net.Resolver) contextDialer {
+func (kernelHost) dialer(timeout time.Duration, deadline time.Time, local net.Addr, r *net.Resolver) contextDialer {
 	return &net.Dialer{Timeout: timeout, Deadline: deadline, LocalAddr: local, Resolver: r}
 }
 
-type unetSide struct{ *Host }
+type unetHost struct{ *Host }
 
-func (u unetSide) dialer(timeout time.Duration, deadline time.Time, local net.Addr, r *net.Resolver) contextDialer {
+func (u unetHost) dialer(timeout time.Duration, deadline time.Time, local net.Addr, r *net.Resolver) contextDialer {
 	return &Dialer{Host: u.Host, Timeout: timeout, Deadline: deadline, LocalAddr: local, Resolver: r}
 }
 
-// world is two hosts on which the facts of package net are observed.
-type world struct {
+// hostPair is two hosts on which the facts of package net are observed.
+type hostPair struct {
 	*testing.T
-	server, client     side
+	server, client     netHost
 	serverIP, clientIP string
 	serverIP4          string // of a server with both families
 	other              string // an address of the server's network at which nothing answers
 	family             string // "4" or "6"
 }
 
-func (w *world) must(err error) {
+func (w *hostPair) must(err error) {
 	w.Helper()
 	if err != nil {
 		w.Fatal(err)
@@ -74,7 +75,7 @@ func (w *world) must(err error) {
 }
 
 // listen is a listener of the server.
-func (w *world) listen() net.Listener {
+func (w *hostPair) listen() net.Listener {
 	w.Helper()
 	l, err := w.server.Listen(w.Context(), "tcp", w.serverIP+":0")
 	w.must(err)
@@ -83,7 +84,7 @@ func (w *world) listen() net.Listener {
 }
 
 // tcp is a connection: the client's end and the server's.
-func (w *world) tcp() (client, server tcpConn) {
+func (w *hostPair) tcp() (client, server tcpConn) {
 	w.Helper()
 	l := w.listen()
 	c, err := w.client.DialContext(w.Context(), "tcp", l.Addr().String())
@@ -96,7 +97,7 @@ func (w *world) tcp() (client, server tcpConn) {
 }
 
 // udp is a socket of the client.
-func (w *world) udp() udpConn {
+func (w *hostPair) udp() udpConn {
 	w.Helper()
 	c, err := w.client.ListenPacket(w.Context(), "udp"+w.family, w.clientIP+":0")
 	w.must(err)
@@ -106,7 +107,7 @@ func (w *world) udp() udpConn {
 }
 
 // connected is a socket of the client that is connected to a socket of the server.
-func (w *world) connected() (client, server udpConn) {
+func (w *hostPair) connected() (client, server udpConn) {
 	w.Helper()
 	s, err := w.server.ListenPacket(w.Context(), "udp"+w.family, w.serverIP+":0")
 	w.must(err)
@@ -158,23 +159,30 @@ var (
 	_ udpConn = (*UDPConn)(nil)
 )
 
+// testBytes returns n random bytes, the same at each call.
+func testBytes(n int) []byte {
+	b := make([]byte, n)
+	rand.NewChaCha8([32]byte{1}).Read(b)
+	return b
+}
+
 var (
 	hostAddress = regexp.MustCompile(`\b(127\.0\.0\.[12]|10\.0\.0\.[12])\b|\[?(::1|fd00::[12])\b\]?`)
 	freePort    = regexp.MustCompile(`:[1-9]\d{3,4}\b`)
 )
 
-// plain is a text with the addresses of hosts as "host" and ports from 1000 on as "port".
-func plain(text string) string {
+// normalized is a text with the addresses of hosts as "host" and ports from 1000 on as "port".
+func normalized(text string) string {
 	return freePort.ReplaceAllString(hostAddress.ReplaceAllString(text, "host"), ":port")
 }
 
-// say is what an application may look at in an error.
-func say(err error) string {
+// describe is what an application can see of an error.
+func describe(err error) string {
 	if err == nil {
 		return "nil"
 	}
 	b := new(strings.Builder)
-	b.WriteString(plain(err.Error()))
+	b.WriteString(normalized(err.Error()))
 	var e net.Error
 	if errors.As(err, &e) {
 		fmt.Fprintf(b, "; timeout %v, temporary %v", e.Timeout(), e.Temporary()) //lint:ignore SA1019 package net's errors have it
@@ -200,11 +208,11 @@ func say(err error) string {
 	return b.String()
 }
 
-// fact is one behaviour of package net. observe returns what an application sees of it.
+// fact is one behaviour of package net. observe returns what an application sees of it, as text.
 type fact struct {
 	name    string
-	observe func(w *world) string
-	// unet is what is observed on unet, if that differs on purpose; why is the reason.
+	observe func(w *hostPair) string
+	// unet is what an application sees on unet, if that differs on purpose; why is the reason.
 	unet, why string
 	only4     bool // about IPv4
 }
@@ -212,9 +220,8 @@ type fact struct {
 // past is a deadline that has passed.
 var past = time.Unix(1, 0)
 
-// names is a resolver that knows the given names, and blocks until the end of the context
-// for the name "slow.test".
-func names(known map[string][]string) *net.Resolver {
+// resolverOf is a resolver with the given names. A lookup of "slow.test" blocks until its context ends.
+func resolverOf(known map[string][]string) *net.Resolver {
 	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		ours, theirs := net.Pipe()
 		go func() {
@@ -277,9 +284,9 @@ func answer(query []byte, known map[string][]string) ([]byte, error) {
 
 // Each fact of package net holds on unet, or differs as the table says.
 func TestParity(t *testing.T) {
-	a, b, _ := memHostsThat(t, true)
-	kernel := world{server: kernelSide{}, client: kernelSide{}, serverIP: "127.0.0.1", clientIP: "127.0.0.1", other: "127.0.0.2", family: "4"}
-	compareFacts(t, kernel, world{server: unetSide{a}, client: unetSide{b}, serverIP: "10.0.0.1", clientIP: "10.0.0.2", other: "10.0.0.9", family: "4"}, dialFacts, listenFacts, tcpFacts, udpFacts)
+	a, b, _ := newMemHosts(t, true)
+	kernel := hostPair{server: kernelHost{}, client: kernelHost{}, serverIP: "127.0.0.1", clientIP: "127.0.0.1", other: "127.0.0.2", family: "4"}
+	compareFacts(t, kernel, hostPair{server: unetHost{a}, client: unetHost{b}, serverIP: "10.0.0.1", clientIP: "10.0.0.2", other: "10.0.0.9", family: "4"}, dialFacts, listenFacts, tcpFacts, udpFacts)
 }
 
 // The facts hold over IPv6 too, except those about IPv4, and so do the facts about hosts of both families.
@@ -289,13 +296,13 @@ func TestParityOverIPv6(t *testing.T) {
 	} else {
 		l.Close()
 	}
-	a, b, _ := memHostsThat(t, true, "fd00::%d/64")
-	kernel := world{server: kernelSide{}, client: kernelSide{}, serverIP: "[::1]", clientIP: "[::1]", serverIP4: "127.0.0.1", other: "[::2]", family: "6"}
-	compareFacts(t, kernel, world{server: unetSide{a}, client: unetSide{b}, serverIP: "[fd00::1]", clientIP: "[fd00::2]", serverIP4: "10.0.0.1", other: "[fd00::9]", family: "6"}, dialFacts, listenFacts, tcpFacts, udpFacts, dualFacts)
+	a, b, _ := newMemHosts(t, true, "fd00::%d/64")
+	kernel := hostPair{server: kernelHost{}, client: kernelHost{}, serverIP: "[::1]", clientIP: "[::1]", serverIP4: "127.0.0.1", other: "[::2]", family: "6"}
+	compareFacts(t, kernel, hostPair{server: unetHost{a}, client: unetHost{b}, serverIP: "[fd00::1]", clientIP: "[fd00::2]", serverIP4: "10.0.0.1", other: "[fd00::9]", family: "6"}, dialFacts, listenFacts, tcpFacts, udpFacts, dualFacts)
 }
 
-// compareFacts compares the facts of two worlds.
-func compareFacts(t *testing.T, kernel, unet world, groups ...[]fact) {
+// compareFacts compares what is observed on two pairs of hosts: on package net, and on unet.
+func compareFacts(t *testing.T, kernel, unet hostPair, groups ...[]fact) {
 	for _, group := range groups {
 		for _, f := range group {
 			if f.only4 && unet.family != "4" {
@@ -306,11 +313,11 @@ func compareFacts(t *testing.T, kernel, unet world, groups ...[]fact) {
 				kernel.T, unet.T = t, t
 				want, got := f.observe(&kernel), f.observe(&unet)
 				switch {
-				case runtime.GOOS != "linux": // the table is what Linux does
+				case runtime.GOOS != "linux": // the tables describe Linux
 				case f.why == "" && got != want:
 					t.Errorf("\n unet: %s\n  net: %s", got, want)
 				case f.why != "" && got == want:
-					t.Errorf("no difference any more: %s", got)
+					t.Errorf("unet and package net no longer differ: %s", got)
 				case f.why != "" && got != f.unet:
 					t.Errorf("\n unet: %s\nknown: %s\n  net: %s", got, f.unet, want)
 				}

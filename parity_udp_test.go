@@ -9,17 +9,17 @@ import (
 	"time"
 )
 
-// closedPackets is a fact about a call on a closed socket.
-func closedPackets(name string, call func(c udpConn) error) fact {
-	return fact{name: name + " on a closed socket", observe: func(w *world) string {
+// closedSocketError is a fact about a call on a closed socket.
+func closedSocketError(name string, call func(c udpConn) error) fact {
+	return fact{name: name + " on a closed socket", observe: func(w *hostPair) string {
 		c := w.udp()
 		w.must(c.Close())
-		return say(call(c))
+		return describe(call(c))
 	}}
 }
 
-// nowhere is an address of a socket's family.
-func nowhere(c udpConn) netip.AddrPort {
+// unreachableAddr is an address of a socket's family.
+func unreachableAddr(c udpConn) netip.AddrPort {
 	if c.LocalAddr().(*net.UDPAddr).IP.To4() == nil {
 		return netip.MustParseAddrPort("[2001:db8::1]:9")
 	}
@@ -30,11 +30,11 @@ func nowhere(c udpConn) netip.AddrPort {
 func read(c net.Conn, size int) string {
 	b := make([]byte, size)
 	n, err := c.Read(b)
-	return fmt.Sprintf("%d %q %s", n, b[:n], say(err))
+	return fmt.Sprintf("%d %q %s", n, b[:n], describe(err))
 }
 
 // send sends datagrams to a server from a connected socket. It returns the server.
-func (w *world) send(payloads ...string) (client, server udpConn) {
+func (w *hostPair) send(payloads ...string) (client, server udpConn) {
 	w.Helper()
 	c, s := w.connected()
 	for _, p := range payloads {
@@ -48,61 +48,68 @@ func (w *world) send(payloads ...string) (client, server udpConn) {
 }
 
 var udpFacts = []fact{
-	closedPackets("Read", func(c udpConn) error { _, err := c.Read(make([]byte, 1)); return err }),
-	closedPackets("ReadFrom", func(c udpConn) error { _, _, err := c.ReadFrom(make([]byte, 1)); return err }),
-	closedPackets("ReadFromUDP", func(c udpConn) error { _, _, err := c.ReadFromUDP(make([]byte, 1)); return err }),
-	closedPackets("ReadFromUDPAddrPort", func(c udpConn) error { _, _, err := c.ReadFromUDPAddrPort(make([]byte, 1)); return err }),
-	closedPackets("ReadMsgUDP", func(c udpConn) error { _, _, _, _, err := c.ReadMsgUDP(make([]byte, 1), nil); return err }),
-	closedPackets("ReadMsgUDPAddrPort", func(c udpConn) error { _, _, _, _, err := c.ReadMsgUDPAddrPort(make([]byte, 1), nil); return err }),
-	closedPackets("Write", func(c udpConn) error { _, err := c.Write(nil); return err }),
-	closedPackets("WriteTo", func(c udpConn) error { _, err := c.WriteTo(nil, net.UDPAddrFromAddrPort(nowhere(c))); return err }),
-	closedPackets("WriteToUDP", func(c udpConn) error { _, err := c.WriteToUDP(nil, net.UDPAddrFromAddrPort(nowhere(c))); return err }),
-	closedPackets("WriteToUDPAddrPort", func(c udpConn) error { _, err := c.WriteToUDPAddrPort(nil, nowhere(c)); return err }),
-	closedPackets("WriteMsgUDP", func(c udpConn) error {
-		_, _, err := c.WriteMsgUDP(nil, nil, net.UDPAddrFromAddrPort(nowhere(c)))
+	closedSocketError("Read", func(c udpConn) error { _, err := c.Read(make([]byte, 1)); return err }),
+	closedSocketError("ReadFrom", func(c udpConn) error { _, _, err := c.ReadFrom(make([]byte, 1)); return err }),
+	closedSocketError("ReadFromUDP", func(c udpConn) error { _, _, err := c.ReadFromUDP(make([]byte, 1)); return err }),
+	closedSocketError("ReadFromUDPAddrPort", func(c udpConn) error { _, _, err := c.ReadFromUDPAddrPort(make([]byte, 1)); return err }),
+	closedSocketError("ReadMsgUDP", func(c udpConn) error { _, _, _, _, err := c.ReadMsgUDP(make([]byte, 1), nil); return err }),
+	closedSocketError("ReadMsgUDPAddrPort", func(c udpConn) error { _, _, _, _, err := c.ReadMsgUDPAddrPort(make([]byte, 1), nil); return err }),
+	closedSocketError("Write", func(c udpConn) error { _, err := c.Write(nil); return err }),
+	closedSocketError("WriteTo", func(c udpConn) error {
+		_, err := c.WriteTo(nil, net.UDPAddrFromAddrPort(unreachableAddr(c)))
 		return err
 	}),
-	closedPackets("WriteMsgUDPAddrPort", func(c udpConn) error { _, _, err := c.WriteMsgUDPAddrPort(nil, nil, nowhere(c)); return err }),
-	closedPackets("Close", func(c udpConn) error { return c.Close() }),
-	closedPackets("SetDeadline", func(c udpConn) error { return c.SetDeadline(past) }),
-	closedPackets("SetReadBuffer", func(c udpConn) error { return c.SetReadBuffer(1) }),
-	closedPackets("SetWriteBuffer", func(c udpConn) error { return c.SetWriteBuffer(1) }),
-	closedPackets("addresses", func(c udpConn) error { return fmt.Errorf("%v %v", c.LocalAddr(), c.RemoteAddr()) }),
+	closedSocketError("WriteToUDP", func(c udpConn) error {
+		_, err := c.WriteToUDP(nil, net.UDPAddrFromAddrPort(unreachableAddr(c)))
+		return err
+	}),
+	closedSocketError("WriteToUDPAddrPort", func(c udpConn) error { _, err := c.WriteToUDPAddrPort(nil, unreachableAddr(c)); return err }),
+	closedSocketError("WriteMsgUDP", func(c udpConn) error {
+		_, _, err := c.WriteMsgUDP(nil, nil, net.UDPAddrFromAddrPort(unreachableAddr(c)))
+		return err
+	}),
+	closedSocketError("WriteMsgUDPAddrPort", func(c udpConn) error { _, _, err := c.WriteMsgUDPAddrPort(nil, nil, unreachableAddr(c)); return err }),
+	closedSocketError("Close", func(c udpConn) error { return c.Close() }),
+	closedSocketError("SetDeadline", func(c udpConn) error { return c.SetDeadline(past) }),
+	closedSocketError("SetReadBuffer", func(c udpConn) error { return c.SetReadBuffer(1) }),
+	closedSocketError("SetWriteBuffer", func(c udpConn) error { return c.SetWriteBuffer(1) }),
+	closedSocketError("addresses", func(c udpConn) error { return fmt.Errorf("%v %v", c.LocalAddr(), c.RemoteAddr()) }),
 
-	{name: "an empty datagram", observe: func(w *world) string {
+	{name: "an empty datagram", observe: func(w *hostPair) string {
 		_, s := w.send("", "x")
 		return read(s, 10) + read(s, 10)
 	}},
-	{name: "a datagram that is longer than the buffer", observe: func(w *world) string {
+	{name: "a datagram that is longer than the buffer", observe: func(w *hostPair) string {
 		_, s := w.send("0123456789", "next")
 		return read(s, 4) + read(s, 4)
 	}},
-	{name: "read of no bytes takes no datagram", observe: func(w *world) string {
+	{name: "read of no bytes takes no datagram", observe: func(w *hostPair) string {
 		_, s := w.send("x")
 		return read(s, 0) + read(s, 1)
 	}},
-	{name: "read of no bytes from an address takes a datagram", observe: func(w *world) string {
+	{name: "read of no bytes from an address takes a datagram", observe: func(w *hostPair) string {
 		_, s := w.send("x", "y")
 		n, from, err := s.ReadFrom(nil)
-		return fmt.Sprint(n, plain(fmt.Sprint(from)), err) + read(s, 1)
+		return fmt.Sprint(n, normalized(fmt.Sprint(from)), err) + read(s, 1)
 	}},
-	{name: "the sender's address", observe: func(w *world) string {
+	{name: "the sender's address", observe: func(w *hostPair) string {
 		c, s := w.send("x")
 		_, from, err := s.ReadFrom(make([]byte, 1))
 		w.must(err)
 		return fmt.Sprintf("%T %v", from, from.String() == c.LocalAddr().String())
 	}},
-	{name: "the sender's address as AddrPort is IPv4", only4: true, observe: func(w *world) string {
+	{name: "the sender's address as AddrPort is IPv4", only4: true, observe: func(w *hostPair) string {
 		_, s := w.send("x")
 		_, from, err := s.ReadFromUDPAddrPort(make([]byte, 1))
 		return fmt.Sprint(from.Addr().Is4(), err)
 	}},
-	{name: "ReadFromUDP", observe: func(w *world) string {
+	{name: "ReadFromUDP", observe: func(w *hostPair) string {
 		c, s := w.send("x")
-		n, from, err := s.ReadFromUDP(make([]byte, 10))
-		return fmt.Sprint(n, from.String() == c.LocalAddr().String(), err)
+		b := make([]byte, 10)
+		n, from, err := s.ReadFromUDP(b)
+		return fmt.Sprint(string(b[:n]), from.String() == c.LocalAddr().String(), err)
 	}},
-	{name: "ReadFrom on a connected socket", observe: func(w *world) string {
+	{name: "ReadFrom on a connected socket", observe: func(w *hostPair) string {
 		c, s := w.send("x")
 		_, from, err := s.ReadFrom(make([]byte, 1))
 		w.must(err)
@@ -112,124 +119,124 @@ var udpFacts = []fact{
 		w.must(err)
 		return fmt.Sprint(from.String() == s.LocalAddr().String())
 	}},
-	{name: "WriteTo on a connected socket", observe: func(w *world) string {
+	{name: "WriteTo on a connected socket", observe: func(w *hostPair) string {
 		c, s := w.connected()
 		_, err := c.WriteTo(nil, s.LocalAddr())
-		return say(err)
+		return describe(err)
 	}},
-	{name: "WriteToUDP on a connected socket", observe: func(w *world) string {
+	{name: "WriteToUDP on a connected socket", observe: func(w *hostPair) string {
 		c, s := w.connected()
 		_, err := c.WriteToUDP(nil, s.LocalAddr().(*net.UDPAddr))
-		return say(err)
+		return describe(err)
 	}},
-	{name: "WriteToUDPAddrPort on a connected socket", observe: func(w *world) string {
+	{name: "WriteToUDPAddrPort on a connected socket", observe: func(w *hostPair) string {
 		c, _ := w.connected()
-		_, err := c.WriteToUDPAddrPort(nil, nowhere(c))
-		return say(err)
+		_, err := c.WriteToUDPAddrPort(nil, unreachableAddr(c))
+		return describe(err)
 	}},
-	{name: "WriteMsgUDP to an address on a connected socket", observe: func(w *world) string {
+	{name: "WriteMsgUDP to an address on a connected socket", observe: func(w *hostPair) string {
 		c, s := w.connected()
 		_, _, err := c.WriteMsgUDP(nil, nil, s.LocalAddr().(*net.UDPAddr))
-		return say(err)
+		return describe(err)
 	}},
-	{name: "WriteMsgUDP on a connected socket", observe: func(w *world) string {
+	{name: "WriteMsgUDP on a connected socket", observe: func(w *hostPair) string {
 		c, s := w.connected()
 		n, oobn, err := c.WriteMsgUDP([]byte("x"), nil, nil)
 		return fmt.Sprint(n, oobn, err) + read(s, 2)
 	}},
-	{name: "WriteMsgUDPAddrPort on a connected socket", observe: func(w *world) string {
+	{name: "WriteMsgUDPAddrPort on a connected socket", observe: func(w *hostPair) string {
 		c, s := w.connected()
 		n, oobn, err := c.WriteMsgUDPAddrPort([]byte("x"), nil, netip.AddrPort{})
 		return fmt.Sprint(n, oobn, err) + read(s, 2)
 	}},
-	{name: "WriteMsgUDP", observe: func(w *world) string {
+	{name: "WriteMsgUDP", observe: func(w *hostPair) string {
 		_, s := w.connected()
 		n, oobn, err := w.udp().WriteMsgUDP([]byte("x"), nil, s.LocalAddr().(*net.UDPAddr))
 		return fmt.Sprint(n, oobn, err) + read(s, 2)
 	}},
-	{name: "WriteMsgUDP without an address", observe: func(w *world) string {
+	{name: "WriteMsgUDP without an address", observe: func(w *hostPair) string {
 		_, _, err := w.udp().WriteMsgUDP(nil, nil, nil)
-		return say(err)
+		return describe(err)
 	}},
-	{name: "WriteMsgUDPAddrPort without an address", observe: func(w *world) string {
+	{name: "WriteMsgUDPAddrPort without an address", observe: func(w *hostPair) string {
 		_, _, err := w.udp().WriteMsgUDPAddrPort(nil, nil, netip.AddrPort{})
-		return strings.Replace(plain(err.Error()), "->invalid AddrPort", "", 1)
+		return strings.Replace(normalized(err.Error()), "->invalid AddrPort", "", 1)
 	}},
-	{name: "WriteMsgUDP of a malformed control message", observe: func(w *world) string {
+	{name: "WriteMsgUDP of a malformed control message", observe: func(w *hostPair) string {
 		c, _ := w.connected()
 		oob := make([]byte, 24) // a message of 0 bytes
 		_, _, err := c.WriteMsgUDP([]byte("x"), oob, nil)
-		return say(err)
+		return describe(err)
 	}},
-	{name: "WriteMsgUDP with the segment size 4", observe: func(w *world) string {
+	{name: "WriteMsgUDP with the segment size 4", observe: func(w *hostPair) string {
 		c, s := w.connected()
 		n, oobn, err := c.WriteMsgUDP([]byte("aaaabbbbcc"), segmentsOf4, nil)
 		return fmt.Sprint(n, oobn, err) + read(s, 10) + read(s, 10) + read(s, 10)
 	}},
-	{name: "WriteTo nil", observe: func(w *world) string {
+	{name: "WriteTo nil", observe: func(w *hostPair) string {
 		_, err := w.udp().WriteTo([]byte("x"), (*net.UDPAddr)(nil))
-		return say(err)
+		return describe(err)
 	}},
-	{name: "WriteToUDP nil", observe: func(w *world) string {
+	{name: "WriteToUDP nil", observe: func(w *hostPair) string {
 		_, err := w.udp().WriteToUDP([]byte("x"), nil)
-		return say(err)
+		return describe(err)
 	}},
-	{name: "WriteToUDPAddrPort of no address", observe: func(w *world) string {
+	{name: "WriteToUDPAddrPort of no address", observe: func(w *hostPair) string {
 		_, err := w.udp().WriteToUDPAddrPort([]byte("x"), netip.AddrPort{})
-		return strings.Replace(plain(err.Error()), "->invalid AddrPort", "", 1)
+		return strings.Replace(normalized(err.Error()), "->invalid AddrPort", "", 1)
 	}},
-	{name: "WriteTo an address of another protocol", observe: func(w *world) string {
+	{name: "WriteTo an address of another protocol", observe: func(w *hostPair) string {
 		_, err := w.udp().WriteTo([]byte("x"), &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 9})
-		return say(err)
+		return describe(err)
 	}},
-	{name: "WriteTo port 0", observe: func(w *world) string {
+	{name: "WriteTo port 0", observe: func(w *hostPair) string {
 		c := w.udp()
-		_, err := c.WriteTo([]byte("x"), &net.UDPAddr{IP: nowhere(c).Addr().AsSlice()})
-		return say(err)
+		_, err := c.WriteTo([]byte("x"), &net.UDPAddr{IP: unreachableAddr(c).Addr().AsSlice()})
+		return describe(err)
 	}},
-	{name: "WriteTo an IPv6 address from an IPv4 socket", only4: true, observe: func(w *world) string {
+	{name: "WriteTo an IPv6 address from an IPv4 socket", only4: true, observe: func(w *hostPair) string {
 		_, err := w.udp().WriteTo([]byte("x"), &net.UDPAddr{IP: net.ParseIP("2001:db8::1"), Port: 9})
-		return say(err)
+		return describe(err)
 	}},
-	{name: "WriteToUDPAddrPort of an IPv6 address from an IPv4 socket", only4: true, observe: func(w *world) string {
+	{name: "WriteToUDPAddrPort of an IPv6 address from an IPv4 socket", only4: true, observe: func(w *hostPair) string {
 		_, err := w.udp().WriteToUDPAddrPort([]byte("x"), netip.MustParseAddrPort("[2001:db8::1]:9"))
-		return say(err)
+		return describe(err)
 	}},
-	{name: "WriteTo an IPv4 address in an IPv6 one", only4: true, observe: func(w *world) string {
+	{name: "WriteTo an IPv4 address in an IPv6 one", only4: true, observe: func(w *hostPair) string {
 		_, s := w.connected()
 		a := s.LocalAddr().(*net.UDPAddr)
 		_, err := w.udp().WriteTo([]byte("x"), &net.UDPAddr{IP: a.IP.To16(), Port: a.Port})
-		return say(err) + read(s, 2)
+		return describe(err) + read(s, 2)
 	}},
-	{name: "WriteToUDPAddrPort of an IPv4 address in an IPv6 one", only4: true, observe: func(w *world) string {
+	{name: "WriteToUDPAddrPort of an IPv4 address in an IPv6 one", only4: true, observe: func(w *hostPair) string {
 		_, s := w.connected()
 		a := s.LocalAddr().(*net.UDPAddr).AddrPort()
 		_, err := w.udp().WriteToUDPAddrPort([]byte("x"), netip.AddrPortFrom(netip.AddrFrom16(a.Addr().As16()), a.Port()))
-		return say(err)
+		return describe(err)
 	}},
-	{name: "Write on a socket that is not connected", observe: func(w *world) string {
+	{name: "Write on a socket that is not connected", observe: func(w *hostPair) string {
 		_, err := w.udp().Write([]byte("x"))
-		return say(err)
+		return describe(err)
 	}},
-	{name: "remote address of a socket that is not connected", observe: func(w *world) string {
+	{name: "remote address of a socket that is not connected", observe: func(w *hostPair) string {
 		return fmt.Sprint(w.udp().RemoteAddr() == nil)
 	}},
-	{name: "write of a datagram that is too long", observe: func(w *world) string {
+	{name: "write of a datagram that is too long", observe: func(w *hostPair) string {
 		c, _ := w.connected()
 		n, err := c.Write(make([]byte, 1<<16))
-		return fmt.Sprint(n, say(err))
+		return fmt.Sprint(n, describe(err))
 	}},
-	{name: "WriteTo of a datagram that is too long", observe: func(w *world) string {
+	{name: "WriteTo of a datagram that is too long", observe: func(w *hostPair) string {
 		_, s := w.connected()
 		n, err := w.udp().WriteTo(make([]byte, 1<<16), s.LocalAddr())
-		return fmt.Sprint(n, say(err))
+		return fmt.Sprint(n, describe(err))
 	}},
-	{name: "WriteMsgUDP of a datagram that is too long", observe: func(w *world) string {
+	{name: "WriteMsgUDP of a datagram that is too long", observe: func(w *hostPair) string {
 		c, _ := w.connected()
 		n, _, err := c.WriteMsgUDP(make([]byte, 1<<16), nil, nil)
-		return fmt.Sprint(n, say(err))
+		return fmt.Sprint(n, describe(err))
 	}},
-	{name: "a port that refuses: the next read", observe: func(w *world) string {
+	{name: "a port that refuses: the next read", observe: func(w *hostPair) string {
 		c, err := w.client.DialContext(w.Context(), "udp", w.refused())
 		w.must(err)
 		defer c.Close()
@@ -238,7 +245,7 @@ var udpFacts = []fact{
 		w.must(err)
 		return read(c, 1)
 	}},
-	{name: "a port that refuses: the next ReadMsgUDP", observe: func(w *world) string {
+	{name: "a port that refuses: the next ReadMsgUDP", observe: func(w *hostPair) string {
 		c, err := w.client.DialContext(w.Context(), "udp", w.refused())
 		w.must(err)
 		defer c.Close()
@@ -246,9 +253,9 @@ var udpFacts = []fact{
 		_, err = c.Write([]byte("x"))
 		w.must(err)
 		_, _, _, _, err = c.(udpConn).ReadMsgUDP(make([]byte, 1), nil)
-		return say(err)
+		return describe(err)
 	}},
-	{name: "a port that refuses: the error is returned once", observe: func(w *world) string {
+	{name: "a port that refuses: the error is returned once", observe: func(w *hostPair) string {
 		c, err := w.client.DialContext(w.Context(), "udp", w.refused())
 		w.must(err)
 		defer c.Close()
@@ -258,9 +265,9 @@ var udpFacts = []fact{
 		_, first := c.Read(make([]byte, 1))
 		w.must(c.SetReadDeadline(past))
 		_, second := c.Read(make([]byte, 1))
-		return say(first) + " / " + say(second)
+		return describe(first) + " / " + describe(second)
 	}},
-	{name: "a connected socket takes no datagram from others", observe: func(w *world) string {
+	{name: "a connected socket receives no datagram from others", observe: func(w *hostPair) string {
 		c, s := w.connected()
 		other, err := w.server.ListenPacket(w.Context(), "udp"+w.family, w.serverIP+":0")
 		w.must(err)
@@ -271,74 +278,77 @@ var udpFacts = []fact{
 		w.must(err)
 		return read(c, 10)
 	}},
-	{name: "close while receiving", observe: func(w *world) string {
+	{name: "close while receiving", observe: func(w *hostPair) string {
 		c := w.udp()
-		return w.during(func() error { _, _, err := c.ReadFrom(make([]byte, 1)); return err }, c.Close)
+		return w.endWhileBlocked(func() error { _, _, err := c.ReadFrom(make([]byte, 1)); return err }, c.Close)
 	}},
-	{name: "close while receiving, connected", observe: func(w *world) string {
+	{name: "close while receiving, connected", observe: func(w *hostPair) string {
 		c, _ := w.connected()
-		return w.during(func() error { _, err := c.Read(make([]byte, 1)); return err }, c.Close)
+		return w.endWhileBlocked(func() error { _, err := c.Read(make([]byte, 1)); return err }, c.Close)
 	}},
-	{name: "a deadline that has passed while receiving", observe: func(w *world) string {
+	{name: "a deadline that has passed while receiving", observe: func(w *hostPair) string {
 		c := w.udp()
-		return w.during(func() error { _, _, err := c.ReadFrom(make([]byte, 1)); return err }, func() error { return c.SetReadDeadline(past) })
+		return w.endWhileBlocked(func() error { _, _, err := c.ReadFrom(make([]byte, 1)); return err }, func() error { return c.SetReadDeadline(past) })
 	}},
-	{name: "read after the deadline, connected", observe: func(w *world) string {
+	{name: "read after the deadline, connected", observe: func(w *hostPair) string {
 		c, _ := w.connected()
 		w.must(c.SetReadDeadline(past))
 		return read(c, 1)
 	}},
-	{name: "ReadMsgUDP after the deadline", observe: func(w *world) string {
+	{name: "ReadMsgUDP after the deadline", observe: func(w *hostPair) string {
 		c := w.udp()
 		w.must(c.SetReadDeadline(past))
 		_, _, _, _, err := c.ReadMsgUDP(make([]byte, 1), nil)
-		return say(err)
+		return describe(err)
 	}},
-	{name: "write after the deadline, connected", observe: func(w *world) string {
+	{name: "write after the deadline, connected", observe: func(w *hostPair) string {
 		c, _ := w.connected()
 		w.must(c.SetWriteDeadline(past))
 		_, err := c.Write([]byte("x"))
-		return say(err)
+		return describe(err)
 	}},
-	{name: "ReadMsgUDP", observe: func(w *world) string {
+	{name: "ReadMsgUDP", observe: func(w *hostPair) string {
 		c, s := w.send("x")
-		n, oobn, flags, from, err := s.ReadMsgUDP(make([]byte, 10), nil)
-		return fmt.Sprint(n, oobn, flags, from.String() == c.LocalAddr().String(), err)
+		b := make([]byte, 10)
+		n, oobn, flags, from, err := s.ReadMsgUDP(b, nil)
+		return fmt.Sprint(string(b[:n]), oobn, flags, from.String() == c.LocalAddr().String(), err)
 	}},
-	{name: "ReadMsgUDP of a datagram that is longer than the buffer", observe: func(w *world) string {
+	{name: "ReadMsgUDP of a datagram that is longer than the buffer", observe: func(w *hostPair) string {
 		_, s := w.send("0123456789")
-		n, oobn, flags, _, err := s.ReadMsgUDP(make([]byte, 4), nil)
-		return fmt.Sprint(n, oobn, flags, err)
+		b := make([]byte, 4)
+		n, oobn, flags, _, err := s.ReadMsgUDP(b, nil)
+		return fmt.Sprint(string(b[:n]), oobn, flags, err)
 	}},
-	{name: "ReadMsgUDP of an empty datagram", observe: func(w *world) string {
+	{name: "ReadMsgUDP of an empty datagram", observe: func(w *hostPair) string {
 		_, s := w.send("")
 		n, oobn, flags, _, err := s.ReadMsgUDP(make([]byte, 4), nil)
 		return fmt.Sprint(n, oobn, flags, err)
 	}},
-	{name: "ReadMsgUDPAddrPort on a connected socket", observe: func(w *world) string {
+	{name: "ReadMsgUDPAddrPort on a connected socket", observe: func(w *hostPair) string {
 		c, s := w.connected()
 		_, err := s.WriteTo([]byte("x"), c.LocalAddr())
 		w.must(err)
-		n, oobn, flags, from, err := c.ReadMsgUDPAddrPort(make([]byte, 4), nil)
-		return fmt.Sprint(n, oobn, flags, from.String() == s.LocalAddr().String(), err)
+		b := make([]byte, 4)
+		n, oobn, flags, from, err := c.ReadMsgUDPAddrPort(b, nil)
+		return fmt.Sprint(string(b[:n]), oobn, flags, from.String() == s.LocalAddr().String(), err)
 	}},
-	{name: "control messages without options", observe: func(w *world) string {
+	{name: "control messages without options", observe: func(w *hostPair) string {
 		_, s := w.send("x")
 		_, oobn, flags, _, err := s.ReadMsgUDP(make([]byte, 4), make([]byte, 64))
 		return fmt.Sprint(oobn > 0, flags, err)
 	}, unet: "true 0 <nil>", why: "there is no descriptor to turn them on by"},
-	{name: "buffers", observe: func(w *world) string {
+	{name: "buffers", observe: func(w *hostPair) string {
 		c := w.udp()
 		return fmt.Sprint(c.SetReadBuffer(1), c.SetWriteBuffer(1))
 	}},
-	{name: "a small receive buffer takes one datagram at least", observe: func(w *world) string {
+	{name: "a small receive buffer takes one datagram at least", observe: func(w *hostPair) string {
 		c, s := w.connected()
 		w.must(s.SetReadBuffer(1))
 		_, err := c.Write([]byte("x"))
 		w.must(err)
 		return read(s, 2)
 	}},
-	{name: "SyscallConn of a packet socket", observe: func(w *world) string {
+	{name: "SyscallConn of a packet socket", observe: func(w *hostPair) string {
 		_, ok := w.udp().(syscall.Conn)
 		return fmt.Sprint(ok)
 	}, unet: "false", why: "there is no descriptor; libraries that ask for one go on without it if the method is missing, and take its error for a broken socket"},

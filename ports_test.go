@@ -16,7 +16,7 @@ import (
 	"github.com/unet-go/unet/proto/tcp"
 )
 
-// portsLease gives blocks and ports away, one after another, and nothing else.
+// portsLease grants blocks and single ports in order, and refuses ports that are claimed by number.
 type portsLease struct {
 	endpoint.Lease
 	mu            sync.Mutex
@@ -85,7 +85,7 @@ func TestPortsAreTakenFromBlocks(t *testing.T) {
 		t.Helper()
 		port, err := p.getFree(ctx)
 		if err != nil || port < 32768 || used[port] {
-			t.Fatalf("took %d, %v", port, err)
+			t.Fatalf("got port %d, %v", port, err)
 		}
 		used[port] = true
 		return port
@@ -113,7 +113,7 @@ func TestPortsAreTakenFromBlocks(t *testing.T) {
 	if l.claims != 2 {
 		t.Errorf("%d claims for two blocks", l.claims)
 	}
-	// By number. Ports outside of the host's blocks are claimed, and this lease refuses them.
+	// Ports by number. A port outside of the blocks of the host is claimed, and this lease refuses it.
 	for _, c := range []struct {
 		port uint16
 		own  bool
@@ -132,7 +132,7 @@ func TestPortsAreTakenFromBlocks(t *testing.T) {
 	}
 	used[32768+3] = true
 
-	// A block without users is given back, the last one is not.
+	// A block of which no port is used is given back, unless it is the only one.
 	for port := range uint16(endpoint.BlockPorts) {
 		give(32768 + port)
 	}
@@ -159,7 +159,7 @@ func TestPortsWithoutBlocks(t *testing.T) {
 	for _, c := range []struct {
 		blocks, ports error
 		want          error
-		claims        int // by two takes, the first of which gets a port if there are any
+		claims        int // of two requests, the first of which gets a port if there are any
 	}{
 		{endpoint.ErrTagDenied, nil, nil, 3},
 		{endpoint.ErrTagHeld, nil, nil, 4},
@@ -198,7 +198,7 @@ func TestPortsWithoutBlocks(t *testing.T) {
 	}
 	l.ports = endpoint.ErrTagDenied
 	if _, err := p.getFree(ctx); !errors.Is(err, syscall.EADDRNOTAVAIL) {
-		t.Errorf("the end: %v", err)
+		t.Errorf("no port is left: %v", err)
 	}
 	// The port of a listener is not used for outgoing sockets.
 	l = &portsLease{blocks: endpoint.ErrTagDenied}
@@ -262,11 +262,11 @@ func TestPortsWhileUnetdDoesNotAnswer(t *testing.T) {
 	if port := <-got; port != ports[5] {
 		t.Errorf("took %d when %d was free", port, ports[5])
 	}
-	// One that is given back between the choice and the wait.
+	// A port that is released between the choice and the wait.
 	_, seen := p.chooseFree()
 	p.Release(ports[6])
 	if err := p.obtain(ended, seen); err != nil {
-		t.Errorf("a port has been given back: %v", err)
+		t.Errorf("after a port was released: %v", err)
 	}
 	if port, _ := p.chooseFree(); port != ports[6] {
 		t.Errorf("took %d when %d was free", port, ports[6])
@@ -279,11 +279,11 @@ func TestPortsWhileUnetdDoesNotAnswer(t *testing.T) {
 		t.Errorf("took %d, %v", port, err)
 	}
 	if claims, _ := l.count(); claims != 2 {
-		t.Errorf("%d claims, want 2, one of them for all that waited", claims)
+		t.Errorf("%d claims, want 2, the second one for all requests that waited", claims)
 	}
 }
 
-// onDone is a context that calls f when Done is called, before a wait.
+// onDone is a context that calls f when its Done is called, which is before a wait.
 type onDone struct {
 	context.Context
 	f func()
@@ -294,10 +294,10 @@ func (c onDone) Done() <-chan struct{} {
 	return c.Context.Done()
 }
 
-// A port is given back and then a claim is refused, before the caller that waits for
-// either runs: it gets the port, whichever event it sees first.
+// A port is released and then a claim is refused, before the goroutine that waits for either runs:
+// it gets the port, whichever event it sees first.
 func TestPortReleasedBeforeAClaimIsRefused(t *testing.T) {
-	for range 32 { // select chooses at random if both events are there
+	for range 32 { // if both events have happened, select chooses at random
 		l := &portsLease{}
 		p := newPorts(l, anyPort(), false)
 		for range endpoint.BlockPorts {
@@ -320,14 +320,14 @@ func TestPortReleasedBeforeAClaimIsRefused(t *testing.T) {
 	}
 }
 
-// blockMeanwhile refuses ports by number, after it has granted a block to another caller.
-type blockMeanwhile struct {
+// blockGrantingLease refuses ports by number, after it has granted a block to another goroutine.
+type blockGrantingLease struct {
 	portsLease
 	claimBlock func()
 	granted    chan struct{}
 }
 
-func (l *blockMeanwhile) Claim(ctx context.Context, t endpoint.Tag) (endpoint.Tag, error) {
+func (l *blockGrantingLease) Claim(ctx context.Context, t endpoint.Tag) (endpoint.Tag, error) {
 	if t.Port != 0 {
 		l.claimBlock()
 		<-l.granted
@@ -337,9 +337,10 @@ func (l *blockMeanwhile) Claim(ctx context.Context, t endpoint.Tag) (endpoint.Ta
 	return l.portsLease.Claim(ctx, t)
 }
 
-// A port is asked for by number while unetd grants the host a block with that port.
+// A port is claimed by number while unetd grants the host a block with that port: the port of the
+// block is used.
 func TestPortOfABlockGrantedDuringItsClaim(t *testing.T) {
-	l := &blockMeanwhile{granted: make(chan struct{})}
+	l := &blockGrantingLease{granted: make(chan struct{})}
 	p := newPorts(l, anyPort(), false)
 	var wg sync.WaitGroup
 	l.claimBlock = func() {
@@ -355,14 +356,15 @@ func TestPortOfABlockGrantedDuringItsClaim(t *testing.T) {
 	wg.Wait()
 }
 
+// Concurrent requests get different ports, with one claim for each block.
 func TestConcurrentPortRequests(t *testing.T) {
 	l := &portsLease{}
 	p := newPorts(l, anyPort(), false)
-	const takers = 10 * endpoint.BlockPorts
+	const requests = 10 * endpoint.BlockPorts
 	var mu sync.Mutex
 	seen := map[uint16]bool{}
 	var wg sync.WaitGroup
-	for range takers {
+	for range requests {
 		wg.Go(func() {
 			port, err := p.getFree(t.Context())
 			mu.Lock()
@@ -374,12 +376,13 @@ func TestConcurrentPortRequests(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if l.claims != takers/endpoint.BlockPorts {
-		t.Errorf("%d claims for %d ports", l.claims, takers)
+	if l.claims != requests/endpoint.BlockPorts {
+		t.Errorf("%d claims for %d ports", l.claims, requests)
 	}
 }
 
-// The next port cannot be predicted.
+// The first port of a block that is used is chosen at random: each of the 64 is chosen in 2,000
+// attempts.
 func TestPortsAreRandom(t *testing.T) {
 	seen := map[uint16]bool{}
 	for range 2000 {
@@ -394,9 +397,9 @@ func TestPortsAreRandom(t *testing.T) {
 	}
 }
 
-// In any order of connections that share ports, sockets that have one alone, and blocks
-// and single ports that are claimed and given back, the ports that may be chosen are those
-// that are claimed and that no socket has alone; and blocks without users are given back.
+// Connections that share ports and sockets that do not share theirs are opened and closed at random.
+// The ports that may be chosen are always those that are claimed and that no socket has alone, and
+// blocks without users are given back.
 func TestPortsAgainstModel(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 6))
 	l := &portsLease{}
@@ -444,7 +447,7 @@ func TestPortsAgainstModel(t *testing.T) {
 			t.Fatalf("%d ports may be chosen, want %d", n, len(want))
 		}
 	}
-	any := func(from []tcp.PortBlock) uint16 {
+	choose := func(from []tcp.PortBlock) uint16 {
 		for _, i := range random.Perm(len(from)) {
 			if from[i].Ports != 0 {
 				return from[i].First + uint16(bits.TrailingZeros64(from[i].Ports))
@@ -464,13 +467,13 @@ func TestPortsAgainstModel(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if port := p.Choose(any); port != 0 {
+			if port := p.Choose(choose); port != 0 {
 				sharing = append(sharing, port)
 			}
 		case n < 9 && grow || n == 1:
-			port := any(p.free)
+			port := choose(p.free)
 			if len(alone) > 0 && random.IntN(4) == 0 {
-				port = alone[random.IntN(len(alone))] // by number, users share it
+				port = alone[random.IntN(len(alone))] // by number: the sockets share it
 			}
 			if port == 0 {
 				continue

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// serveNames is a DNS server at 10.0.0.1:53 on a host. What it answers by UDP about
-// "long.test" is truncated. It counts the questions that it has answered by each protocol.
+// serveNames starts a DNS server at 10.0.0.1:53 on a host. Its answers by UDP about "long.test" are
+// truncated. counts returns how many queries came by each protocol since its last call.
 func serveNames(t *testing.T, h *Host) (counts func() (udp, tcp int)) {
 	t.Helper()
 	known := map[string][]string{"short.test": {"10.0.0.7"}, "long.test": {"10.0.0.8", "10.0.0.9"}}
@@ -23,7 +23,7 @@ func serveNames(t *testing.T, h *Host) (counts func() (udp, tcp int)) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	asked := make(chan string, 100)
+	queries := make(chan string, 100)
 	go func() {
 		buf := make([]byte, 1500)
 		for {
@@ -31,7 +31,7 @@ func serveNames(t *testing.T, h *Host) (counts func() (udp, tcp int)) {
 			if err != nil {
 				return
 			}
-			asked <- "udp"
+			queries <- "udp"
 			reply, err := answer(buf[:n], known)
 			if err != nil {
 				t.Error(err)
@@ -60,7 +60,7 @@ func serveNames(t *testing.T, h *Host) (counts func() (udp, tcp int)) {
 					if _, err := io.ReadFull(c, query); err != nil {
 						return
 					}
-					asked <- "tcp"
+					queries <- "tcp"
 					reply, err := answer(query, known)
 					if err != nil {
 						t.Error(err)
@@ -72,8 +72,8 @@ func serveNames(t *testing.T, h *Host) (counts func() (udp, tcp int)) {
 		}
 	}()
 	return func() (udp, tcp int) {
-		for len(asked) > 0 {
-			if <-asked == "udp" {
+		for len(queries) > 0 {
+			if <-queries == "udp" {
 				udp++
 			} else {
 				tcp++
@@ -83,9 +83,9 @@ func serveNames(t *testing.T, h *Host) (counts func() (udp, tcp int)) {
 	}
 }
 
-// The host's resolver asks over the host: by UDP, and by TCP after a truncated answer.
+// The resolver of a host sends its queries from the host: by UDP, and by TCP after a truncated answer.
 func TestResolverAsksOverTheHost(t *testing.T) {
-	a, b, _ := memHosts(t)
+	a, b, _ := newSharedMemHosts(t)
 	counts := serveNames(t, a)
 	r := b.Resolver()
 	dial := r.Dial
@@ -100,7 +100,7 @@ func TestResolverAsksOverTheHost(t *testing.T) {
 		got, err := r.LookupHost(t.Context(), c.name)
 		slices.Sort(got)
 		if udp, tcp := counts(); err != nil || !slices.Equal(got, c.addrs) || udp == 0 || (tcp > 0) != c.tcp {
-			t.Errorf("%s: %v, %v; %d questions by UDP, %d by TCP", c.name, got, err, udp, tcp)
+			t.Errorf("%s: %v, %v; %d queries by UDP, %d by TCP", c.name, got, err, udp, tcp)
 		}
 	}
 	if _, err := r.LookupHost(t.Context(), "nosuch.test"); !isNotFound(err) {
@@ -113,9 +113,9 @@ func isNotFound(err error) bool {
 	return errors.As(err, &e) && e.IsNotFound
 }
 
-// A server at a loopback address is asked by the kernel's sockets.
+// Queries to a server at a loopback address use sockets of the kernel.
 func TestResolverAsksLoopbackServersByTheKernel(t *testing.T) {
-	a, _, _ := memHosts(t)
+	a, _, _ := newSharedMemHosts(t)
 	server, err := net.ListenPacket("udp4", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -127,6 +127,6 @@ func TestResolverAsksLoopbackServersByTheKernel(t *testing.T) {
 	}
 	defer c.Close()
 	if _, ok := c.(*net.UDPConn); !ok {
-		t.Errorf("a %T", c)
+		t.Errorf("the connection is a %T, want a *net.UDPConn", c)
 	}
 }

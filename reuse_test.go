@@ -5,13 +5,12 @@ import (
 	"net/netip"
 	"syscall"
 	"testing"
-	"time"
 )
 
 // Listeners that share a port each get some of the connections, and those of a listener that
 // is closed go to the others.
 func TestListenersShareAPort(t *testing.T) {
-	a, b, _ := memHosts(t)
+	a, b, _ := newSharedMemHosts(t)
 	shared := &ListenConfig{Host: a, Reuse: true}
 	const at, clients = "10.0.0.1:7000", 64
 	var listeners []*TCPListener
@@ -24,7 +23,7 @@ func TestListenersShareAPort(t *testing.T) {
 		listeners = append(listeners, l.(*TCPListener))
 	}
 	if _, err := a.Listen(t.Context(), "tcp", at); !errors.Is(err, syscall.EADDRINUSE) {
-		t.Errorf("a listener that does not share: %v", err)
+		t.Errorf("a listener without Reuse: %v", err)
 	}
 	accepted := make(chan int) // the number of a listener
 	for i, l := range listeners {
@@ -67,13 +66,13 @@ func TestListenersShareAPort(t *testing.T) {
 	}
 	defer only.Close()
 	if _, err := shared.Listen(t.Context(), "tcp", "10.0.0.1:7001"); !errors.Is(err, syscall.EADDRINUSE) {
-		t.Errorf("sharing with one that does not: %v", err)
+		t.Errorf("a listener with Reuse beside one without: %v", err)
 	}
 }
 
 // Sockets that share a port each get the datagrams of some senders, and all of each.
 func TestSocketsShareAPort(t *testing.T) {
-	a, b, _ := memHosts(t)
+	a, b, _ := newSharedMemHosts(t)
 	shared := &ListenConfig{Host: a, Reuse: true}
 	const at, senders = "10.0.0.1:7000", 64
 	var sockets []*UDPConn
@@ -86,9 +85,9 @@ func TestSocketsShareAPort(t *testing.T) {
 		sockets = append(sockets, c.(*UDPConn))
 	}
 	if _, err := a.ListenPacket(t.Context(), "udp", at); !errors.Is(err, syscall.EADDRINUSE) {
-		t.Errorf("a socket that does not share: %v", err)
+		t.Errorf("a socket without Reuse: %v", err)
 	}
-	b.Dial("tcp", "10.0.0.1:9") // is refused: the route is known now, and no datagram is held for it
+	b.Dial("tcp", "10.0.0.1:9") // fails, and after it the route is known: no datagram waits for the route
 	for range senders {
 		c, err := b.Dial("udp", at)
 		if err != nil {
@@ -107,11 +106,7 @@ func TestSocketsShareAPort(t *testing.T) {
 		}
 		return n
 	}
-	for deadline := time.Now().Add(time.Minute); received() < 2*senders; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%d datagrams received", received())
-		}
-	}
+	Eventually(t, "all datagrams are received", func() bool { return received() == 2*senders })
 	for i, c := range sockets {
 		got := map[netip.AddrPort]int{}
 		for range c.Counters().Received {

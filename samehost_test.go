@@ -102,7 +102,7 @@ func testSameHost(t *testing.T, mode mux.Mode, trusted bool, kernelAt, at netip.
 	})}
 	go server.Serve(l)
 	defer server.Close()
-	client := &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true,
+	client := &http.Client{Timeout: testTimeout, Transport: &http.Transport{DisableKeepAlives: true,
 		DialContext: func(_ context.Context, network, address string) (net.Conn, error) { return p.A.Dial(network, address) }}}
 	post := func(client *http.Client, to string) {
 		t.Helper()
@@ -122,9 +122,9 @@ func testSameHost(t *testing.T, mode mux.Mode, trusted bool, kernelAt, at netip.
 	k, err := p.A.ListenUDP(on(kernelAt, 0))
 	must(t, err)
 	defer k.Close()
-	must(t, errors.Join(k.SetDeadline(time.Now().Add(patience)), u.SetDeadline(time.Now().Add(patience))))
-	toUs := net.UDPAddrFromAddrPort(netip.AddrPortFrom(at, 5353))
-	ask := func(from, to net.PacketConn, at net.Addr, text string) net.Addr {
+	must(t, errors.Join(k.SetDeadline(time.Now().Add(testTimeout)), u.SetDeadline(time.Now().Add(testTimeout))))
+	toEndpoint := net.UDPAddrFromAddrPort(netip.AddrPortFrom(at, 5353))
+	exchange := func(from, to net.PacketConn, at net.Addr, text string) net.Addr {
 		t.Helper()
 		_, err := from.WriteTo([]byte(text), at)
 		must(t, err)
@@ -136,12 +136,12 @@ func testSameHost(t *testing.T, mode mux.Mode, trusted bool, kernelAt, at netip.
 		}
 		return src
 	}
-	src := ask(k, u, toUs, "kernel's question")
+	src := exchange(k, u, toEndpoint, "kernel to endpoint")
 	if src.String() != k.LocalAddr().String() {
 		t.Errorf("a datagram from %v came from %v", k.LocalAddr(), src)
 	}
-	ask(u, k, src, "our answer")
-	ask(u, k, k.LocalAddr(), "our question")
+	exchange(u, k, src, "answer to the kernel")
+	exchange(u, k, k.LocalAddr(), "endpoint to kernel")
 
 	// Endpoint to kernel.
 	kl, err := p.A.Listen("tcp", on(kernelAt, 6379))
@@ -149,14 +149,14 @@ func testSameHost(t *testing.T, mode mux.Mode, trusted bool, kernelAt, at netip.
 	kernel := &http.Server{Handler: server.Handler}
 	go kernel.Serve(kl)
 	defer kernel.Close()
-	ours := &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true, DialContext: h.DialContext}}
-	post(ours, on(kernelAt, 6379))
+	client = &http.Client{Timeout: testTimeout, Transport: &http.Transport{DisableKeepAlives: true, DialContext: h.DialContext}}
+	post(client, on(kernelAt, 6379))
 	// A port of the kernel where nothing listens.
 	if c, err := h.Dial("tcp", on(kernelAt, 81)); err == nil || !strings.Contains(err.Error(), "refused") {
-		t.Errorf("dialed a port where nobody listens: %v, %v", c, err)
+		t.Errorf("dial of a kernel's port without a listener: %v, %v", c, err)
 	}
 	if c, err := p.A.Dial("tcp", on(at, 82)); err == nil || !strings.Contains(err.Error(), "refused") {
-		t.Errorf("the kernel has dialed a port where nobody listens: %v, %v", c, err)
+		t.Errorf("dial by the kernel of an endpoint's port without a listener: %v, %v", c, err)
 	}
 
 	// The loopback addresses are the kernel's.
@@ -186,23 +186,10 @@ func testSameHost(t *testing.T, mode mux.Mode, trusted bool, kernelAt, at netip.
 // address and to that of another endpoint.
 func TestSameHostFromQueue(t *testing.T) {
 	p := netlab.RequirePair(t, netlab.Config{})
-	var m *mux.Mux
-	must(t, p.A.Do(func() (err error) {
-		m, err = mux.Open(mux.Config{Interface: p.A.Interface, Policy: mux.Permit(mux.Terms{Trusted: true})})
-		return err
-	}))
-	defer func() { must(t, m.Close()) }()
-	open := func(attach endpoint.Attachment, cfg unet.Config) *unet.Host {
-		grant, lease, err := m.OpenEndpoint(t.Context(), endpoint.Request{Attach: attach})
-		must(t, err)
-		h, err := unet.New(t.Context(), grant, lease, cfg)
-		must(t, err)
-		t.Cleanup(func() { must(t, h.Close()) })
-		return h
-	}
-	queue := open(endpoint.AttachQueue, unet.Config{})
+	m := openMuxWith(t, p.A, mux.Config{Policy: mux.Permit(mux.Terms{Trusted: true})})
+	queue := openAttached(t, m, endpoint.AttachQueue, unet.Config{})
 	owned := netip.MustParseAddr("10.0.0.77")
-	open(endpoint.AttachPort, unet.Config{Addr: owned})
+	openAttached(t, m, endpoint.AttachPort, unet.Config{Addr: owned})
 	for _, to := range []string{"10.0.0.1:6379", netip.AddrPortFrom(owned, 80).String()} {
 		if c, err := queue.Dial("tcp", to); !errors.Is(err, syscall.EHOSTUNREACH) {
 			t.Errorf("dial of %s: %v, %v", to, c, err)

@@ -5,6 +5,7 @@ package unet_test
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -107,7 +108,7 @@ func TestTCPSetKeepAlive(t *testing.T) {
 		}
 	}
 	if k := ours.KeepAlive(); k != before {
-		t.Errorf("what was refused has changed it to %+v", k)
+		t.Errorf("a refused call has changed the keepalive to %+v", k)
 	}
 	ours.Close()
 	if err := ours.SetKeepAlive(true); !errors.Is(err, net.ErrClosed) {
@@ -129,18 +130,14 @@ func (l *lab) count(name string) uint64 {
 func (l *lab) awaitCount(t *testing.T, name string, n uint64) {
 	t.Helper()
 	until := l.count(name) + n
-	for deadline := time.Now().Add(patience); l.count(name) < until; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s stays %d, want %d", name, l.count(name), until)
-		}
-	}
+	unet.Eventually(t, fmt.Sprintf("%s is %d", name, until), func() bool { return l.count(name) >= until })
 }
 
-// echoes writes data and expects to read it back.
-func echoes(t *testing.T, c net.Conn) {
+// checkEcho writes data and expects to read it back.
+func checkEcho(t *testing.T, c net.Conn) {
 	t.Helper()
 	buf := make([]byte, 5)
-	c.SetDeadline(time.Now().Add(patience))
+	c.SetDeadline(time.Now().Add(testTimeout))
 	_, err := c.Write([]byte("hello"))
 	must(t, err)
 	if _, err := io.ReadFull(c, buf); err != nil || string(buf) != "hello" {
@@ -162,7 +159,7 @@ func TestTCPIdle(t *testing.T) {
 		defer c.Close()
 		conns[i] = c.(*unet.TCPConn)
 		must(t, conns[i].SetKeepAliveConfig(net.KeepAliveConfig{Enable: i < 2, Idle: 10 * time.Millisecond, Interval: 10 * time.Millisecond, Count: 9}))
-		echoes(t, c)
+		checkEcho(t, c)
 	}
 	waited := make(chan error, 1)
 	go func() {
@@ -185,12 +182,12 @@ func TestTCPIdle(t *testing.T) {
 		t.Errorf("reader: %v", err)
 	}
 	for _, c := range conns {
-		echoes(t, c)
+		checkEcho(t, c)
 	}
 }
 
-// awayB deletes all addresses of B, so that it answers nothing.
-func (l *lab) awayB(t *testing.T) {
+// removeAddressesOfB deletes all addresses of B, so that it answers nothing.
+func (l *lab) removeAddressesOfB(t *testing.T) {
 	t.Helper()
 	l.on(t, l.B, func(link netlink.Link) error {
 		addrs, err := netlink.AddrList(link, netlink.FAMILY_V4)
@@ -201,11 +198,11 @@ func (l *lab) awayB(t *testing.T) {
 	})
 }
 
-// gone expects that a connection has found its peer gone: a read fails with want, as
-// in package net, and a write fails.
-func gone(t *testing.T, what string, c net.Conn, want syscall.Errno) {
+// wantPeerGone expects that a connection has ended because its peer is gone: a read fails with want,
+// as in package net, and a write fails.
+func wantPeerGone(t *testing.T, what string, c net.Conn, want syscall.Errno) {
 	t.Helper()
-	c.SetReadDeadline(time.Now().Add(patience))
+	c.SetReadDeadline(time.Now().Add(testTimeout))
 	_, err := c.Read(make([]byte, 1))
 	var op *net.OpError
 	if !errors.Is(err, want) || errors.Is(err, os.ErrDeadlineExceeded) || !errors.As(err, &op) ||
@@ -217,13 +214,12 @@ func gone(t *testing.T, what string, c net.Conn, want syscall.Errno) {
 	}
 }
 
-// A peer that is cut off and sends nothing more is found gone: by the keepalive when the
-// connection is idle, by the user timeout when data is not acknowledged. The error of the
-// read is that of package net.
+// Connections to a peer that is cut off end: an idle one by its keepalive, one with unacknowledged data
+// by its user timeout. The error of the read is that of package net.
 func TestTCPPeerCutOff(t *testing.T) {
 	for name, cut := range map[string]func(*lab){
-		"host gone":  func(l *lab) { l.awayB(t) },
-		"cable down": func(l *lab) { l.on(t, l.B, netlink.LinkSetDown) },
+		"addresses deleted": func(l *lab) { l.removeAddressesOfB(t) },
+		"cable down":        func(l *lab) { l.on(t, l.B, netlink.LinkSetDown) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := openLab(t)
@@ -235,7 +231,7 @@ func TestTCPPeerCutOff(t *testing.T) {
 			}
 			idle, waiting, kernel := open(l.host.Dial), open(l.host.Dial), open(l.A.Dial)
 			for _, c := range []keepAliver{idle, waiting, kernel} {
-				echoes(t, c)
+				checkEcho(t, c)
 			}
 			must(t, waiting.(*unet.TCPConn).SetUserTimeout(50*time.Millisecond))
 			must(t, waiting.SetKeepAlive(false))
@@ -245,9 +241,9 @@ func TestTCPPeerCutOff(t *testing.T) {
 			_, err := waiting.Write([]byte("unacknowledged"))
 			must(t, err)
 			var wg sync.WaitGroup
-			wg.Go(func() { gone(t, "by keepalive", idle, syscall.ETIMEDOUT) })
-			wg.Go(func() { gone(t, "by user timeout", waiting, syscall.ETIMEDOUT) })
-			wg.Go(func() { gone(t, "package net", kernel, syscall.ETIMEDOUT) })
+			wg.Go(func() { wantPeerGone(t, "by keepalive", idle, syscall.ETIMEDOUT) })
+			wg.Go(func() { wantPeerGone(t, "by user timeout", waiting, syscall.ETIMEDOUT) })
+			wg.Go(func() { wantPeerGone(t, "package net", kernel, syscall.ETIMEDOUT) })
 			wg.Wait()
 		})
 	}
@@ -257,7 +253,7 @@ func TestTCPPeerCutOff(t *testing.T) {
 // probe, or data, with a RST.
 func TestTCPPeerRebooted(t *testing.T) {
 	l := openLab(t)
-	for _, asked := range []string{"by keepalive", "by data"} {
+	for _, probe := range []string{"by keepalive", "by data"} {
 		listener, err := l.B.Listen("tcp", "10.0.0.2:0")
 		must(t, err)
 		defer listener.Close()
@@ -269,12 +265,12 @@ func TestTCPPeerRebooted(t *testing.T) {
 		// A connection in repair mode is closed without a FIN or RST.
 		onDescriptor(t, peer, func(fd int) error { return unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_REPAIR, 1) })
 		must(t, peer.Close())
-		if asked == "by keepalive" {
+		if probe == "by keepalive" {
 			must(t, c.(*unet.TCPConn).SetKeepAlivePeriod(10*time.Millisecond))
 		} else {
-			_, err := c.Write([]byte("still there?"))
+			_, err := c.Write([]byte("data"))
 			must(t, err)
 		}
-		gone(t, asked, c, syscall.ECONNRESET)
+		wantPeerGone(t, probe, c, syscall.ECONNRESET)
 	}
 }

@@ -36,7 +36,7 @@ func openTwo(t *testing.T, cfg unet.Config) (a, b *unet.Host) {
 func TestTCPConformsToNetConn(t *testing.T) {
 	for _, how := range []endpoint.Attachment{endpoint.AttachPort, endpoint.AttachQueue} {
 		p := dualPair(t, 0)
-		a, b := attached(t, openMux(t, p.A), how, unet.Config{}), attached(t, openMux(t, p.B), how, unet.Config{})
+		a, b := openAttached(t, openMux(t, p.A), how, unet.Config{}), openAttached(t, openMux(t, p.B), how, unet.Config{})
 		for _, at := range []string{"10.0.0.1", "fd00::1"} {
 			t.Run(fmt.Sprint(how, "/", at), func(t *testing.T) { unet.CheckNetConn(t, a, b, at) })
 		}
@@ -60,20 +60,20 @@ func TestHTTP(t *testing.T) {
 	})}
 	served := make(chan error)
 	go func() { served <- server.Serve(l) }()
-	client := &http.Client{Transport: &http.Transport{DialContext: b.DialContext, MaxIdleConnsPerHost: 10}, Timeout: patience}
+	client := &http.Client{Transport: &http.Transport{DialContext: b.DialContext, MaxIdleConnsPerHost: 10}, Timeout: testTimeout}
 	var wg sync.WaitGroup
 	for i := range 10 {
 		wg.Go(func() {
 			for k := range 10 {
-				question := bytes.Repeat([]byte{byte(i)}, k*1000)
-				resp, err := client.Post("http://"+l.Addr().String()+"/", "application/octet-stream", bytes.NewReader(question))
+				sent := bytes.Repeat([]byte{byte(i)}, k*1000)
+				resp, err := client.Post("http://"+l.Addr().String()+"/", "application/octet-stream", bytes.NewReader(sent))
 				if err != nil {
 					t.Error(err)
 					return
 				}
 				got, err := io.ReadAll(resp.Body)
 				resp.Body.Close()
-				if err != nil || !bytes.Equal(got, body) || resp.Header.Get("X-Sum") != fmt.Sprintf("%x", sha256.Sum256(question)) {
+				if err != nil || !bytes.Equal(got, body) || resp.Header.Get("X-Sum") != fmt.Sprintf("%x", sha256.Sum256(sent)) {
 					t.Errorf("request %d.%d: %d bytes, %v", i, k, len(got), err)
 				}
 			}
@@ -81,7 +81,7 @@ func TestHTTP(t *testing.T) {
 	}
 	wg.Wait()
 	client.CloseIdleConnections()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	if err := server.Shutdown(ctx); err != nil {
 		t.Errorf("shutdown: %v", err)
@@ -94,9 +94,9 @@ func TestHTTP(t *testing.T) {
 func TestTCPDialErrors(t *testing.T) {
 	l := openLab(t)
 	for name, v := range map[string]string{"mcast_solicit": "1", "retrans_time_ms": "10"} {
-		l.setKnob(t, l.A, name, v)
+		l.setNeighSysctl(t, l.A, name, v)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	for to, want := range map[string]error{"10.0.0.2:99": syscall.ECONNREFUSED, "10.0.0.99:80": syscall.EHOSTUNREACH, "192.0.2.1:80": syscall.ENETUNREACH} {
 		_, err := l.host.DialContext(ctx, "tcp", to)
@@ -107,7 +107,7 @@ func TestTCPDialErrors(t *testing.T) {
 	}
 	// A neighbour that does not answer.
 	l.on(t, l.B, netlink.LinkSetARPOff)
-	l.setKnob(t, l.A, "retrans_time_ms", "60000") // or that is EHOSTUNREACH after 10 ms
+	l.setNeighSysctl(t, l.A, "retrans_time_ms", "60000") // or that is EHOSTUNREACH after 10 ms
 	short, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	_, err := l.host.DialContext(short, "tcp", "10.0.0.98:80")
@@ -123,8 +123,8 @@ func TestTCPDialErrors(t *testing.T) {
 	}
 }
 
-// A port is the host's while it has users: the listener, or a connection that was
-// accepted there.
+// The host holds a port while it is used: by the listener, or by a connection that was accepted
+// there.
 func TestTCPListenerPorts(t *testing.T) {
 	l := openLab(t)
 	at := netip.AddrPortFrom(l.host.Addr(), 8080)
@@ -145,20 +145,20 @@ func TestTCPListenerPorts(t *testing.T) {
 	if _, err := l.B.Dial("tcp", at.String()); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("dial after close: %v", err)
 	}
-	_, err = kernel.Write([]byte("still there"))
+	_, err = kernel.Write([]byte("after Close"))
 	must(t, err)
 	buf := make([]byte, 20)
-	if n, err := ours.Read(buf); string(buf[:n]) != "still there" || err != nil {
+	if n, err := ours.Read(buf); string(buf[:n]) != "after Close" || err != nil {
 		t.Errorf("read %q, %v", buf[:n], err)
 	}
-	listener, err = l.host.ListenTCP(t.Context(), at) // again, at the port of a connection that lives
+	listener, err = l.host.ListenTCP(t.Context(), at) // again, at the port of a connection that is open
 	must(t, err)
 	must(t, listener.Close())
 	before := l.lease.claims.Load()
 	must(t, ours.Close())
 	must(t, kernel.Close())
-	// Once all are gone the port is free, and claimed anew.
-	for deadline := time.Now().Add(patience); l.lease.claims.Load() == before; {
+	// When all connections have ended the port is given back, and the next listener claims it again.
+	for deadline := time.Now().Add(testTimeout); l.lease.claims.Load() == before; {
 		if listener, err = l.host.ListenTCP(t.Context(), at); err != nil || time.Now().After(deadline) {
 			t.Fatalf("the port is never free: %v", err)
 		}
@@ -166,8 +166,8 @@ func TestTCPListenerPorts(t *testing.T) {
 	}
 }
 
-// Connections come while the listener is closed, again and again: each is served
-// or reset, and the port is free in the end.
+// A listener is closed while connections are opened, ten times: each connection is served or reset, and
+// the port can be listened on again.
 func TestTCPListenerClosesUnderLoad(t *testing.T) {
 	l := openLab(t)
 	at := netip.AddrPortFrom(l.host.Addr(), 8080)
@@ -198,7 +198,7 @@ func TestTCPListenerClosesUnderLoad(t *testing.T) {
 				if err != nil {
 					return
 				}
-				c.SetDeadline(time.Now().Add(patience))
+				c.SetDeadline(time.Now().Add(testTimeout))
 				if _, err := c.Read(make([]byte, 1)); errors.Is(err, os.ErrDeadlineExceeded) {
 					t.Error("a connection is neither served nor reset")
 				}
@@ -211,7 +211,7 @@ func TestTCPListenerClosesUnderLoad(t *testing.T) {
 	}
 }
 
-// Outgoing connections share blocks of ports: connections that follow one another use the same blocks.
+// Outgoing connections share blocks of ports: connections one after another use the same blocks.
 func TestTCPDialsShareABlock(t *testing.T) {
 	l := openLab(t)
 	server, err := l.B.Listen("tcp", "10.0.0.2:0")
@@ -251,7 +251,7 @@ func TestHTTPWithKernel(t *testing.T) {
 	defer server.Close()
 	client := &http.Client{Transport: &http.Transport{DialContext: func(_ context.Context, network, addr string) (net.Conn, error) {
 		return l.B.Dial(network, addr)
-	}}, Timeout: patience}
+	}}, Timeout: testTimeout}
 	resp, err := client.Get("http://10.0.0.1:8000/")
 	must(t, err)
 	got, err := io.ReadAll(resp.Body)
@@ -268,7 +268,7 @@ func TestHTTPWithKernel(t *testing.T) {
 	})}
 	go kernelServer.Serve(kernelListener)
 	defer kernelServer.Close()
-	client = &http.Client{Transport: &http.Transport{DialContext: l.host.DialContext}, Timeout: patience}
+	client = &http.Client{Transport: &http.Transport{DialContext: l.host.DialContext}, Timeout: testTimeout}
 	resp, err = client.Get("http://10.0.0.2:8000/")
 	must(t, err)
 	got, err = io.ReadAll(resp.Body)
@@ -279,7 +279,7 @@ func TestHTTPWithKernel(t *testing.T) {
 	client.CloseIdleConnections()
 }
 
-// Read and Write of a connection cost no allocation.
+// Read and Write of a connection allocate nothing.
 func TestTCPNoAllocations(t *testing.T) {
 	a, b := openTwo(t, unet.Config{Wait: unet.WaitSpin})
 	l, err := a.Listen(t.Context(), "tcp", ":0")
@@ -302,10 +302,10 @@ func TestTCPNoAllocations(t *testing.T) {
 	c, err := b.Dial("tcp", l.Addr().String())
 	must(t, err)
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(patience))
+	c.SetDeadline(time.Now().Add(testTimeout))
 	p, buf := make([]byte, 64), make([]byte, 100)
 	// Other goroutines of the process are counted too: on a busy machine a round trip can take
-	// so long that they allocate meanwhile. What a round trip allocates, it allocates each time.
+	// so long that they allocate during it. An allocation of the round trip itself is counted each time.
 	n := 1.0
 	for range 3 {
 		if n = min(n, testing.AllocsPerRun(200, func() {

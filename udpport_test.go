@@ -5,6 +5,7 @@ package unet_test
 import (
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/unet-go/unet"
 	"github.com/unet-go/unet/internal/netlab"
@@ -12,11 +13,11 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// reverser is a protocol that sends datagrams back with their bytes reversed.
+// reverser is a handler that sends datagrams back with their bytes reversed.
 type reverser struct {
-	port  *stack.UDPPort
-	out   []stack.UDPPacket
-	given stack.Event
+	port   *stack.UDPPort
+	out    []stack.UDPPacket
+	failed stack.Event
 }
 
 func (h *reverser) Datagram(_ int64, p *stack.UDPPacket) {
@@ -44,10 +45,10 @@ func (h *reverser) Run(int64) int64 {
 	return stack.Never
 }
 
-func (h *reverser) Failed(error) { h.port.Broadcast(&h.given) }
+func (h *reverser) Failed(error) { h.port.Broadcast(&h.failed) }
 
-// A protocol above UDP answers sockets of another host on a real link although no goroutine of
-// its host waits. After Close its port is free.
+// The handler of a UDP port answers a socket of another host on a real link, although no goroutine of
+// its own host waits. After Close the port can be opened again.
 func TestUDPPortOnALink(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	a, b := openHost(t, pair.A, unet.Config{}), openHost(t, pair.B, unet.Config{})
@@ -61,16 +62,15 @@ func TestUDPPortOnALink(t *testing.T) {
 		port.Unlock()
 		c, err := b.DialUDP(t.Context(), netip.AddrPort{}, at)
 		must(t, err)
+		must(t, c.SetDeadline(time.Now().Add(testTimeout)))
 		buf := make([]byte, 100)
-		for _, s := range []string{"ab", "cde"} {
-			_, err = c.Write([]byte(s))
+		for sent, want := range map[string]string{"ab": "ba", "cde": "edc"} {
+			_, err = c.Write([]byte(sent))
 			must(t, err)
 			n, err := c.Read(buf)
 			must(t, err)
-			for i := range s {
-				if n != len(s) || buf[i] != s[len(s)-1-i] {
-					t.Fatalf("%s: got %s", s, buf[:n])
-				}
+			if got := string(buf[:n]); got != want {
+				t.Fatalf("sent %s, received %s, want %s", sent, got, want)
 			}
 		}
 		must(t, c.Close())
