@@ -382,9 +382,9 @@ func (m *claimModel) compare() {
 
 // Random claims, returns and binds have the results of the model.
 func TestClaimsAgainstAModel(t *testing.T) {
-	for seed := range uint64(4) {
-		l := openLab6(t)
-		addrOn(t, l.A, l.A.Interface, "10.0.0.9/24")
+	l := openLab6(t)
+	addrOn(t, l.A, l.A.Interface, "10.0.0.9/24")
+	for seed := range uint64(4) { // each ends without claims
 		m := &claimModel{lab: l, rng: rand.New(rand.NewPCG(seed, 1)), tags: map[endpoint.Tag]*app{}, programs: map[int]program{}}
 		m.leases = []*app{l.open(), l.open(addrTag(modelOwned[0]), addrTag(modelOwned[1])), l.open()}
 		m.give(m.leases[1], addrTag(modelOwned[0]))

@@ -453,9 +453,11 @@ func (l *pinLab) killAt(k *killer, n uint64, takenOver bool, b *net.UDPConn, emp
 	}()
 	var before *app
 	if takenOver {
-		c := l.serve(order{})
-		before = l.openIn(c, endpoint.Request{Tags: []endpoint.Tag{udpTag("10.0.0.1:7100")}})
-		c.kill()
+		m := openPinned(l.t, l.A, mux.Config{Pin: l.pin})
+		g, _, err := m.OpenEndpoint(l.t.Context(), endpoint.Request{Geometry: small, Tags: []endpoint.Tag{udpTag("10.0.0.1:7100")}})
+		must(l.t, err)
+		before = attach(l.t, g)
+		must(l.t, m.Abandon())
 	}
 	c := startChild(l.t, l.A)
 	k.aim(c, n)

@@ -359,9 +359,9 @@ func TestManyEndpointsLeaveNothing(t *testing.T) {
 	}
 	attached := listObjects(t, l.A)
 	tags := []endpoint.Tag{udpTag("10.0.0.1:0"), endpoint.TCPTag(netip.MustParseAddrPort("10.0.0.1:0")).AsBlock(), endpoint.MessageTag(0)}
-	for i := range 100 {
+	for i := range 20 { // objects are compared exactly, so one that is left is found
 		req := endpoint.Request{Geometry: small, Tags: tags}
-		if i%10 == 0 {
+		if i%5 == 0 {
 			req.Attach = endpoint.AttachQueue
 		}
 		g, lease, err := l.mux.OpenEndpoint(t.Context(), req)
@@ -374,7 +374,7 @@ func TestManyEndpointsLeaveNothing(t *testing.T) {
 	}
 	wantObjects(t, l.A, attached)
 	must(t, l.mux.Abandon())
-	for range 4 {
+	for range 2 {
 		c := l.serve(order{})
 		for object := range bpfObjects(t, c.cmd.Process.Pid) {
 			objects[object] = true
