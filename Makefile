@@ -93,15 +93,15 @@ demo: build ## round trips of 64 bytes over TCP, on unet and on kernel sockets, 
 # `make test` has two passes, with the build tag unetdebug and under the race detector, of two
 # packages at a time. A package is left out of a pass that cannot find anything in it: the race
 # detector in packages of one goroutine, unetdebug (lock order of stack, freed frames of segment)
-# in those that use neither package.
+# in those that use neither package. go vet is part of make check.
 MODULE     = github.com/unet-go/unet
 NO_RACE    = bpf proto/tcp test/packaging
 NO_DEBUG   = cmd/% internal/% mux
 PACKAGES   = $(shell $(GO) list ./...)
-UNETDEBUG  = $(GO) test $(1) -p 2 -count=1 -timeout 30m -tags unetdebug $(2)
+UNETDEBUG  = $(GO) test $(1) -p 2 -vet=off -count=1 -timeout 30m -tags unetdebug $(2)
 # Without this option each process under the race detector sleeps for a second before it exits. The
 # tests of the whole, such as the attack suite, use generic mode in this pass and the default in the other.
-RACE       = env GORACE=atexit_sleep_ms=0 UNET_MODE=generic $(GO) test $(1) -p 2 -count=1 -timeout 30m -race $(2)
+RACE       = env GORACE=atexit_sleep_ms=0 UNET_MODE=generic $(GO) test $(1) -p 2 -vet=off -count=1 -timeout 30m -race $(2)
 
 test: build ## run every test, as root, in network namespaces of its own
 ifeq ($(shell $(GO) env CGO_ENABLED),1)
