@@ -1,6 +1,6 @@
 //go:build linux
 
-// Package badday sends data over an impaired network, between unet and the Linux kernel or unet,
+// Package impaired sends data over an impaired network, between unet and the Linux kernel or unet,
 // and expects all of it, byte for byte.
 //
 // A scene is two hosts on a cable that is cut, with an impaired link in the middle
@@ -14,4 +14,4 @@
 //
 // The seeds are fixed, so frame n of a direction is always treated in the same way. Its content
 // depends on the timing of both sides, so runs differ.
-package badday
+package impaired

@@ -1,6 +1,6 @@
 //go:build linux
 
-package badday
+package impaired
 
 import (
 	"errors"
