@@ -42,6 +42,8 @@ func TestPermanentNeighbourIsNotProbed(t *testing.T) {
 // Many calls of Resolve cause few probes.
 func TestManyResolvesCauseOneProbe(t *testing.T) {
 	p, r, uplink := resolver(t)
+	// The kernel does not give up during the test, however long it takes.
+	do(t, p.A, func() error { return setSysctl("ipv4/neigh/"+p.A.Interface, "mcast_solicit", "600") })
 	setNeigh(t, p, uplink.Attrs().Index, "10.0.0.78", netlink.NUD_STALE, wire.LinkAddr{2, 0, 0, 0, 0, 0x77})
 	nextARP := captureARP(t, p.B)
 	for range 50 {

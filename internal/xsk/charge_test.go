@@ -183,7 +183,7 @@ func TestNoThreadHasUIDOfChargedUser(t *testing.T) {
 	})
 
 	var registered, killed int
-	for deadline := time.Now().Add(20 * time.Second); registered+killed < 50 || killed == 0 || checks.Load() < 50; {
+	for deadline := time.Now().Add(2 * time.Minute); registered+killed < 50 || killed == 0 || checks.Load() < 50; {
 		sock, err := configured(pair.A, p, memory)
 		switch {
 		case err == nil:
