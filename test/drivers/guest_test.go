@@ -346,8 +346,8 @@ type daemon struct {
 	Socket string // in the guest
 }
 
-// Unetd starts unetd on an interface, and returns when it is ready. At the end of the test it is
-// stopped, and what it has left is removed.
+// Unetd starts unetd on an interface, and returns when it is ready and the link is up: igb takes the link down
+// while an XDP program is attached. At the end of the test unetd is stopped, and what it has left is removed.
 func (g *machine) Unetd(t testing.TB, nic, mode string, flags ...string) *daemon {
 	t.Helper()
 	g.Restore(t, "unetd", "cleanup", "--socket", "/run/"+nic+".sock") // after unetd has ended
@@ -355,7 +355,15 @@ func (g *machine) Unetd(t testing.TB, nic, mode string, flags ...string) *daemon
 	if _, err := d.Await("msg=ready", 0, unetd.Patience); err != nil {
 		t.Fatal(err)
 	}
-	return d
+	for deadline := time.Now().Add(unetd.Patience); ; time.Sleep(10 * time.Millisecond) {
+		link, err := g.Try(t, "cat", "/sys/class/net/"+nic+"/carrier", "/sys/class/net/"+nic+"/operstate")
+		if err == nil && strings.HasPrefix(link, "1\n") && !strings.Contains(link, "down") {
+			return d
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the link of %s does not come up: %q, %v", nic, link, err)
+		}
+	}
 }
 
 func (g *machine) startUnetd(t testing.TB, nic, mode string, flags ...string) *daemon {
