@@ -38,12 +38,12 @@ type Config struct {
 	// the error of Open is endpoint.ErrUplink. For Open.
 	Interface string
 
-	// Addr is an IPv4 or IPv6 address to own as a whole. It must be free and in a subnet of
+	// Addr is an IPv4 or IPv6 address to own. It must be free and in a subnet of
 	// the interface. New claims Addr by the lease if the grant does not have it. Zero: share
 	// the interface's addresses, port by port: the IPv4 address, the global IPv6 address and
 	// the link-local one.
 	Addr netip.Addr
-	// Addr6 is an IPv6 address to own as a whole beside an IPv4 Addr. Zero: a host with an IPv4
+	// Addr6 is an IPv6 address to own beside an IPv4 Addr. Zero: a host with an IPv4
 	// Addr has no IPv6.
 	Addr6 netip.Addr
 
@@ -205,7 +205,7 @@ func start(ctx context.Context, grant *endpoint.Grant, lease endpoint.Lease, cfg
 	return h, nil
 }
 
-// tags are those of the addresses to own as a whole.
+// tags are those of the addresses to own.
 func (cfg *Config) tags() (tags []endpoint.Tag) {
 	for _, a := range []netip.Addr{cfg.Addr, cfg.Addr6} {
 		if a.IsValid() {
@@ -215,7 +215,7 @@ func (cfg *Config) tags() (tags []endpoint.Tag) {
 	return tags
 }
 
-// addresses are the addresses of a host and their subnets: those to own as a whole, or those of
+// addresses are the addresses of a host and their subnets: those to own, or those of
 // the interface, without IPv6 ones if its MTU is too small for IPv6.
 func (cfg *Config) addresses(id endpoint.Identity) (addr netip.Prefix, addrs6 []netip.Prefix, err error) {
 	if !cfg.Addr.IsValid() && !cfg.Addr6.IsValid() {

@@ -30,7 +30,7 @@
 // decides: UDP or TCP port, block of ports, owned address. That is at most three look-ups. An ICMP
 // error goes to the owner of the source tag of the packet that it quotes; ARP requests and
 // neighbour solicitations for an owned address go to its owner. Fragments and packets with IPv6
-// extension headers go to the owner of the owned address or to the kernel. If they are for a
+// extension headers go to the owner of the address or to the kernel. If they are for a
 // claimed port they are dropped, since the kernel would answer them.
 //
 // The tables are also the state of the control plane (ADR 14): tags, [Endpoint] by [Owner], and

@@ -42,14 +42,14 @@ const (
 func (m *Mux) claimPorts(c *claiming, t endpoint.Tag, r *reserver) (endpoint.Tag, error) {
 	switch owned := m.tags.held[endpoint.AddrTag(t.Addr)]; {
 	case owned != nil && owned.by != c.l:
-		return t, held(t, "another endpoint holds the owned address: choose another, or end that one")
+		return t, held(t, "another endpoint owns the address: choose another, or end that one")
 	case owned != nil: // the kernel does not have the address, so there is nothing to reserve; permits has passed
 		r = nil
 	default:
 		if err := c.own.mayShare(t, m.up.name); err != nil {
 			return t, err
 		}
-		if err := m.permits(c, t); err != nil { // again: at the check in ask the lease may have held the owned address
+		if err := m.permits(c, t); err != nil { // again: at the check in ask the lease may have owned the address
 			return t, err
 		}
 	}

@@ -290,7 +290,7 @@ func TestPortBelongsToOneTag(t *testing.T) {
 		}
 	}
 	for _, tag := range []endpoint.Tag{udpBlock("10.0.0.77:40000"), tcpBlock("[fd00::77]:40000")} {
-		if _, err := b.lease.Claim(t.Context(), tag); !errors.Is(err, held) || !strings.Contains(err.Error(), "owned address") {
+		if _, err := b.lease.Claim(t.Context(), tag); !errors.Is(err, held) || !strings.Contains(err.Error(), "another endpoint owns the address") {
 			t.Errorf("claim %v of another's address: %v", tag, err)
 		}
 	}

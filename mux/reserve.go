@@ -251,9 +251,9 @@ func readExcludedBlocks() (*excludedBlocks, error) {
 	if err != nil {
 		return nil, fmt.Errorf("ip_unprivileged_port_start: %w", err)
 	}
-	kept := &excludedBlocks{}
-	kept.add(0, unprivileged-1)
-	return kept, kept.addList(reserved)
+	excluded := &excludedBlocks{}
+	excluded.add(0, unprivileged-1)
+	return excluded, excluded.addList(reserved)
 }
 
 // addList adds ports and ranges in the kernel's format: 8080,40000-40010.

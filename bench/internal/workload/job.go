@@ -109,7 +109,7 @@ type Address struct {
 	UDP      netip.AddrPort `json:"udp"`
 	LinkAddr wire.LinkAddr  `json:"link_addr"`
 	Tag      uint32         `json:"tag"` // U-Net message tag
-	// Own is an address that the side may own as a whole; the zero value: none.
+	// Own is an address that the side may own; the zero value: none.
 	Own netip.Addr `json:"own,omitzero"`
 }
 

@@ -130,7 +130,7 @@ func (d *direction) send(p *packet) {
 // next is when the next copy is due, in either direction; not ok if none is in flight.
 func (l *Link) next() (at time.Duration, ok bool) {
 	for i := range l.directions {
-		if t, underWay := l.directions[i].model.Next(); underWay && (!ok || t < at) {
+		if t, inFlight := l.directions[i].model.Next(); inFlight && (!ok || t < at) {
 			at, ok = t, true
 		}
 	}
