@@ -118,26 +118,26 @@ func attachIn(h *netlink.Handle, m Mode, u *uplink, keep *pins, log *slog.Logger
 	p.types = newTypes()
 	opts := pinMaps(spec, keep)
 	opts.Cache = p.types
-	var note link.Link // of another mux
 	if notesVLAN(u, m) {
-		var notes *ebpf.Map
-		if note, notes, err = sharedNote(); err != nil {
+		note, notes, err := noteVLAN(p.types)
+		if err != nil {
 			return nil, err
 		}
-		if note != nil {
-			p.sideLinks = append(p.sideLinks, note) // release closes it
-			defer notes.Close()
-			spec.Maps[bpf.MuxMapVlanNote].Pinning = ebpf.PinNone
-			opts.MapReplacements = map[string]*ebpf.Map{bpf.MuxMapVlanNote: notes}
+		p.sideLinks = append(p.sideLinks, note) // release closes it
+		defer notes.Close()
+		if err := p.pinLink(note, bpf.MuxProgUnetNoteVlan); err != nil {
+			return nil, err
 		}
+		if keep != nil {
+			if err := notes.Pin(keep.at(bpf.MuxMapVlanNote)); err != nil {
+				return nil, err
+			}
+		}
+		spec.Maps[bpf.MuxMapVlanNote].Pinning = ebpf.PinNone
+		opts.MapReplacements = map[string]*ebpf.Map{bpf.MuxMapVlanNote: notes}
 	}
 	if err := spec.LoadAndAssign(&p.objs, opts); err != nil {
 		return nil, err
-	}
-	if note != nil && keep != nil {
-		if err := errors.Join(note.Pin(keep.at(pinLink+bpf.MuxProgUnetNoteVlan)), p.objs.VlanNote.Pin(keep.at(bpf.MuxMapVlanNote))); err != nil {
-			return nil, err
-		}
 	}
 	err = p.changeState(func(s *bpf.State) {
 		*s = bpf.State{
@@ -165,7 +165,7 @@ func attachIn(h *netlink.Handle, m Mode, u *uplink, keep *pins, log *slog.Logger
 			return nil, err
 		}
 	}
-	if err := p.attachSidePrograms(u, note != nil); err != nil {
+	if err := p.attachSidePrograms(u); err != nil {
 		return nil, err
 	}
 	if err := p.attachUp(up, top); err != nil {
@@ -281,13 +281,13 @@ func sidePrograms(m Mode, u *uplink) []string {
 	return names
 }
 
-// attachSidePrograms attaches the side programs to traffic control or to tracepoints. noted: unet_note_vlan is attached already.
-func (p *programs) attachSidePrograms(u *uplink, noted bool) error {
+// attachSidePrograms attaches the side programs to traffic control or to tracepoints, except unet_note_vlan, which
+// is attached already.
+func (p *programs) attachSidePrograms(u *uplink) error {
 	progs := map[string]*ebpf.Program{
 		bpf.MuxProgUnetRedirectErr: p.objs.UnetRedirectErr,
 		bpf.MuxProgUnetException:   p.objs.UnetException,
 		bpf.MuxProgUnetDevmapXmit:  p.objs.UnetDevmapXmit,
-		bpf.MuxProgUnetNoteVlan:    p.objs.UnetNoteVlan,
 		bpf.MuxProgUnetBacklogFull: p.objs.UnetBacklogFull,
 	}
 	// Traffic control. unet_lo is put before other programs, which can end the chain.
@@ -298,7 +298,7 @@ func (p *programs) attachSidePrograms(u *uplink, noted bool) error {
 		bpf.MuxProgUnetGroupIn: {Program: p.objs.UnetGroupIn, Attach: ebpf.AttachTCXIngress, Interface: u.ifindex},
 	}
 	for _, name := range sidePrograms(p.mode, u) {
-		if name == bpf.MuxProgUnetNoteVlan && noted {
+		if name == bpf.MuxProgUnetNoteVlan {
 			continue
 		}
 		var l link.Link

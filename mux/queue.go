@@ -156,36 +156,26 @@ func (p *programs) attachQueue(u *uplink) (links []link.Link, err error) {
 		bpf.MuxMapTagCounts: p.objs.TagCounts,
 	}
 	spec.Maps[bpf.MuxMapSockets].MaxEntries = p.objs.Sockets.MaxEntries()
-	var note link.Link // of another mux
+	types := newTypes()
 	if notes {
-		var table *ebpf.Map
-		if note, table, err = sharedNote(); err != nil {
+		note, table, err := noteVLAN(types)
+		if err != nil {
 			return nil, err
 		}
-		if note != nil {
-			links = append(links, note)
-			defer table.Close()
-			tables[bpf.MuxMapVlanNote] = table
+		links = append(links, note)
+		defer table.Close()
+		tables[bpf.MuxMapVlanNote] = table
+		if err := p.pinLink(note, bpf.MuxProgUnetNoteVlan); err != nil {
+			return links, err
 		}
 	}
 	var progs struct {
 		Queue *ebpf.Program `ebpf:"unet_queue"`
-		Note  *ebpf.Program `ebpf:"unet_note_vlan"`
 	}
-	if err := spec.LoadAndAssign(&progs, &ebpf.CollectionOptions{MapReplacements: tables, Cache: newTypes()}); err != nil {
+	if err := spec.LoadAndAssign(&progs, &ebpf.CollectionOptions{MapReplacements: tables, Cache: types}); err != nil {
 		return links, err
 	}
 	defer progs.Queue.Close() // its link holds it
-	defer progs.Note.Close()
-	if notes && note == nil {
-		if note, err = link.AttachTracing(link.TracingOptions{Program: progs.Note}); err != nil {
-			return links, fmt.Errorf("attach %s: %w", bpf.MuxProgUnetNoteVlan, err)
-		}
-		links = append(links, note)
-	}
-	if err := p.pinLink(note, bpf.MuxProgUnetNoteVlan); err != nil {
-		return links, err
-	}
 	if err := p.countLosses(progs.Queue, bpf.LostUplinkRedirect); err != nil {
 		return links, err
 	}
@@ -226,7 +216,7 @@ func (p *programs) detachQueue(links []link.Link) (err error) {
 
 // pinLink pins the link of a program, if the mux is pinned.
 func (p *programs) pinLink(l link.Link, prog string) error {
-	if p.pins == nil || l == nil {
+	if p.pins == nil {
 		return nil
 	}
 	return l.Pin(p.pins.at(pinLink + prog))

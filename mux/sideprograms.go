@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -21,29 +23,65 @@ import (
 // muxes of a machine share one: the first mux attaches it, the others open its link and use
 // its map.
 
-// sharedNote returns the link of an attached unet_note_vlan, and the map that it writes; nil:
-// there is none.
+// noteVLAN returns the link of the machine's unet_note_vlan, and the map that it writes. If there is
+// none it attaches one.
+func noteVLAN(types *btf.Cache) (note link.Link, notes *ebpf.Map, err error) {
+	if note, notes, err = sharedNote(); note != nil || err != nil {
+		return note, notes, err
+	}
+	spec, err := bpf.LoadMux()
+	if err != nil {
+		return nil, nil, err
+	}
+	var own struct {
+		Program *ebpf.Program `ebpf:"unet_note_vlan"`
+		Notes   *ebpf.Map     `ebpf:"vlan_note"`
+	}
+	if err := spec.LoadAndAssign(&own, &ebpf.CollectionOptions{Cache: types}); err != nil {
+		return nil, nil, err
+	}
+	defer own.Notes.Close()
+	defer own.Program.Close()
+	attached, err := link.AttachTracing(link.TracingOptions{Program: own.Program})
+	if err != nil {
+		return nil, nil, fmt.Errorf("attach %s: %w", bpf.MuxProgUnetNoteVlan, err)
+	}
+	defer attached.Close()
+	// Another mux may have attached one meanwhile. Both use the one with the lower ID.
+	if note, notes, err = sharedNote(); note == nil && err == nil {
+		err = fmt.Errorf("%s was attached and is not in the kernel's list of links", bpf.MuxProgUnetNoteVlan)
+	}
+	return note, notes, err
+}
+
+// sharedNote returns the link of the attached unet_note_vlan with the lowest ID, and the map that it
+// writes; nil: there is none.
 func sharedNote() (link.Link, *ebpf.Map, error) {
 	it := new(link.Iterator)
-	defer it.Close()
-	for it.Next() {
-		info, err := it.Link.Info()
-		if err != nil || info.Type != link.RawTracepointType { // an error: a kind of link unknown to the library
-			continue
+	defer func() { it.Close() }()
+	for {
+		for it.Next() {
+			info, err := it.Link.Info()
+			if err != nil || info.Type != link.RawTracepointType { // an error: a kind of link unknown to the library
+				continue
+			}
+			notes, err := notesOf(info.Program)
+			if err != nil {
+				return nil, nil, fmt.Errorf("program %d: %w", info.Program, err)
+			}
+			if notes != nil {
+				return it.Take(), notes, nil
+			}
 		}
-		notes, err := notesOf(info.Program)
-		if err != nil {
-			return nil, nil, fmt.Errorf("program %d: %w", info.Program, err)
+		switch err := it.Err(); {
+		case err == nil:
+			return nil, nil, nil
+		case !errors.Is(err, unix.EAGAIN):
+			return nil, nil, fmt.Errorf("list links: %w", err)
 		}
-		if notes != nil {
-			return it.Take(), notes, nil
-		}
+		time.Sleep(time.Millisecond) // the next link is being attached at this moment
+		it = &link.Iterator{ID: it.ID}
 	}
-	// EAGAIN: a link is being attached at this moment. A second unet_note_vlan is harmless.
-	if err := it.Err(); err != nil && !errors.Is(err, unix.EAGAIN) {
-		return nil, nil, fmt.Errorf("list links: %w", err)
-	}
-	return nil, nil, nil
 }
 
 // notesOf returns the map of a program, if that is unet_note_vlan with this layout, else nil.

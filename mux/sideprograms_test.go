@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -31,23 +32,25 @@ import (
 	"github.com/unet-go/unet/mux"
 )
 
+// noteLink is the ID of the link of unet_note_vlan that the mux has pinned.
+func (l *pinLab) noteLink() link.ID {
+	l.t.Helper()
+	note, err := link.LoadPinnedLink(filepath.Join(l.onlyPins(), "link_unet_note_vlan"), nil)
+	must(l.t, err)
+	defer note.Close()
+	info, err := note.Info()
+	must(l.t, err)
+	return info.ID
+}
+
 // The muxes of a machine share one program unet_note_vlan, which stays when the mux that has attached it
 // is closed.
 func TestMuxesShareVLANNoteProgram(t *testing.T) {
 	t.Parallel()
-	note := func(l *pinLab) link.ID {
-		t.Helper()
-		n, err := link.LoadPinnedLink(filepath.Join(l.onlyPins(), "link_unet_note_vlan"), nil)
-		must(t, err)
-		defer n.Close()
-		info, err := n.Info()
-		must(t, err)
-		return info.ID
-	}
 	first, second := newPinLab(t), newPinLab(t)
 	first.openConfig(mux.Config{Mode: mux.ModeGeneric, Pin: first.pin})
 	second.openConfig(mux.Config{Mode: mux.ModeGeneric, Pin: second.pin})
-	if a, b := note(first), note(second); a != b {
+	if a, b := first.noteLink(), second.noteLink(); a != b {
 		t.Errorf("links %d and %d", a, b)
 	}
 	must(t, first.mux.Close())
@@ -68,6 +71,34 @@ func TestMuxesShareVLANNoteProgram(t *testing.T) {
 	sendTo(t, b, "10.0.0.1:7000", "of a VLAN")
 	second.await("rx_pass_vlan", passed+1)
 	a.wantNothing("from a VLAN")
+}
+
+// Muxes that are opened at the same time share one unet_note_vlan, too.
+func TestMuxesOpenedTogetherShareVLANNoteProgram(t *testing.T) {
+	var labs [4]*pinLab
+	for i := range labs {
+		labs[i] = newPinLab(t)
+	}
+	var open sync.WaitGroup
+	var errs [len(labs)]error
+	for i, l := range labs {
+		open.Go(func() {
+			errs[i] = l.A.Do(func() error {
+				m, err := mux.Open(mux.Config{Interface: l.A.Interface, Policy: &l.policy, Mode: mux.ModeGeneric, Pin: l.pin})
+				if err == nil {
+					t.Cleanup(func() { m.Close() })
+				}
+				return err
+			})
+		})
+	}
+	open.Wait()
+	must(t, errors.Join(errs[:]...))
+	for _, l := range labs[1:] {
+		if a, b := labs[0].noteLink(), l.noteLink(); a != b {
+			t.Errorf("links %d and %d", a, b)
+		}
+	}
 }
 
 // A cutter (the device that segments super-frames) that a process has left behind is replaced. Another
