@@ -65,7 +65,7 @@ func TestRequestWhileTheLeaseEnds(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer g.Close()
-			ln.SetDeadline(time.Now().Add(Patience))
+			ln.SetDeadline(time.Now().Add(TestTimeout))
 			answer := make(chan error, 1)
 			go func() { answer <- ask(t.Context(), l) }()
 			Await(t, "script", scriptDone)
@@ -73,7 +73,7 @@ func TestRequestWhileTheLeaseEnds(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			conn.SetDeadline(time.Now().Add(Patience))
+			conn.SetDeadline(time.Now().Add(TestTimeout))
 			_, fds, err := protocol.ReadRecord(conn, 2)
 			if err != nil {
 				t.Fatal(err)

@@ -45,7 +45,7 @@ func FuzzClientRecord(f *testing.F) {
 		if len(record) == 0 || len(record) > protocol.MaxRecord+100 || descriptors > 100 || stage >= answersAll {
 			return
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), Patience)
+		ctx, cancel := context.WithTimeout(context.Background(), TestTimeout)
 		defer cancel()
 		app, unetd := SocketPair(t)
 		r, w := Pipe(t)
@@ -103,7 +103,7 @@ func FuzzClientRecord(f *testing.F) {
 		Await(t, "listener", listened)
 		unetd.Close()
 		w.Close()
-		if err := r.SetReadDeadline(time.Now().Add(Patience)); err != nil {
+		if err := r.SetReadDeadline(time.Now().Add(TestTimeout)); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := r.Read(make([]byte, 1)); errors.Is(err, os.ErrDeadlineExceeded) {

@@ -379,9 +379,9 @@ func TestOpeningWhileAddressesChange(t *testing.T) {
 	}
 }
 
-// patience is the timeout of waits. The kernel removes the namespaces of a machine one after
+// testTimeout is the timeout of waits. The kernel removes the namespaces of a machine one after
 // another.
-const patience = 2 * time.Minute
+const testTimeout = 2 * time.Minute
 
 // onDevice calls a function with a network device of a host.
 func onDevice(t *testing.T, h *netlab.Host, name string, fn func(netlink.Link) error) {

@@ -74,7 +74,7 @@ func (l *lab) echo(b *net.UDPConn, a *app, text string) {
 		l.t.Fatalf("received %v, want %q", p, text)
 	}
 	a.send(datagram(l.B.LinkAddr, l.A.LinkAddr, to, b.LocalAddr().String(), "re: "+text))
-	must(l.t, b.SetReadDeadline(time.Now().Add(patience)))
+	must(l.t, b.SetReadDeadline(time.Now().Add(testTimeout)))
 	readFrom(l.t, b, "re: "+text)
 }
 

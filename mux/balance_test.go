@@ -81,7 +81,7 @@ func (b *statisticsLab) sums() map[string][2]uint64 {
 // wantBalance waits until the sums of each pair are equal.
 func (b *statisticsLab) wantBalance() {
 	b.t.Helper()
-	for deadline := time.Now().Add(patience / 4); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(testTimeout / 4); ; time.Sleep(time.Millisecond) {
 		sums := b.sums()
 		if !slices.ContainsFunc(slices.Collect(maps.Values(sums)), func(s [2]uint64) bool { return s[0] != s[1] }) {
 			return

@@ -173,10 +173,10 @@ func netFile(t *testing.T, h *netlab.Host, name string) (text string) {
 	return text
 }
 
-// eventually waits until ok; after patience the test fails.
+// eventually waits until ok; after testTimeout the test fails.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); !ok(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(testTimeout); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("still not: %s", what)
 		}
@@ -258,7 +258,7 @@ func TestClaimsOnIPv6AddressesOfUplink(t *testing.T) {
 			}
 			return p.String()
 		}
-		for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		for deadline := time.Now().Add(testTimeout); ; time.Sleep(time.Millisecond) {
 			if id = l.mux.Identity(); text(id.Addr6) == addr6 && text(id.LinkLocal) == linkLocal {
 				return
 			}

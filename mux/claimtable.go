@@ -22,7 +22,7 @@ import (
 type claim struct {
 	by *Lease
 	// reserved are descriptors of sockets: one for each port of an address of the host (64
-	// for a block), and one for a whole IPv6 address. A message tag, a whole IPv4 address
+	// for a block), and one for an owned IPv6 address. A message tag, an owned IPv4 address
 	// and a port of an owned address have none.
 	reserved []int
 	rules    []flowRule // that lead its frames to its endpoint's queue (steer.go)

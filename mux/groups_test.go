@@ -50,7 +50,7 @@ func (f family) member(t *testing.T, h *netlab.Host) *net.UDPConn {
 		return err
 	}))
 	t.Cleanup(func() { c.Close() })
-	must(t, c.SetReadDeadline(time.Now().Add(patience)))
+	must(t, c.SetReadDeadline(time.Now().Add(testTimeout)))
 	return c
 }
 

@@ -263,7 +263,7 @@ type received struct {
 func (a *app) recv() received {
 	a.t.Helper()
 	// Most frames are there already. A short sleep leaves the processor to the other tests.
-	for deadline := time.Now().Add(patience); ; time.Sleep(50 * time.Microsecond) {
+	for deadline := time.Now().Add(testTimeout); ; time.Sleep(50 * time.Microsecond) {
 		if r, ok := a.poll(); ok {
 			return r
 		}
@@ -327,7 +327,7 @@ func (l *lab) count() map[string]uint64 {
 // await waits until a counter has a value.
 func (l *lab) await(name string, value uint64) {
 	l.t.Helper()
-	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(testTimeout); ; time.Sleep(time.Millisecond) {
 		got := l.count()
 		if got[name] == value {
 			return
@@ -371,7 +371,7 @@ func kernelUDP(t *testing.T, h *netlab.Host, addr string) *net.UDPConn {
 		return err
 	}))
 	t.Cleanup(func() { c.Close() })
-	must(t, c.SetReadDeadline(time.Now().Add(patience)))
+	must(t, c.SetReadDeadline(time.Now().Add(testTimeout)))
 	return c
 }
 
@@ -504,7 +504,7 @@ func openDescriptors(t *testing.T) int {
 func wantObjects(t *testing.T, h *netlab.Host, want hostObjects) {
 	t.Helper()
 	var got hostObjects
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(testTimeout); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		got = listObjects(t, h)
 		more := slices.ContainsFunc(got.namespaces, func(id string) bool { return !slices.Contains(want.namespaces, id) })
 		if !more && got.fds <= want.fds && got.sameDevices(want) {

@@ -44,7 +44,7 @@ func TestResolveOwnedAddresses(t *testing.T) {
 func (l *lab) wantCounted(uid uint32, n int64) {
 	l.t.Helper()
 	var endpoints, bytes int64
-	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(testTimeout); ; time.Sleep(time.Millisecond) {
 		endpoints, bytes = l.mux.Counted(uid)
 		if endpoints == n && bytes == n*small.WithDefaults().SegmentSize() {
 			return

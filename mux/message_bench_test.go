@@ -77,7 +77,7 @@ func BenchmarkMessage(b *testing.B) {
 					if err != nil {
 						b.Fatal(err)
 					}
-					for deadline := begin.Add(patience); to.Recv(got[:]) == 0; {
+					for deadline := begin.Add(testTimeout); to.Recv(got[:]) == 0; {
 						if time.Now().After(deadline) {
 							b.Fatal("a message was lost")
 						}
@@ -129,7 +129,7 @@ func BenchmarkKernelDatagram(b *testing.B) {
 					if err != nil {
 						b.Fatal(err)
 					}
-					for deadline := begin.Add(patience); ; {
+					for deadline := begin.Add(testTimeout); ; {
 						if _, err := unix.Read(in, buf); err == nil {
 							return
 						} else if !errors.Is(err, unix.EAGAIN) || time.Now().After(deadline) {

@@ -87,7 +87,7 @@ func packetSocket(t *testing.T, h *netlab.Host, etherType uint16) *os.File {
 		return unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: bigEndian, Ifindex: i.Index})
 	}))
 	t.Cleanup(func() { f.Close() })
-	must(t, f.SetReadDeadline(time.Now().Add(patience)))
+	must(t, f.SetReadDeadline(time.Now().Add(testTimeout)))
 	return f
 }
 
@@ -146,7 +146,7 @@ func TestARPProbesAndConflicts(t *testing.T) {
 			t.Errorf("%s: %v; want a conflict with %q", c.what, err, c.conflict)
 		}
 		drain(t, wire) // the other probes of this claim
-		must(t, wire.SetReadDeadline(time.Now().Add(patience)))
+		must(t, wire.SetReadDeadline(time.Now().Add(testTimeout)))
 	}
 }
 
@@ -199,7 +199,7 @@ func TestProbeDoesNotDelayOtherClaims(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	claimed := claim(ctx)
-	limited, stop := context.WithTimeout(t.Context(), patience) // the test ends, also if the claim waits
+	limited, stop := context.WithTimeout(t.Context(), testTimeout) // the test ends, also if the claim waits
 	defer stop()
 	if _, err := b.lease.Claim(limited, tag); !errors.Is(err, endpoint.ErrTagHeld) {
 		t.Errorf("an address that is being claimed: %v", err)
@@ -269,7 +269,7 @@ func panicOn(err error) {
 // nextSolicitation is the next probe for an address.
 func nextSolicitation(t *testing.T, wire *os.File) []byte {
 	t.Helper()
-	must(t, wire.SetReadDeadline(time.Now().Add(patience)))
+	must(t, wire.SetReadDeadline(time.Now().Add(testTimeout)))
 	frame := make([]byte, 256)
 	for {
 		n, err := wire.Read(frame)

@@ -33,7 +33,7 @@ func bpffs(t *testing.T) string {
 	t.Cleanup(func() {
 		// A process that another test starts has a copy of all descriptors until its exec.
 		var err error
-		for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		for deadline := time.Now().Add(testTimeout); ; time.Sleep(time.Millisecond) {
 			if err = unix.Unmount(dir, 0); !errors.Is(err, unix.EBUSY) || time.Now().After(deadline) {
 				break
 			}

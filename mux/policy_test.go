@@ -295,7 +295,7 @@ func exchange(t *testing.T, client *net.UDPConn, to string, server *net.UDPConn)
 	from := readFrom(t, server, "question")
 	_, err := server.WriteToUDPAddrPort([]byte("answer"), from)
 	must(t, err)
-	must(t, client.SetReadDeadline(time.Now().Add(patience)))
+	must(t, client.SetReadDeadline(time.Now().Add(testTimeout)))
 	readFrom(t, client, "answer")
 	return from
 }

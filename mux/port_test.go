@@ -161,7 +161,7 @@ func TestMuxFailsWhenUplinkChanges(t *testing.T) {
 			if !errors.Is(err, mux.ErrUplinkChanged) || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("%s: %v", c.what, err)
 			}
-		case <-time.After(patience):
+		case <-time.After(testTimeout):
 			t.Errorf("%s: no error", c.what)
 		}
 		must(t, l.mux.Close())

@@ -111,7 +111,7 @@ func (m *Mux) adoptQueues(users int) error {
 		return err
 	}
 	q.users = users
-	if users > 0 && len(links) == len(queueAides(&m.up)) {
+	if users > 0 && len(links) == len(queuePrograms(&m.up)) {
 		q.links = links
 		return nil
 	}
@@ -121,8 +121,8 @@ func (m *Mux) adoptQueues(users int) error {
 	return err
 }
 
-// queueAides are the programs of queues in tcx mode, in the order in which they are detached.
-func queueAides(u *uplink) []string {
+// queuePrograms are the programs of queues in tcx mode, in the order in which they are detached.
+func queuePrograms(u *uplink) []string {
 	if u.kind == "vlan" { // the kernel has removed the VLAN tag of its frames
 		return []string{bpf.MuxProgUnetQueue}
 	}
@@ -142,7 +142,7 @@ func (p *programs) attachQueue(u *uplink) (links []link.Link, err error) {
 	if err != nil {
 		return nil, err
 	}
-	notes := len(queueAides(u)) > 1
+	notes := len(queuePrograms(u)) > 1
 	config := bpf.Config(u.addr, u.ifindex, u.netns, p.mtu, true, notes)
 	if err := spec.Variables["config"].Set(config); err != nil {
 		return nil, err

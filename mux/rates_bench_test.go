@@ -46,7 +46,7 @@ func (m *messenger) trip(b *testing.B, payload []byte) {
 		b.Fatal(err)
 	}
 	var got [1]datapath.Message
-	for deadline := time.Now().Add(patience); m.to.Recv(got[:]) == 0; {
+	for deadline := time.Now().Add(testTimeout); m.to.Recv(got[:]) == 0; {
 		if time.Now().After(deadline) {
 			b.Fatal("a message was lost")
 		}

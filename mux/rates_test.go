@@ -30,7 +30,7 @@ func (l *lab) flood(a *app, from uint32, n int) (passed, own, user uint64) {
 	for range n {
 		a.send(frame)
 	}
-	for deadline := time.Now().Add(patience); passed+own+user != uint64(n); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(testTimeout); passed+own+user != uint64(n); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			l.t.Fatalf("%d of %d messages passed, %d and %d were dropped", passed, n, own, user)
 		}

@@ -387,7 +387,7 @@ func openCapture(t *testing.T, h *netlab.Host) *capture {
 		all := binary.NativeEndian.Uint16([]byte{0, unix.ETH_P_ALL})
 		return errors.Join(
 			unix.SetsockoptInt(s.fd, unix.SOL_PACKET, unix.PACKET_AUXDATA, 1),
-			unix.SetsockoptTimeval(s.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: int64(patience / time.Second)}),
+			unix.SetsockoptTimeval(s.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: int64(testTimeout / time.Second)}),
 			unix.Bind(s.fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: device.Attrs().Index}))
 	}))
 	t.Cleanup(func() { unix.Close(s.fd) })

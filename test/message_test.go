@@ -27,7 +27,7 @@ import (
 // attach is an endpoint of this process with one message tag, through unetd.
 func attach(t *testing.T, socket string, req endpoint.Request, cfg datapath.Config) (*datapath.Endpoint, endpoint.Lease) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	grant, lease, err := control.Open(ctx, socket, req)
 	if err != nil {
@@ -53,7 +53,7 @@ func tagged(n uint32, a endpoint.Attachment) endpoint.Request {
 func recvMessage(t *testing.T, ep *datapath.Endpoint) datapath.Message {
 	t.Helper()
 	var m [1]datapath.Message
-	for deadline := time.Now().Add(patience); ep.Recv(m[:]) == 0; {
+	for deadline := time.Now().Add(testTimeout); ep.Recv(m[:]) == 0; {
 		if err := ep.Wait(deadline); err != nil {
 			t.Fatal(err)
 		}
@@ -201,7 +201,7 @@ func TestMessageQuota(t *testing.T) {
 		if err := errors.Join(sender.Write(&ch, []byte("take this")), sender.Flush()); err != nil {
 			t.Fatal(err)
 		}
-		err := receiver.Wait(time.Now().Add(patience))
+		err := receiver.Wait(time.Now().Add(testTimeout))
 		if errors.Is(err, datapath.ErrNoBuffers) {
 			break
 		}
@@ -242,7 +242,7 @@ func TestUpcalls(t *testing.T) {
 		t.Errorf("Serve without an upcall: %v", err)
 	}
 	for event, count := range map[datapath.Event]int{datapath.NonEmpty: 1, datapath.AlmostFull: 48} {
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 		var calls [2]int
 		drain := func(ev datapath.Event) func(*datapath.Endpoint) {
 			return func(ep *datapath.Endpoint) {
@@ -262,7 +262,7 @@ func TestUpcalls(t *testing.T) {
 		if err := sender.Flush(); err != nil {
 			t.Fatal(err)
 		}
-		for deadline := time.Now().Add(patience); ep.Queued() < count; {
+		for deadline := time.Now().Add(testTimeout); ep.Queued() < count; {
 			if time.Now().After(deadline) {
 				t.Fatalf("%d of %d messages arrived", ep.Queued(), count)
 			}
@@ -398,7 +398,7 @@ func (p peer) send(t *testing.T, frame []byte) {
 
 func (p peer) recv(t *testing.T) []byte {
 	t.Helper()
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(testTimeout); time.Now().Before(deadline); {
 		n, _, err := p.sock.Poll(1000)
 		if err != nil {
 			t.Fatal(err)

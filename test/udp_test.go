@@ -29,7 +29,7 @@ import (
 func open(t *testing.T, socket string, cfg unet.Config) *unet.Host {
 	t.Helper()
 	cfg.Socket = socket
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	h, err := unet.Open(ctx, cfg)
 	if err != nil {
@@ -49,7 +49,7 @@ func listen(t *testing.T, h *unet.Host, port uint16) *unet.UDPConn {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.SetDeadline(time.Now().Add(patience))
+	c.SetDeadline(time.Now().Add(testTimeout))
 	return c
 }
 
@@ -57,7 +57,7 @@ func listen(t *testing.T, h *unet.Host, port uint16) *unet.UDPConn {
 func awaitFree(t *testing.T, socket, at string) {
 	t.Helper()
 	h := open(t, socket, unet.Config{})
-	for deadline := time.Now().Add(patience); ; {
+	for deadline := time.Now().Add(testTimeout); ; {
 		c, err := h.ListenPacket(t.Context(), "udp", at)
 		if err == nil {
 			c.Close()
@@ -114,7 +114,7 @@ func TestUDPWithKernel(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				conn.SetDeadline(time.Now().Add(patience))
+				conn.SetDeadline(time.Now().Add(testTimeout))
 				if _, err := conn.Write([]byte("hello")); err != nil {
 					t.Fatal(err)
 				}
@@ -270,7 +270,7 @@ func TestUDPErrors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	refused.SetDeadline(time.Now().Add(patience))
+	refused.SetDeadline(time.Now().Add(testTimeout))
 	if _, err := refused.Write([]byte("anybody?")); err != nil {
 		t.Fatal(err)
 	}
@@ -281,7 +281,7 @@ func TestUDPErrors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	absent.SetDeadline(time.Now().Add(patience))
+	absent.SetDeadline(time.Now().Add(testTimeout))
 	if _, err := absent.Write([]byte("anybody?")); err != nil {
 		t.Errorf("a first write, before the ICMP error: %v", err)
 	}
@@ -306,7 +306,7 @@ func TestUDPErrors(t *testing.T) {
 	}
 	// Close does not wait until unetd has released the port.
 	again, err := other.ListenPacket(t.Context(), "udp", "10.0.0.1:7000")
-	for deadline := time.Now().Add(patience); errors.Is(err, syscall.EADDRINUSE) && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(testTimeout); errors.Is(err, syscall.EADDRINUSE) && time.Now().Before(deadline); {
 		again, err = other.ListenPacket(t.Context(), "udp", "10.0.0.1:7000")
 	}
 	if err != nil {

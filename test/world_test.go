@@ -22,7 +22,7 @@ import (
 	"github.com/unet-go/unet/test/internal/unetd"
 )
 
-const patience = unetd.Patience
+const testTimeout = unetd.TestTimeout
 
 func TestMain(m *testing.M) { unetd.Main(m) }
 
@@ -41,7 +41,7 @@ func kernelDial(t *testing.T, h *netlab.Host, to string) *net.UDPConn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	conn.SetDeadline(time.Now().Add(patience))
+	conn.SetDeadline(time.Now().Add(testTimeout))
 	return conn.(*net.UDPConn)
 }
 
@@ -52,7 +52,7 @@ func kernelListen(t *testing.T, h *netlab.Host, at string) *net.UDPConn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	conn.SetDeadline(time.Now().Add(patience))
+	conn.SetDeadline(time.Now().Add(testTimeout))
 	return conn
 }
 
@@ -76,7 +76,7 @@ func kernelPing(t *testing.T, h *netlab.Host, to netip.Addr, count int) (answere
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	conn.SetDeadline(time.Now().Add(patience))
+	conn.SetDeadline(time.Now().Add(testTimeout))
 	for seq := range count {
 		echo := &icmp.Echo{ID: 77, Seq: seq, Data: make([]byte, 56+100*seq)}
 		request, err := (&icmp.Message{Type: ipv4.ICMPTypeEcho, Body: echo}).Marshal(nil)

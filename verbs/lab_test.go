@@ -23,7 +23,7 @@ import (
 // noDeadline makes a call wait without end.
 var noDeadline time.Time
 
-const patience = 2 * time.Minute // a test that waits longer fails
+const testTimeout = 2 * time.Minute // a test that waits longer fails
 
 func must(t testing.TB, err error) {
 	t.Helper()

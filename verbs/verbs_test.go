@@ -96,7 +96,7 @@ func (p *peer) recv(wrs ...verbs.RecvWR) {
 // wait waits for one completion, which must be a success.
 func (p *peer) wait() verbs.WC {
 	p.t.Helper()
-	n, err := p.cq.Wait(p.wcs[:1], time.Now().Add(patience))
+	n, err := p.cq.Wait(p.wcs[:1], time.Now().Add(testTimeout))
 	if n != 1 || err != nil {
 		p.t.Fatalf("%d completions, %v", n, err)
 	}

@@ -20,7 +20,7 @@ func TestNewPeersAreAnsweredWithoutUnetd(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
 	d := s.serve(t)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	host, err := unet.Open(ctx, unet.Config{Socket: s.socket})
 	if err != nil {
@@ -71,7 +71,7 @@ func TestNewPeersAreAnsweredWithoutUnetd(t *testing.T) {
 	}()
 	echo := func(c net.Conn) {
 		t.Helper()
-		c.SetDeadline(time.Now().Add(patience))
+		c.SetDeadline(time.Now().Add(testTimeout))
 		if _, err := c.Write([]byte("hello")); err != nil {
 			t.Fatal(err)
 		}

@@ -63,7 +63,7 @@ func codeOf(err error) string {
 
 // do runs a command: its name, the name of an endpoint, and arguments.
 func (a *application) do(words []string) (answer string, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	name := words[1]
 	lease := a.leases[name]
@@ -115,7 +115,7 @@ func (a *application) do(words []string) (answer string, err error) {
 		return c.LocalAddr().String(), nil
 	case "echo": // NAME TEXT: sends it on the connection, and reads as much
 		c := a.conns[name]
-		if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
+		if err := c.SetDeadline(time.Now().Add(testTimeout)); err != nil {
 			return "", err
 		}
 		if _, err := io.WriteString(c, words[2]); err != nil {
@@ -230,9 +230,9 @@ func (a *app) expect(line, want string) (answer string) {
 // eventually calls f until it returns true.
 func eventually(t *testing.T, what string, f func() bool) {
 	t.Helper()
-	for end := time.Now().Add(patience); !f(); time.Sleep(2 * time.Millisecond) {
+	for end := time.Now().Add(testTimeout); !f(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("not within %v: %s", patience, what)
+			t.Fatalf("not within %v: %s", testTimeout, what)
 		}
 	}
 }

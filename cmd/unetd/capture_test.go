@@ -71,7 +71,7 @@ func (c *capturing) start(s *site) {
 // end waits for the end of the capture. It returns its exit code and its stderr after the first line.
 func (c *capturing) end() (code int, stderr string) {
 	c.t.Helper()
-	kill := time.AfterFunc(patience, func() { c.cmd.Process.Kill() })
+	kill := time.AfterFunc(testTimeout, func() { c.cmd.Process.Kill() })
 	defer kill.Stop()
 	c.cmd.Wait()
 	for line := range c.stderr {
@@ -146,7 +146,7 @@ func (s *site) open(t *testing.T, at string) (*unet.Host, net.PacketConn) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn.SetDeadline(time.Now().Add(patience))
+	conn.SetDeadline(time.Now().Add(testTimeout))
 	return host, conn
 }
 
@@ -170,7 +170,7 @@ func TestCaptureEndpoint(t *testing.T) {
 					t.Fatal(err)
 				}
 				defer client.Close()
-				client.SetDeadline(time.Now().Add(patience))
+				client.SetDeadline(time.Now().Add(testTimeout))
 				port := fmt.Sprint(client.LocalAddr().(*net.UDPAddr).Port)
 				for _, size := range []int{1, 18, 64, 512, 1472} {
 					payload := bytes.Repeat([]byte{byte(size)}, size)

@@ -53,7 +53,7 @@ func startDemo(t *testing.T, stdin io.Reader, args ...string) *demoRun {
 	if err != nil {
 		t.Fatal(err)
 	}
-	kill := time.AfterFunc(patience, func() { d.cmd.Process.Kill() })
+	kill := time.AfterFunc(testTimeout, func() { d.cmd.Process.Kill() })
 	t.Cleanup(func() {
 		kill.Stop()
 		r.Close()

@@ -149,9 +149,9 @@ func (e *engine) importImage(t *testing.T, unusable func(string, ...any)) {
 	e.image = []string{name}
 }
 
-// command is a command of podman or docker. It is killed if it does not end within patience.
+// command is a command of podman or docker. It is killed if it does not end within testTimeout.
 func (e *engine) command(t *testing.T, args ...string) *exec.Cmd {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	t.Cleanup(cancel)
 	return exec.CommandContext(ctx, e.name, slices.Concat(e.flags, args)...)
 }

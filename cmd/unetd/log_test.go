@@ -65,7 +65,7 @@ func (s *site) serveWithStderr(t *testing.T, stderr *os.File, args ...string) *e
 	}
 	killAtEnd(t, cmd)
 	w.Close()
-	if err := ready.SetReadDeadline(time.Now().Add(patience)); err != nil {
+	if err := ready.SetReadDeadline(time.Now().Add(testTimeout)); err != nil {
 		t.Fatal(err)
 	}
 	if line, err := io.ReadAll(ready); string(line) != "ready\n" {
@@ -78,7 +78,7 @@ func (s *site) serveWithStderr(t *testing.T, stderr *os.File, args ...string) *e
 func (s *site) openAndClose(t *testing.T, leases int) {
 	t.Helper()
 	const atOnce = 8
-	ctx, cancel := context.WithTimeout(context.Background(), 4*patience)
+	ctx, cancel := context.WithTimeout(context.Background(), 4*testTimeout)
 	defer cancel()
 	var all sync.WaitGroup
 	for range atOnce {
@@ -134,7 +134,7 @@ func TestUnetdWorksWhileLogIsNotRead(t *testing.T) {
 	}()
 	select {
 	case <-reported:
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		t.Fatal("the log does not report dropped lines")
 	}
 	terminate(t, cmd)
@@ -146,7 +146,7 @@ func terminate(t *testing.T, cmd *exec.Cmd) {
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	kill := time.AfterFunc(patience, func() { cmd.Process.Kill() })
+	kill := time.AfterFunc(testTimeout, func() { cmd.Process.Kill() })
 	defer kill.Stop()
 	if err := cmd.Wait(); err != nil {
 		t.Error(err)

@@ -19,8 +19,8 @@ import (
 	"github.com/unet-go/unet/internal/netlab"
 )
 
-// patience is how long a test waits for what must happen.
-const patience = 2 * time.Minute
+// testTimeout is how long a test waits for what must happen.
+const testTimeout = 2 * time.Minute
 
 // This test binary also runs as unetd and as an application, chosen by an environment
 // variable, so that they run in other namespaces and as other users.
@@ -109,7 +109,7 @@ func finishTo(t *testing.T, host *netlab.Host, cmd *exec.Cmd, stdout io.Writer) 
 	if err := start(); err != nil {
 		t.Fatal(err)
 	}
-	kill := time.AfterFunc(patience, func() { cmd.Process.Kill() })
+	kill := time.AfterFunc(testTimeout, func() { cmd.Process.Kill() })
 	defer kill.Stop()
 	var exit *exec.ExitError
 	if err := cmd.Wait(); err != nil && !errors.As(err, &exit) {
@@ -202,7 +202,7 @@ func serveCommand(t testing.TB, host *netlab.Host, socket string, cmd *exec.Cmd)
 	w.Close()
 	d := &process{t: t, cmd: cmd, socket: socket, stderr: make(chan string, 1000)}
 	d.watch(stderr)
-	if err := ready.SetReadDeadline(time.Now().Add(patience)); err != nil {
+	if err := ready.SetReadDeadline(time.Now().Add(testTimeout)); err != nil {
 		t.Fatal(err)
 	}
 	if line, err := io.ReadAll(ready); string(line) != "ready\n" {
@@ -229,7 +229,7 @@ func (d *process) watch(stderr io.Reader) {
 // awaitLine waits for a line on stderr that contains all of the given parts.
 func (d *process) awaitLine(parts ...string) {
 	d.t.Helper()
-	timeout := time.After(patience)
+	timeout := time.After(testTimeout)
 	var others []string
 next:
 	for {
@@ -284,7 +284,7 @@ func (d *process) kill() {
 
 // wait waits for the end. All of stderr is read first, as exec.Cmd.Wait requires.
 func (d *process) wait() error {
-	kill := time.AfterFunc(patience, func() { d.cmd.Process.Kill() })
+	kill := time.AfterFunc(testTimeout, func() { d.cmd.Process.Kill() })
 	defer kill.Stop()
 	for line := range d.stderr {
 		d.last = append(d.last, line)

@@ -169,7 +169,7 @@ func TestStatusErrors(t *testing.T) {
 		t.Error(err)
 	}
 	r.Close()
-	kill := time.AfterFunc(patience, func() { cmd.Process.Kill() })
+	kill := time.AfterFunc(testTimeout, func() { cmd.Process.Kill() })
 	defer kill.Stop()
 	cmd.Wait()
 	if ws := cmd.ProcessState.Sys().(syscall.WaitStatus); !ws.Signaled() || ws.Signal() != syscall.SIGPIPE || stderr.Len() > 0 {

@@ -9,20 +9,20 @@ import (
 	"github.com/unet-go/unet/endpoint"
 )
 
-// Fate is what has become of the frames that a counter counts.
-type Fate string
+// Outcome is what has become of the frames that a counter counts.
+type Outcome string
 
 const (
-	Passed     Fate = "passed"     // left to the kernel of this host
-	Redirected Fate = "redirected" // to a port, a socket, the uplink or the kernel; it may be counted as Lost later
-	Cut        Fate = "cut"        // segmented: its parts are counted again
-	Dropped    Fate = "dropped"    // by a program
-	Lost       Fate = "lost"       // by the kernel, after it was counted as Redirected or before any program saw it
+	Passed     Outcome = "passed"     // left to the kernel of this host
+	Redirected Outcome = "redirected" // to a port, a socket, the uplink or the kernel; it may be counted as Lost later
+	Cut        Outcome = "cut"        // segmented: its parts are counted again
+	Dropped    Outcome = "dropped"    // by a program
+	Lost       Outcome = "lost"       // by the kernel, after it was counted as Redirected or before any program saw it
 )
 
-// FateOf is the fate of the frames that a counter of a mux counts. ok is false for counters that do
+// OutcomeOf is the outcome of the frames that a counter of a mux counts. ok is false for counters that do
 // not count frames (lease_*), and for those of one endpoint, which are parts of others.
-func FateOf(counter string) (f Fate, ok bool) {
+func OutcomeOf(counter string) (f Outcome, ok bool) {
 	switch counter {
 	case "rx_port", "rx_queue", "rx_host", "rx_group", "tx_uplink", "tx_local", "tx_host", "tx_group", "deliver_socket":
 		return Redirected, true
@@ -106,11 +106,11 @@ func Proven(first, second []endpoint.Counter) map[string]int64 {
 	return missing
 }
 
-// Total is the frames of one stage by fate.
+// Total is the frames of one stage by outcome.
 type Total struct {
-	Stage  string          `json:"stage"` // one of Stages, or lost
-	Frames uint64          `json:"frames"`
-	Of     map[Fate]uint64 `json:"of"`
+	Stage  string             `json:"stage"` // one of Stages, or lost
+	Frames uint64             `json:"frames"`
+	Of     map[Outcome]uint64 `json:"of"`
 }
 
 // copies are the counters of copies of datagrams to groups, which count as other frames of their stage, too.
@@ -120,9 +120,9 @@ var copies = []string{"rx_group", "tx_group"}
 func Totals(list []endpoint.Counter) []Total {
 	totals := make([]Total, 0, len(Stages)+1)
 	for _, stage := range append(slices.Clone(Stages), string(Lost)) {
-		t := Total{Stage: stage, Of: map[Fate]uint64{}}
+		t := Total{Stage: stage, Of: map[Outcome]uint64{}}
 		for _, c := range list {
-			if f, ok := FateOf(c.Name); ok && strings.HasPrefix(c.Name, stage+"_") && !slices.Contains(copies, c.Name) {
+			if f, ok := OutcomeOf(c.Name); ok && strings.HasPrefix(c.Name, stage+"_") && !slices.Contains(copies, c.Name) {
 				t.Frames += c.Value
 				t.Of[f] += c.Value
 			}

@@ -21,16 +21,16 @@ func of(values map[string]uint64) (list []endpoint.Counter) {
 	return list
 }
 
-// The fate of each counter of the programs is the one that its description says, and the counters of each balance
+// The outcome of each counter of the programs is the one that its description says, and the counters of each balance
 // exist.
 func TestFatesMatchDescriptions(t *testing.T) {
 	var names []string
 	for i := range bpf.NumCounters {
 		name, help := bpf.CounterName(bpf.Counter(i)), bpf.CounterHelp(bpf.Counter(i))
 		names = append(names, name)
-		f, ok := FateOf(name)
+		f, ok := OutcomeOf(name)
 		if !ok {
-			t.Errorf("%s has no fate", name)
+			t.Errorf("%s has no outcome", name)
 		}
 		want := Redirected
 		switch {
@@ -56,8 +56,8 @@ func TestFatesMatchDescriptions(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"lease_granted", "lost_deliver_backlog.7", "other"} {
-		if f, ok := FateOf(name); ok {
-			t.Errorf("%s has fate %s", name, f)
+		if f, ok := OutcomeOf(name); ok {
+			t.Errorf("%s has outcome %s", name, f)
 		}
 	}
 }

@@ -7,7 +7,7 @@
 //	frames sent by endpoints = sum of tx_* = redirected + dropped
 //	frames that reach a port's inner end = sum of deliver_* = put into the socket + dropped
 //
-// holds by itself ([FateOf] tells the parts). What can fail is the way between two programs. What
+// holds by itself ([OutcomeOf] tells the parts). What can fail is the way between two programs. What
 // the mux redirects to a port is counted again at its inner end, or as lost on the way; [Check]
 // compares both sides. Package account uses names, not numbers, so that it can check the counters of
 // another process.

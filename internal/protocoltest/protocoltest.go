@@ -17,9 +17,9 @@ import (
 	"github.com/unet-go/unet/internal/protocol"
 )
 
-// Patience is how long a test waits for an event that must happen. Usually the event happens
+// TestTimeout is how long a test waits for an event that must happen. Usually the event happens
 // much sooner.
-const Patience = 2 * time.Minute
+const TestTimeout = 2 * time.Minute
 
 // Listen makes a socket in a folder of the test.
 func Listen(t testing.TB) (string, *net.UnixListener) {
@@ -67,7 +67,7 @@ func SendAll(t testing.TB, c *net.UnixConn, record string, w *os.File, descripto
 	for i := range files {
 		files[i] = w
 	}
-	if err := protocol.WriteRecord(c, []byte(record), Patience, files...); err != nil {
+	if err := protocol.WriteRecord(c, []byte(record), TestTimeout, files...); err != nil {
 		t.Error(err)
 	}
 }
@@ -87,7 +87,7 @@ func Pipe(t testing.TB) (*os.File, *os.File) {
 // WantClosed waits until all copies of the write end of a pipe are closed.
 func WantClosed(t testing.TB, r *os.File) {
 	t.Helper()
-	if err := r.SetReadDeadline(time.Now().Add(Patience)); err != nil {
+	if err := r.SetReadDeadline(time.Now().Add(TestTimeout)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := r.Read(make([]byte, 1)); errors.Is(err, os.ErrDeadlineExceeded) {
@@ -135,7 +135,7 @@ func Await(t testing.TB, what string, c <-chan struct{}) {
 	t.Helper()
 	select {
 	case <-c:
-	case <-time.After(Patience):
-		t.Fatalf("%s: not within %v", what, Patience)
+	case <-time.After(TestTimeout):
+		t.Fatalf("%s: not within %v", what, TestTimeout)
 	}
 }

@@ -82,7 +82,7 @@ func captureARP(t *testing.T, h *netlab.Host) (next func() wire.Ethernet) {
 	return func() wire.Ethernet {
 		t.Helper()
 		buf := make([]byte, 128)
-		sock.SetReadDeadline(time.Now().Add(patience))
+		sock.SetReadDeadline(time.Now().Add(testTimeout))
 		n, err := sock.Read(buf)
 		if err != nil {
 			t.Fatalf("no ARP: %v", err)

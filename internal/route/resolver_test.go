@@ -51,7 +51,7 @@ func resolver6(t *testing.T) (*netlab.Pair, *route.Resolver, netlink.Link) {
 			if err := netlink.AddrAdd(l, addr); err != nil {
 				return err
 			}
-			for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+			for deadline := time.Now().Add(testTimeout); ; time.Sleep(time.Millisecond) {
 				all, err := netlink.AddrList(l, netlink.FAMILY_V6)
 				usable := !slices.ContainsFunc(all, func(a netlink.Addr) bool { return a.Flags&unix.IFA_F_TENTATIVE != 0 })
 				if err != nil || usable && len(all) == 2 {
@@ -205,7 +205,7 @@ func TestResolveWithoutAnswer(t *testing.T) {
 		}
 		return netlink.AddrAdd(l, &netlink.Addr{IPNet: &net.IPNet{IP: absent.AsSlice(), Mask: net.CIDRMask(24, 32)}})
 	})
-	for deadline := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(testTimeout); ; time.Sleep(50 * time.Millisecond) {
 		got, err := r.Resolve(t.Context(), absent)
 		if err == nil && got.LinkAddr == p.B.LinkAddr {
 			return

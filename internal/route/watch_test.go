@@ -17,7 +17,7 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-const patience = 2 * time.Minute // timeout of a test
+const testTimeout = 2 * time.Minute
 
 // changesOf are the channels on which resolvers report changes.
 var changesOf sync.Map
@@ -36,7 +36,7 @@ func changes(r *route.Resolver) <-chan netip.Addr {
 // change addresses and routes by itself, so a change of any answer may come at any time.
 func expectChange(t *testing.T, c <-chan netip.Addr, hop netip.Addr, what string) {
 	t.Helper()
-	for timeout := time.After(patience); ; {
+	for timeout := time.After(testTimeout); ; {
 		select {
 		case got := <-c:
 			if got.IsValid() && got != hop {
@@ -218,8 +218,8 @@ func TestChangedMACAddressOfPeerIsFound(t *testing.T) {
 			ask := time.NewTicker(400 * time.Millisecond)
 			defer ask.Stop()
 			for moved := false; !moved; {
-				if time.Since(start) > patience {
-					t.Fatalf("not found within %v", patience)
+				if time.Since(start) > testTimeout {
+					t.Fatalf("not found within %v", testTimeout)
 				}
 				select {
 				case n := <-reported:
@@ -241,7 +241,7 @@ func TestChangedMACAddressOfPeerIsFound(t *testing.T) {
 // awaitAge returns when the entry was last changed more than a second ago.
 func awaitAge(t *testing.T, p *netlab.Pair, ifindex int, peer netip.Addr) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(testTimeout); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		var list []netlink.Neigh
 		do(t, p.A, func() (err error) {
 			list, err = netlink.NeighList(ifindex, netlink.FAMILY_ALL)

@@ -18,9 +18,9 @@ import (
 )
 
 const (
-	kernelMTU  = 1280
-	kernelPort = 7000
-	patience   = 20 * time.Second
+	kernelMTU   = 1280
+	kernelPort  = 7000
+	testTimeout = 20 * time.Second
 )
 
 // TestFragmentsOfTheKernel reassembles datagrams that a kernel socket has sent.
@@ -69,7 +69,7 @@ func TestFragmentsForTheKernel(t *testing.T) {
 		receiver, err := p.B.ListenUDP(netip.AddrPortFrom(to, kernelPort).String())
 		must(t, err)
 		defer receiver.Close()
-		must(t, receiver.SetReadDeadline(time.Now().Add(patience)))
+		must(t, receiver.SetReadDeadline(time.Now().Add(testTimeout)))
 		frames := openPacketSocket(t, p.A)
 		rng := rand.New(rand.NewPCG(6, 6))
 		ids := NewIDs(rng.Uint32)
@@ -211,7 +211,7 @@ func openPacketSocket(t *testing.T, h *netlab.Host) (f *os.File) {
 		return unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: i.Index})
 	}))
 	t.Cleanup(func() { f.Close() })
-	must(t, f.SetDeadline(time.Now().Add(patience)))
+	must(t, f.SetDeadline(time.Now().Add(testTimeout)))
 	return f
 }
 

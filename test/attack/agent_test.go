@@ -113,7 +113,7 @@ func (a *agentProcess) kill() error {
 func (a *agentProcess) leave() error {
 	a.once.Do(func() {
 		a.requests.Close()
-		timer := time.AfterFunc(unetd.Patience, func() { a.cmd.Process.Kill() })
+		timer := time.AfterFunc(unetd.TestTimeout, func() { a.cmd.Process.Kill() })
 		defer timer.Stop()
 		for range a.replies {
 		}
@@ -142,7 +142,7 @@ func (c command[A, R]) try(a *agentProcess, arg A) (result R, err error) {
 			err = r.Error
 		}
 		return result, errors.Join(err, json.Unmarshal(r.Result, &result))
-	case <-time.After(4 * unetd.Patience):
+	case <-time.After(4 * unetd.TestTimeout):
 		return result, fmt.Errorf("%s: the agent does not answer", string(c))
 	}
 }

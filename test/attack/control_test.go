@@ -305,8 +305,8 @@ var talk = newCommand("talk", func(a *agent, arg talkArg) (conversation, error) 
 })
 
 // readAnswer reads one answer. It is false when there is none.
-func (t *conversation) readAnswer(conn *net.UnixConn, patience time.Duration) bool {
-	conn.SetReadDeadline(time.Now().Add(patience))
+func (t *conversation) readAnswer(conn *net.UnixConn, testTimeout time.Duration) bool {
+	conn.SetReadDeadline(time.Now().Add(testTimeout))
 	buf, oob := make([]byte, 1<<16), make([]byte, 4096)
 	n, oobn, _, _, err := conn.ReadMsgUnix(buf, oob)
 	if n == 0 || err != nil {

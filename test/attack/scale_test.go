@@ -94,7 +94,7 @@ rules:
 `, each)})
 	remote := unetd.Serve(t, pair.B, unetd.Options{Flags: genericMode})
 	w := &world{pair: pair, unetd: d, capture: startCapture(t, pair.B), kernel: startKernelTraffic(t, pair)}
-	ctx, cancel := context.WithTimeout(t.Context(), 4*unetd.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*unetd.TestTimeout)
 	defer cancel()
 	grant, lease, err := control.Open(ctx, remote.Socket, tagged(endpoint.MessageTag(peerTag)))
 	if err != nil {

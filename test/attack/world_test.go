@@ -153,7 +153,7 @@ func (w *world) counters(t testing.TB) map[string]uint64 {
 // countersOf are unetd's counters of frames, by name.
 func countersOf(t testing.TB, d *unetd.Daemon) map[string]uint64 {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), unetd.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), unetd.TestTimeout)
 	defer cancel()
 	all, err := control.Counters(ctx, d.Socket)
 	if err != nil {
@@ -171,7 +171,7 @@ func countersOf(t testing.TB, d *unetd.Daemon) map[string]uint64 {
 // list is the endpoints of unetd.
 func list(t testing.TB, d *unetd.Daemon) []endpoint.Info {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), unetd.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), unetd.TestTimeout)
 	defer cancel()
 	all, err := control.List(ctx, d.Socket)
 	if err != nil {

@@ -66,7 +66,7 @@ func withoutKeepAlive(t *testing.T, c net.Conn) *net.TCPConn {
 	t.Cleanup(func() { c.Close() })
 	tcp := c.(*net.TCPConn)
 	must(t, tcp.SetKeepAlive(false))
-	must(t, tcp.SetDeadline(time.Now().Add(unetd.Patience)))
+	must(t, tcp.SetDeadline(time.Now().Add(unetd.TestTimeout)))
 	return tcp
 }
 

@@ -163,7 +163,7 @@ var events = []event{
 		s.d.Kill()
 		s.wantProgress(t, "the kill")
 		s.d = s.g.startUnetd(s.t, s.nic(), s.mode)
-		if _, err := s.d.Await("msg=ready", 0, unetd.Patience); err != nil {
+		if _, err := s.d.Await("msg=ready", 0, unetd.TestTimeout); err != nil {
 			t.Fatal(err)
 		}
 		if !unetd.Eventually(func() bool {
@@ -364,7 +364,7 @@ func TestCardRemoval(t *testing.T) {
 		g.Restore(t, "sh", "-c", "test -e "+device+"/driver || echo "+id+" > "+driver+"/bind")
 		for _, e := range s.echos {
 			ended(e.Process)
-			if line, err := e.Await("ended", 0, unetd.Patience); err != nil || !strings.Contains(line, "lease") {
+			if line, err := e.Await("ended", 0, unetd.TestTimeout); err != nil || !strings.Contains(line, "lease") {
 				t.Errorf("the endpoint's owner gets %q, %v", line, err)
 			}
 		}
@@ -376,7 +376,7 @@ func TestCardRemoval(t *testing.T) {
 		}
 		g.Run(t, "sh", "-c", "echo "+id+" > "+driver+"/bind")
 		g.Run(t, "/init")
-		if _, err := s.d.Await("the interface is served again", from, unetd.Patience); err != nil {
+		if _, err := s.d.Await("the interface is served again", from, unetd.TestTimeout); err != nil {
 			t.Fatal(err)
 		}
 		g.oneQueue(t, nic)
@@ -388,6 +388,6 @@ func TestCardRemoval(t *testing.T) {
 func ended(p *guest.Process) {
 	select {
 	case <-p.Done:
-	case <-time.After(unetd.Patience):
+	case <-time.After(unetd.TestTimeout):
 	}
 }

@@ -312,7 +312,7 @@ func (g *machine) Try(t testing.TB, args ...string) (string, error) {
 	select {
 	case <-p.Done:
 		return p.Output(), p.Err
-	case <-time.After(unetd.Patience):
+	case <-time.After(unetd.TestTimeout):
 		t.Fatalf("in the guest, %s does not end", strings.Join(args, " "))
 		return "", nil
 	}
@@ -352,10 +352,10 @@ func (g *machine) Unetd(t testing.TB, nic, mode string, flags ...string) *daemon
 	t.Helper()
 	g.Restore(t, "unetd", "cleanup", "--socket", "/run/"+nic+".sock") // after unetd has ended
 	d := g.startUnetd(t, nic, mode, flags...)
-	if _, err := d.Await("msg=ready", 0, unetd.Patience); err != nil {
+	if _, err := d.Await("msg=ready", 0, unetd.TestTimeout); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(unetd.Patience); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(unetd.TestTimeout); ; time.Sleep(10 * time.Millisecond) {
 		link, err := g.Try(t, "cat", "/sys/class/net/"+nic+"/carrier", "/sys/class/net/"+nic+"/operstate")
 		if err == nil && strings.HasPrefix(link, "1\n") && !strings.Contains(link, "down") {
 			return d
@@ -374,7 +374,7 @@ func (g *machine) startUnetd(t testing.TB, nic, mode string, flags ...string) *d
 		d.Signal(syscall.SIGTERM)
 		select {
 		case <-d.Done:
-		case <-time.After(unetd.Patience):
+		case <-time.After(unetd.TestTimeout):
 			t.Errorf("unetd does not end")
 		}
 	})
@@ -429,7 +429,7 @@ func (d *daemon) startEcho(t testing.TB, port uint16, flags ...string) *echo {
 
 func (e *echo) await(t testing.TB) {
 	t.Helper()
-	line, err := e.Await("ready", 0, unetd.Patience)
+	line, err := e.Await("ready", 0, unetd.TestTimeout)
 	if err == nil {
 		err = json.Unmarshal([]byte(strings.TrimPrefix(line, "ready")), &e.Ready)
 	}
@@ -445,7 +445,7 @@ func (e *echo) Ask(t testing.TB, question string) string {
 	err := e.Input(question)
 	if err == nil {
 		var line string
-		if line, err = e.Await(question+" ", from, unetd.Patience); err == nil {
+		if line, err = e.Await(question+" ", from, unetd.TestTimeout); err == nil {
 			return strings.TrimPrefix(line, question+" ")
 		}
 	}

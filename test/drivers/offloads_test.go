@@ -40,7 +40,7 @@ func (d *daemon) stop(t *testing.T) {
 	d.Signal(syscall.SIGTERM)
 	select {
 	case <-d.Done:
-	case <-time.After(unetd.Patience):
+	case <-time.After(unetd.TestTimeout):
 		t.Fatal("unetd does not end")
 	}
 }
@@ -93,7 +93,7 @@ func TestVLANOffload(t *testing.T) {
 		e := d.Echo(t, 7000)
 		from := d.Lines()
 		g.Run(t, "ethtool", "-K", nic, "rxvlan", "on")
-		if _, err := d.Await("receive VLAN offload had been turned on", from, unetd.Patience); err != nil {
+		if _, err := d.Await("receive VLAN offload had been turned on", from, unetd.TestTimeout); err != nil {
 			t.Fatal(err)
 		}
 		if now := g.offloads(t, nic); now["rx-vlan-offload"] != "off" {
@@ -158,7 +158,7 @@ func TestOffloadsAreRestored(t *testing.T) {
 		e := d.Echo(t, 7001, "-queue", "0")
 		want("tcx mode with a queue", "off")
 		e.Kill()
-		for deadline := time.Now().Add(unetd.Patience); g.offloads(t, nic)[merges] != "on" && time.Now().Before(deadline); {
+		for deadline := time.Now().Add(unetd.TestTimeout); g.offloads(t, nic)[merges] != "on" && time.Now().Before(deadline); {
 		}
 		want("tcx mode after the queue", "on")
 	})
@@ -173,7 +173,7 @@ func TestHardwareGROIsAlwaysOn(t *testing.T) {
 		}
 		refused := func(p *guest.Process) {
 			t.Helper()
-			if line, err := p.Await("does not turn rx-gro-hw off", 0, unetd.Patience); err != nil {
+			if line, err := p.Await("does not turn rx-gro-hw off", 0, unetd.TestTimeout); err != nil {
 				t.Error(err)
 			} else {
 				t.Log(line)

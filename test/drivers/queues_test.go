@@ -67,7 +67,7 @@ func numbered(c net.Conn, datagrams, atOnce int, kept bool) error {
 				return err
 			}
 		}
-		c.SetReadDeadline(time.Now().Add(unetd.Patience))
+		c.SetReadDeadline(time.Now().Add(unetd.TestTimeout))
 		for i := range atOnce {
 			if _, err := c.Read(b); err != nil {
 				return err
@@ -162,7 +162,7 @@ func TestQueueEndpointNeedsAllFlows(t *testing.T) {
 	eachCard(t, []string{"virtio", "igb", "vmxnet3"}, func(t *testing.T, g *machine, nic string) {
 		d := g.Unetd(t, nic, "tcx")
 		refused := d.startEcho(t, 7001, "-queue", "0")
-		line, err := refused.Await("ended ", 0, unetd.Patience)
+		line, err := refused.Await("ended ", 0, unetd.TestTimeout)
 		for _, want := range []string{"tag not allowed: udp:", nic + " spreads received frames over 2 queues, and the endpoint is on queue 0", "attach to a port"} {
 			if err != nil || !strings.Contains(line, want) {
 				t.Errorf("%s %v, want %q", line, err, want)

@@ -202,7 +202,7 @@ func (g *machine) stream(to netip.AddrPort, n int) error {
 }
 
 func stream(c net.Conn, n int) error {
-	c.SetDeadline(time.Now().Add(unetd.Patience))
+	c.SetDeadline(time.Now().Add(unetd.TestTimeout))
 	sent := pattern(n)
 	written := make(chan error, 1)
 	go func() {

@@ -39,7 +39,7 @@ func (d *daemon) list(t *testing.T) (all []listed) {
 // several queues the device chooses one by the flow.
 func (g *machine) toQueue(t *testing.T, to netip.AddrPort) net.Conn {
 	t.Helper()
-	for deadline := time.Now().Add(unetd.Patience); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(unetd.TestTimeout); time.Now().Before(deadline); {
 		c, err := g.Host.Dial("udp", to.String())
 		if err != nil {
 			t.Fatal(err)
@@ -102,7 +102,7 @@ func TestZeroCopy(t *testing.T) {
 				t.Errorf("listed as %+v, want %+v", e, want)
 			}
 		}
-		line, err := d.Await(`msg="endpoint opened"`, 0, unetd.Patience)
+		line, err := d.Await(`msg="endpoint opened"`, 0, unetd.TestTimeout)
 		if want := fmt.Sprintf("mode=native zero_copy=%v copy_reason=", zeroCopy); err != nil || !strings.Contains(line, want) || !strings.Contains(line, why) {
 			t.Errorf("logged: %s %v", line, err)
 		}
@@ -132,7 +132,7 @@ func TestZeroCopyIsTakenOver(t *testing.T) {
 			t.Errorf("without unetd: %v", err)
 		}
 		d = g.Unetd(t, nic, "native")
-		if _, err := d.Await(`msg="endpoint presented"`, 0, unetd.Patience); err != nil {
+		if _, err := d.Await(`msg="endpoint presented"`, 0, unetd.TestTimeout); err != nil {
 			t.Fatal(err)
 		}
 		zeroCopy, _ := zeroCopyOf(nic, g.Kernel)
@@ -208,7 +208,7 @@ func TestInactiveQueueIsRefused(t *testing.T) {
 		g.oneQueue(t, nic)
 		d := g.Unetd(t, nic, "native")
 		e := d.startEcho(t, 7001, "-queue", "1")
-		line, err := e.Await("ended ", 0, unetd.Patience)
+		line, err := e.Await("ended ", 0, unetd.TestTimeout)
 		if want := "no such queue: 1 of the "; err != nil || !strings.Contains(line, want) || !strings.Contains(line, "ethtool -L "+nic) {
 			t.Errorf("%s %v, want %q", line, err, want)
 		}

@@ -93,7 +93,7 @@ func (n *nginx) file(t *testing.T, name string, size int) []byte {
 // client is a client on unet, and how many connections it has made.
 func (n *nginx) client(t *testing.T, maxConns int) (c *http.Client, dials *atomic.Int32) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), unetd.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), unetd.TestTimeout)
 	defer cancel()
 	h, err := unet.Open(ctx, unet.Config{Socket: n.socket})
 	must(t, err)
@@ -105,7 +105,7 @@ func (n *nginx) client(t *testing.T, maxConns int) (c *http.Client, dials *atomi
 		},
 		MaxConnsPerHost:       maxConns,
 		MaxIdleConnsPerHost:   maxConns,
-		ExpectContinueTimeout: unetd.Patience,
+		ExpectContinueTimeout: unetd.TestTimeout,
 	}
 	t.Cleanup(func() {
 		transport.CloseIdleConnections()
@@ -113,7 +113,7 @@ func (n *nginx) client(t *testing.T, maxConns int) (c *http.Client, dials *atomi
 			t.Errorf("close of the host: %v", err)
 		}
 	})
-	return &http.Client{Transport: transport, Timeout: unetd.Patience}, dials
+	return &http.Client{Transport: transport, Timeout: unetd.TestTimeout}, dials
 }
 
 // fetch gets a file as a whole.

@@ -185,7 +185,7 @@ func TestShutdownFinishesDownload(t *testing.T) {
 	const size = 20_000_000 // more than the buffers of both sides hold
 	s := startServer(t, netlab.RequirePair(t, netlab.Config{}), unetd.Everything)
 	dial := func(_ context.Context, network, address string) (net.Conn, error) { return s.B.Dial(network, address) }
-	client := &http.Client{Transport: &http.Transport{DialContext: dial}, Timeout: unetd.Patience}
+	client := &http.Client{Transport: &http.Transport{DialContext: dial}, Timeout: unetd.TestTimeout}
 	resp, err := client.Get(fmt.Sprint(s.url, "/bytes/", size))
 	must(t, err)
 	defer resp.Body.Close()

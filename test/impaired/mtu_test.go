@@ -132,7 +132,7 @@ func testRouteMTUDecreases(t *testing.T, ipv6 bool, narrow int) {
 			Dst: hostPrefix(s.peers)})
 	}))
 	conn := x.ours.(*unet.TCPConn)
-	for end := time.Now().Add(patience); conn.Info().PathMTU != narrow; time.Sleep(ms) {
+	for end := time.Now().Add(testTimeout); conn.Info().PathMTU != narrow; time.Sleep(ms) {
 		if time.Now().After(end) {
 			t.Fatalf("MTU %d", conn.Info().PathMTU)
 		}

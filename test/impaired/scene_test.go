@@ -25,9 +25,9 @@ import (
 	"github.com/unet-go/unet/test/internal/wiretap"
 )
 
-// patience is how long a transfer may take. None takes half of it: of 80 transfers at a loss
+// testTimeout is how long a transfer may take. None takes half of it: of 80 transfers at a loss
 // of 30 % on a busy machine the longest took 9 s.
-const patience = 4 * time.Minute
+const testTimeout = 4 * time.Minute
 
 // TestMain has more scenes at a time than processors: mostly they wait for the link.
 func TestMain(m *testing.M) {
@@ -169,7 +169,7 @@ func (s *scene) connect(t *testing.T, dial bool) (c connection) {
 	listener, err := to.listen()
 	must(t, err)
 	defer listener.Close()
-	must(t, listener.(interface{ SetDeadline(time.Time) error }).SetDeadline(time.Now().Add(patience)))
+	must(t, listener.(interface{ SetDeadline(time.Time) error }).SetDeadline(time.Now().Add(testTimeout)))
 	dialled, err := from.dial(listener.Addr().String())
 	must(t, err)
 	accepted, err := listener.Accept()
@@ -179,7 +179,7 @@ func (s *scene) connect(t *testing.T, dial bool) (c connection) {
 	}
 	for _, c := range []net.Conn{c.ours, c.peers} {
 		t.Cleanup(func() { c.Close() })
-		c.SetDeadline(time.Now().Add(patience))
+		c.SetDeadline(time.Now().Add(testTimeout))
 	}
 	return c
 }

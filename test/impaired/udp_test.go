@@ -77,7 +77,7 @@ func testDatagrams(t *testing.T, s *scene, rule impair.Rule, longest int) {
 	for _, d := range []struct{ from, to net.PacketConn }{{ours, peers}, {peers, ours}} { // resolves routes and MAC addresses
 		_, err = d.from.WriteTo(nil, d.to.LocalAddr())
 		must(t, err)
-		must(t, d.to.SetDeadline(time.Now().Add(patience)))
+		must(t, d.to.SetDeadline(time.Now().Add(testTimeout)))
 		_, _, err = d.to.ReadFrom(nil)
 		must(t, err)
 	}

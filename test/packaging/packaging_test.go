@@ -194,7 +194,7 @@ func exchange(h *netlab.Host, to string, answered *atomic.Uint64, stop <-chan st
 		if _, err := conn.Write([]byte(message)); err != nil {
 			return err
 		}
-		if err := conn.SetReadDeadline(time.Now().Add(unetd.Patience)); err != nil {
+		if err := conn.SetReadDeadline(time.Now().Add(unetd.TestTimeout)); err != nil {
 			return err
 		}
 		n, err := conn.Read(buf)

@@ -174,7 +174,7 @@ func dial(t *testing.T, server program, start func() program) (client program, e
 		select {
 		case <-client.ended():
 		case <-server.ended():
-		case <-time.After(unetd.Patience):
+		case <-time.After(unetd.TestTimeout):
 		}
 		err = end(t, client, endTimeout)
 		return err == nil || !refused(client.Output())

@@ -71,7 +71,7 @@ func (s *server) stop(t *testing.T) (commands, connections int) {
 // returns what it prints.
 func (s *server) tool(t *testing.T, name string, stdin io.Reader, args ...string) (string, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), unetd.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), unetd.TestTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, unetd.Tool(t, name), append([]string{"-h", s.A.Addr.Addr().String(), "-p", port}, args...)...)
 	cmd.SysProcAttr = netlab.Bound()
@@ -105,7 +105,7 @@ func (s *server) dial(t *testing.T) *client {
 	c, err := s.B.Dial("tcp", s.at)
 	must(t, err)
 	t.Cleanup(func() { c.Close() })
-	c.SetDeadline(time.Now().Add(unetd.Patience))
+	c.SetDeadline(time.Now().Add(unetd.TestTimeout))
 	return &client{c, bufio.NewReader(c)}
 }
 

@@ -332,7 +332,7 @@ func testDialToClosedPortIsRefused(t *testing.T, ipv6 bool) {
 	kernel, err := s.B.Dial("tcp", listener.Addr().String())
 	must(t, err)
 	defer kernel.Close()
-	kernel.SetDeadline(time.Now().Add(patience))
+	kernel.SetDeadline(time.Now().Add(testTimeout))
 	must(t, listener.Close())
 	if _, err := kernel.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("read of a connection that was never accepted: %v", err)
@@ -398,7 +398,7 @@ func testSimultaneousOpen(t *testing.T, ipv6 bool) {
 	var raw syscall.RawConn
 	dropping := make(chan struct{})
 	dialer := net.Dialer{
-		LocalAddr: net.TCPAddrFromAddrPort(them), Timeout: patience,
+		LocalAddr: net.TCPAddrFromAddrPort(them), Timeout: testTimeout,
 		Control: func(_, _ string, c syscall.RawConn) error {
 			raw = c
 			err := netlab.SetDropAll(c, true)
@@ -418,7 +418,7 @@ func testSimultaneousOpen(t *testing.T, ipv6 bool) {
 		err := raw.Control(func(fd uintptr) { i, optErr = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) })
 		return err == nil && optErr == nil && i.State == netlink.TCP_SYN_SENT
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	opened := make(chan error, 1)
 	var ours net.Conn
@@ -435,7 +435,7 @@ func testSimultaneousOpen(t *testing.T, ipv6 bool) {
 	must(t, <-dialled)
 	defer kernel.Close()
 	for _, c := range []net.Conn{ours, kernel} {
-		c.SetDeadline(time.Now().Add(patience))
+		c.SetDeadline(time.Now().Add(testTimeout))
 	}
 	must(t, exchange(ours, kernel, 100_000, pieces{100_000, 100_000}))
 	eventually(t, "nothing is left", func() bool { return s.idle(t) })

@@ -142,7 +142,7 @@ func (s *scene) exchangeOnMany(t *testing.T, dial bool) error {
 // ask sends a seed and its data, and expects the data of the next seed.
 func ask(c net.Conn, seed byte) error {
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(patience))
+	c.SetDeadline(time.Now().Add(testTimeout))
 	if _, err := c.Write([]byte{seed}); err != nil {
 		return err
 	}
@@ -158,7 +158,7 @@ func ask(c net.Conn, seed byte) error {
 // answer is the other side.
 func answer(c net.Conn) error {
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(patience))
+	c.SetDeadline(time.Now().Add(testTimeout))
 	seed := make([]byte, 1)
 	if _, err := c.Read(seed); err != nil {
 		return err

@@ -26,7 +26,7 @@ import (
 	"github.com/unet-go/unet/test/internal/wiretap"
 )
 
-const patience = unetd.Patience
+const testTimeout = unetd.TestTimeout
 
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == holderArg {
@@ -183,7 +183,7 @@ func (s *scene) connect(t *testing.T, dial bool) (ours *unet.TCPConn, kernel *ne
 		dialled, accepted = accepted, dialled
 	}
 	for _, c := range []net.Conn{dialled, accepted} {
-		c.SetDeadline(time.Now().Add(patience))
+		c.SetDeadline(time.Now().Add(testTimeout))
 	}
 	return dialled.(*unet.TCPConn), accepted.(*net.TCPConn)
 }

@@ -355,7 +355,7 @@ func TestCompleteAndPartialChecksums(t *testing.T) {
 			ours, err := l.Accept()
 			must(t, err)
 			for _, c := range []net.Conn{dialled, ours} {
-				c.SetDeadline(time.Now().Add(patience))
+				c.SetDeadline(time.Now().Add(testTimeout))
 			}
 			for _, size := range []int{100, 20 * mss, 100, 20 * mss} { // alone, merged
 				done := make(chan error, 1)

@@ -229,7 +229,7 @@ func PrintFlows(w io.Writer, rows []FlowRow) {
 		}
 		if !shared {
 			fmt.Fprintf(w, "\nGoodput over an impaired link, from the first byte on: medians over %d rounds (lowest..highest)\n", of[0].Rounds)
-			fmt.Fprintln(w, "Loss and delay are each way. The frames of a round have the same fates for all. again is what was sent again, of what was received;")
+			fmt.Fprintln(w, "Loss and delay are each way. The same frames of a round are lost and delayed for all. again is what was sent again, of what was received;")
 			fmt.Fprintln(w, "timeouts are a round's; rtt is the smoothed one at the end; cpu is of both processes, without what the kernels do in the link's own system calls.")
 		} else {
 			fmt.Fprintf(w, "\nShares of a bottleneck, of two connections over the same time: medians over %d rounds (lowest..highest)\n", of[0].Rounds)

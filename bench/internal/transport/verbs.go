@@ -138,8 +138,8 @@ func reset(qp *verbs.QP) error {
 
 // dial repeats a request without an answer sooner than the connection manager would.
 func (d *device) dial(ctx context.Context, qp *verbs.QP) error {
-	for patience := 100 * time.Millisecond; ; patience *= 2 {
-		try, cancel := context.WithTimeout(ctx, patience)
+	for timeout := 100 * time.Millisecond; ; timeout *= 2 {
+		try, cancel := context.WithTimeout(ctx, timeout)
 		conn, err := d.ctx.Dial(try, d.job.Remote.UDP, qp, d.param())
 		cancel()
 		if err == nil {

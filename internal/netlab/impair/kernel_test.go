@@ -35,7 +35,7 @@ func (l lab) udp(t *testing.T, d impair.Direction, six bool) (out, in *net.UDPCo
 	c, err := from.Dial("udp", in.LocalAddr().String())
 	must(t, err)
 	t.Cleanup(func() { c.Close() })
-	in.SetReadDeadline(time.Now().Add(patience))
+	in.SetReadDeadline(time.Now().Add(testTimeout))
 	return c.(*net.UDPConn), in
 }
 
@@ -212,14 +212,14 @@ func (l lab) transfer(t *testing.T, size int) {
 			return
 		}
 		defer c.Close()
-		c.SetDeadline(time.Now().Add(patience))
+		c.SetDeadline(time.Now().Add(testTimeout))
 		all, _ := io.ReadAll(c)
 		got <- all
 	}()
 	c, err := l.A.Dial("tcp", listener.Addr().String())
 	must(t, err)
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(patience))
+	c.SetDeadline(time.Now().Add(testTimeout))
 	_, err = c.Write(text)
 	must(t, err)
 	must(t, c.(*net.TCPConn).CloseWrite())

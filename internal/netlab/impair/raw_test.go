@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	seed     = 7
-	patience = 2 * time.Minute
+	seed        = 7
+	testTimeout = 2 * time.Minute
 )
 
 func must(t *testing.T, err error) {
@@ -29,9 +29,9 @@ func must(t *testing.T, err error) {
 
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); !holds(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(testTimeout); !holds(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s", patience, what)
+			t.Fatalf("not within %v: %s", testTimeout, what)
 		}
 	}
 }
@@ -93,7 +93,7 @@ func (l lab) packetSocket(t *testing.T, h *netlab.Host) *socket {
 		must(t, unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 64<<20))
 		must(t, unix.SetsockoptInt(s.fd, unix.SOL_PACKET, unix.PACKET_IGNORE_OUTGOING, 1))
 		must(t, unix.SetsockoptInt(s.fd, unix.SOL_PACKET, unix.PACKET_AUXDATA, 1))
-		must(t, unix.SetsockoptTimeval(s.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: int64(patience / time.Second)}))
+		must(t, unix.SetsockoptTimeval(s.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: int64(testTimeout / time.Second)}))
 		all := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, unix.ETH_P_ALL))
 		return unix.Bind(s.fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: i.Index})
 	}))

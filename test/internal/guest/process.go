@@ -91,10 +91,10 @@ func (p *Process) Lines() int {
 }
 
 // Await returns the first line with text in it among those from a line on. It fails when the
-// program ends without one, and after patience.
-func (p *Process) Await(text string, from int, patience time.Duration) (string, error) {
-	deadline := time.Now().Add(patience)
-	timer := time.AfterFunc(patience, func() { p.mu.Lock(); p.more.Broadcast(); p.mu.Unlock() })
+// program ends without one, and after testTimeout.
+func (p *Process) Await(text string, from int, testTimeout time.Duration) (string, error) {
+	deadline := time.Now().Add(testTimeout)
+	timer := time.AfterFunc(testTimeout, func() { p.mu.Lock(); p.more.Broadcast(); p.mu.Unlock() })
 	defer timer.Stop()
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -110,7 +110,7 @@ func (p *Process) Await(text string, from int, patience time.Duration) (string, 
 		default:
 		}
 		if time.Now().After(deadline) {
-			return "", fmt.Errorf("%s has not printed %q within %v", p.Args[0], text, patience)
+			return "", fmt.Errorf("%s has not printed %q within %v", p.Args[0], text, testTimeout)
 		}
 	}
 }

@@ -106,9 +106,9 @@ func Tool(t testing.TB, name string) string {
 }
 
 // Eventually checks a condition until it holds, and reports whether it did before
-// [Patience] ended.
+// [TestTimeout] ended.
 func Eventually(holds func() bool) bool {
-	for deadline := time.Now().Add(Patience); ; time.Sleep(2 * time.Millisecond) {
+	for deadline := time.Now().Add(TestTimeout); ; time.Sleep(2 * time.Millisecond) {
 		if holds() {
 			return true
 		}

@@ -143,7 +143,7 @@ func Left(t testing.TB, h *netlab.Host) (left []string) {
 }
 
 // Untouched fails the test if anything of unet's remains on the host. The kernel removes
-// devices asynchronously, so it checks until [Patience] ends.
+// devices asynchronously, so it checks until [TestTimeout] ends.
 func Untouched(t testing.TB, h *netlab.Host) {
 	t.Helper()
 	var left []string

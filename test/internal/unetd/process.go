@@ -17,9 +17,9 @@ import (
 	"github.com/unet-go/unet/internal/netlab"
 )
 
-// Patience is how long a test waits for an event before it fails. Usually the event happens much
+// TestTimeout is how long a test waits for an event before it fails. Usually the event happens much
 // sooner.
-const Patience = 2 * time.Minute
+const TestTimeout = 2 * time.Minute
 
 // Process is a running command and what it prints.
 type Process struct {
@@ -116,9 +116,9 @@ func (p *Process) Await(t testing.TB, text string) {
 }
 
 func (p *Process) await(text string) error {
-	timer := time.AfterFunc(Patience, func() { p.mu.Lock(); p.more.Broadcast(); p.mu.Unlock() })
+	timer := time.AfterFunc(TestTimeout, func() { p.mu.Lock(); p.more.Broadcast(); p.mu.Unlock() })
 	defer timer.Stop()
-	deadline := time.Now().Add(Patience)
+	deadline := time.Now().Add(TestTimeout)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for seen := 0; ; p.more.Wait() {
@@ -144,7 +144,7 @@ func (p *Process) End(t testing.TB) error {
 	select {
 	case <-p.Done:
 		return p.Err
-	case <-time.After(Patience):
+	case <-time.After(TestTimeout):
 		t.Fatalf("%s does not end", p.Name)
 		return nil
 	}

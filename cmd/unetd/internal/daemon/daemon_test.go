@@ -24,7 +24,7 @@ import (
 	"github.com/unet-go/unet/mux"
 )
 
-const patience = 2 * time.Minute
+const testTimeout = 2 * time.Minute
 
 // fakeMux grants memfds, and records what is called.
 type fakeMux struct {
@@ -152,7 +152,7 @@ func runWith(t *testing.T, cfg Config, m *fakeMux) (*runningDaemon, error) {
 		select {
 		case err := <-ended:
 			return err
-		case <-time.After(patience):
+		case <-time.After(testTimeout):
 			t.Error("the daemon does not end")
 			return nil
 		}

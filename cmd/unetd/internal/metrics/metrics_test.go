@@ -87,13 +87,13 @@ unet_uplink_up{interface="eth0"} 1
 unet_uplink_up{interface="eth1"} 0
 `: {"unet_uplink_up"},
 		`
-# HELP unet_frames_total Frames by the counter that unetd counters shows, its stage (rx: received, tx: sent by endpoints, deliver: at the end of a port, lost: by the kernel), and their fate.
+# HELP unet_frames_total Frames by the counter that unetd counters shows, its stage (rx: received, tx: sent by endpoints, deliver: at the end of a port, lost: by the kernel), and their outcome.
 # TYPE unet_frames_total counter
-unet_frames_total{counter="deliver_socket",fate="redirected",interface="eth0",stage="deliver"} 94
-unet_frames_total{counter="lost_deliver_backlog",fate="lost",interface="eth0",stage="lost"} 5
-unet_frames_total{counter="rx_pass",fate="passed",interface="eth0",stage="rx"} 7
-unet_frames_total{counter="rx_port",fate="redirected",interface="eth0",stage="rx"} 100
-unet_frames_total{counter="tx_forged_tag",fate="dropped",interface="eth0",stage="tx"} 3
+unet_frames_total{counter="deliver_socket",interface="eth0",outcome="redirected",stage="deliver"} 94
+unet_frames_total{counter="lost_deliver_backlog",interface="eth0",outcome="lost",stage="lost"} 5
+unet_frames_total{counter="rx_pass",interface="eth0",outcome="passed",stage="rx"} 7
+unet_frames_total{counter="rx_port",interface="eth0",outcome="redirected",stage="rx"} 100
+unet_frames_total{counter="tx_forged_tag",interface="eth0",outcome="dropped",stage="tx"} 3
 `: {"unet_frames_total"},
 		`
 # HELP unet_endpoint_backlog_lost_frames_total Frames to an endpoint that a full backlog of a processor has dropped; a part of lost_deliver_backlog.

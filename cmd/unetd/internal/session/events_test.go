@@ -96,7 +96,7 @@ func TestEventsNotRead(t *testing.T) {
 	a := connect(t, socket)
 	a.open()
 	l := p.newestLease()
-	for i, end := uint32(0), time.Now().Add(Patience); ; i++ {
+	for i, end := uint32(0), time.Now().Add(TestTimeout); ; i++ {
 		l.notify(routeTo(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})))
 		if l.Err() != nil {
 			break
@@ -252,7 +252,7 @@ func TestWatcherUsesLease(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-	case <-time.After(Patience):
+	case <-time.After(TestTimeout):
 		t.Error("a watcher could not use the lease")
 	}
 }

@@ -370,7 +370,7 @@ func (p *fakeProvider) awaitGrantsClosed() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i, f := range p.others {
-		if err := f.SetReadDeadline(time.Now().Add(Patience)); err != nil {
+		if err := f.SetReadDeadline(time.Now().Add(TestTimeout)); err != nil {
 			p.t.Fatal(err)
 		}
 		for {
@@ -391,7 +391,7 @@ func (p *fakeProvider) awaitClosed() *fakeLease {
 	select {
 	case l := <-p.closed:
 		return l
-	case <-time.After(Patience):
+	case <-time.After(TestTimeout):
 		p.t.Fatal("the lease was not closed")
 		return nil
 	}

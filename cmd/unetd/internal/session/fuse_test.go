@@ -53,7 +53,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(fuseServer) == "" {
 		os.Exit(m.Run())
 	}
-	time.AfterFunc(2*Patience, func() { os.Exit(0) })
+	time.AfterFunc(2*TestTimeout, func() { os.Exit(0) })
 	serveFuse(3)
 }
 

@@ -63,7 +63,7 @@ func FuzzServerRecord(f *testing.F) {
 		sock := fdOf(t, grant.XSK)
 
 		app, unetd := SocketPair(t)
-		ctx, cancel := context.WithTimeout(context.Background(), Patience)
+		ctx, cancel := context.WithTimeout(context.Background(), TestTimeout)
 		defer cancel()
 		ended := make(chan struct{})
 		go func() {

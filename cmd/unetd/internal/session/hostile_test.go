@@ -71,7 +71,7 @@ func TestFilesThatBlock(t *testing.T) {
 	a.wantEOF()
 	checkServed(t, socket)
 	operations := make([]byte, places)
-	if err := f.pending.SetReadDeadline(time.Now().Add(Patience)); err != nil {
+	if err := f.pending.SetReadDeadline(time.Now().Add(TestTimeout)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := io.ReadFull(f.pending, operations); err != nil {

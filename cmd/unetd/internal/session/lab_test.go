@@ -44,7 +44,7 @@ func serve(t testing.TB, s *Server, ln *net.UnixListener) (stop func()) {
 			if err != nil {
 				t.Errorf("Serve: %v", err)
 			}
-		case <-time.After(Patience):
+		case <-time.After(TestTimeout):
 			t.Error("Serve did not return")
 		}
 	})
@@ -82,7 +82,7 @@ func (d *daemon) kill() {
 // mustOpen opens an endpoint until the test ends.
 func mustOpen(t testing.TB, socket string, req endpoint.Request) (*endpoint.Grant, *control.Lease) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), TestTimeout)
 	defer cancel()
 	g, l, err := control.Open(ctx, socket, req)
 	if err != nil {
@@ -95,9 +95,9 @@ func mustOpen(t testing.TB, socket string, req endpoint.Request) (*endpoint.Gran
 // until polls until a condition is true.
 func until(t testing.TB, what string, f func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(Patience); !f(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(TestTimeout); !f(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("waited %v for %s", Patience, what)
+			t.Fatalf("waited %v for %s", TestTimeout, what)
 		}
 	}
 }

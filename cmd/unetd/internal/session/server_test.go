@@ -38,7 +38,7 @@ func connect(t testing.TB, socket string) *application {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	if err := conn.SetDeadline(time.Now().Add(Patience)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(TestTimeout)); err != nil {
 		t.Fatal(err)
 	}
 	return &application{t, conn}

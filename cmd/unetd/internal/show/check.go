@@ -47,7 +47,7 @@ func check(w io.Writer, totals []account.Total, verdict account.Verdict) error {
 	t := table(w)
 	for _, total := range totals {
 		var parts []string
-		for _, f := range []account.Fate{account.Redirected, account.Passed, account.Cut, account.Dropped} {
+		for _, f := range []account.Outcome{account.Redirected, account.Passed, account.Cut, account.Dropped} {
 			if n := total.Of[f]; n > 0 {
 				parts = append(parts, fmt.Sprintf("%d %s", n, f))
 			}
