@@ -26,7 +26,8 @@ type CaptureUnetCapture struct {
 	OneQueue uint32
 	Snaplen  uint32
 	UnetPort [2]uint32
-	Deliver  [3]uint32
+	Deliver  [2]uint32
+	_        [4]byte
 	Drops    [2]uint64
 }
 

@@ -203,7 +203,7 @@ func (m *Mux) openTo(own addresses) error {
 	var key [16]byte
 	var value uint8
 	var gone [][16]byte
-	entries := m.progs.objs.Own.Iterate()
+	entries := m.progs.maps.Own.Iterate()
 	for entries.Next(&key, &value) {
 		if want[key] == 0 {
 			gone = append(gone, key)
@@ -214,10 +214,10 @@ func (m *Mux) openTo(own addresses) error {
 	}
 	err = entries.Err()
 	for _, a := range gone {
-		err = errors.Join(err, m.progs.objs.Own.Delete(a))
+		err = errors.Join(err, m.progs.maps.Own.Delete(a))
 	}
 	for a, is := range want {
-		err = errors.Join(err, m.progs.objs.Own.Put(a, is))
+		err = errors.Join(err, m.progs.maps.Own.Put(a, is))
 	}
 	if err != nil {
 		return fmt.Errorf("addresses at which endpoints reach this host: %w", err)

@@ -71,7 +71,7 @@ func loadPinned(h *netlink.Handle, keep *pins, u *uplink, want Mode) (_ *program
 		return nil, err
 	}
 	needed := append(mapNames(spec), pinUplink)
-	needed = slices.AppendSeq(needed, maps.Keys(p.ofPorts()))
+	needed = append(needed, portPrograms(p.mode)...)
 	for _, name := range sidePrograms(p.mode, u) {
 		needed = append(needed, pinLink+name)
 	}
@@ -112,11 +112,12 @@ func (p *programs) load(spec *ebpf.CollectionSpec, u *uplink) (err error) {
 	}
 	spec.Maps[bpf.MuxMapSockets].MaxEntries = queues.MaxEntries()
 	queues.Close()
-	if err := spec.LoadAndAssign(&p.objs.MuxMaps, pinMaps(spec, p.pins)); err != nil {
+	if err := spec.LoadAndAssign(&p.maps, pinMaps(spec, p.pins)); err != nil {
 		return fmt.Errorf("pinned maps: %w", err)
 	}
-	for name, prog := range p.ofPorts() {
-		if *prog, err = ebpf.LoadPinnedProgram(p.pins.at(name), nil); err != nil {
+	p.loaded = map[string]*ebpf.Program{}
+	for _, name := range portPrograms(p.mode) {
+		if p.loaded[name], err = ebpf.LoadPinnedProgram(p.pins.at(name), nil); err != nil {
 			return fmt.Errorf("pinned program: %w", err)
 		}
 	}
@@ -190,19 +191,19 @@ func pinnedPorts(h *netlink.Handle, keep *pins) (map[uint32]string, error) {
 // adopt takes over the endpoints in the kernel's tables. It completes or undoes what the
 // earlier process had begun. The calling thread is in the uplink's namespace.
 func (m *Mux) adopt() error {
-	ports, err := portsOf(m.nl, m.progs.objs.UnetPort, m.progs.objs.UnetPortLimited)
+	ports, err := portsOf(m.nl, m.progs.loaded[bpf.MuxProgUnetPort], m.progs.loaded[bpf.MuxProgUnetPortLimited])
 	if err != nil {
 		return err
 	}
-	endpoints, err := endpointsInKernel(&m.progs.objs)
+	endpoints, err := endpointsInKernel(&m.progs.maps)
 	if err != nil {
 		return err
 	}
-	tags, err := tagsInKernel(&m.progs.objs)
+	tags, err := tagsInKernel(&m.progs.maps)
 	if err != nil {
 		return err
 	}
-	groups, err := groupsInKernel(&m.progs.objs)
+	groups, err := groupsInKernel(&m.progs.maps)
 	if err != nil {
 		return err
 	}
@@ -212,7 +213,7 @@ func (m *Mux) adopt() error {
 		name, there := ports[owner.Port]
 		if owner.Port == 0 {
 			name = m.up.name
-			if there, err = socketThere(m.progs.objs.Sockets, uint32(owner.Queue), m.unbound); err != nil {
+			if there, err = socketThere(m.progs.maps.Sockets, uint32(owner.Queue), m.unbound); err != nil {
 				return err
 			}
 		}
@@ -328,7 +329,7 @@ func (m *Mux) adopted(owner bpf.Owner, e bpf.Endpoint, device string) (*Lease, e
 // adoptRest reports whether the socket of an endpoint without a port exists. If so, its slot
 // stays taken, and the endpoint counts, until the socket is closed.
 func (m *Mux) adoptRest(owner bpf.Owner, e bpf.Endpoint) (there bool, err error) {
-	there, err = socketThere(m.progs.objs.PortSockets, e.Slot, m.unbound)
+	there, err = socketThere(m.progs.maps.PortSockets, e.Slot, m.unbound)
 	if !there || err != nil {
 		return false, err
 	}

@@ -214,7 +214,7 @@ func (m *Mux) countTag(t endpoint.Tag, n int) error {
 	if t.Kind == endpoint.TagMessage {
 		return nil
 	}
-	index, counts := bpf.CountOf(kindOf(t), t.Port), m.progs.objs.TagCounts
+	index, counts := bpf.CountOf(kindOf(t), t.Port), m.progs.maps.TagCounts
 	var count uint32
 	err := counts.Lookup(index, &count)
 	if err == nil {
@@ -237,7 +237,7 @@ func (m *Mux) recount(lists ...iter.Seq[endpoint.Tag]) error {
 		}
 	}
 	for i, n := range counts {
-		if err := m.progs.objs.TagCounts.Put(uint32(i), n); err != nil {
+		if err := m.progs.maps.TagCounts.Put(uint32(i), n); err != nil {
 			return fmt.Errorf("tag count %d: %w", i, err)
 		}
 	}
@@ -247,12 +247,12 @@ func (m *Mux) recount(lists ...iter.Seq[endpoint.Tag]) error {
 // tableOf is the map and the key of a tag, whose address is unmapped.
 func (m *Mux) tableOf(t endpoint.Tag) (key any, table *ebpf.Map) {
 	if t.Kind == endpoint.TagMessage {
-		return bpf.MessageKey(t.Message), m.progs.objs.Tags
+		return bpf.MessageKey(t.Message), m.progs.maps.Tags
 	}
 	if t.Addr.Is4() {
-		return bpf.Key(kindOf(t), t.Addr.As4(), t.Port), m.progs.objs.Tags
+		return bpf.Key(kindOf(t), t.Addr.As4(), t.Port), m.progs.maps.Tags
 	}
-	return bpf.Key6(kindOf(t), t.Addr.As16(), t.Port), m.progs.objs.Tags6
+	return bpf.Key6(kindOf(t), t.Addr.As16(), t.Port), m.progs.maps.Tags6
 }
 
 // kinds are the tags with an address by the kind in their key; their other fields are left out.
@@ -283,12 +283,12 @@ func tagOf(kind bpf.TagKind, addr netip.Addr, port uint16) endpoint.Tag {
 
 // tagsInKernel reads the whole table, with suspended tags. The table must not change during
 // the call.
-func tagsInKernel(objs *bpf.MuxObjects) (map[endpoint.Tag]bpf.Owner, error) {
+func tagsInKernel(tables *bpf.MuxMaps) (map[endpoint.Tag]bpf.Owner, error) {
 	list := map[endpoint.Tag]bpf.Owner{}
 	var key bpf.Tag
 	var key6 bpf.Tag6
 	var owner bpf.Owner
-	entries := objs.Tags.Iterate()
+	entries := tables.Tags.Iterate()
 	for entries.Next(&key, &owner) {
 		if key.Kind == bpf.TagMessage {
 			list[endpoint.MessageTag(key.Message())] = owner
@@ -297,7 +297,7 @@ func tagsInKernel(objs *bpf.MuxObjects) (map[endpoint.Tag]bpf.Owner, error) {
 		addr, port := key.AddrPort()
 		list[tagOf(key.Kind, netip.AddrFrom4(addr), port)] = owner
 	}
-	entries6 := objs.Tags6.Iterate()
+	entries6 := tables.Tags6.Iterate()
 	for entries6.Next(&key6, &owner) {
 		addr, port := key6.AddrPort()
 		list[tagOf(key6.Kind, netip.AddrFrom16(addr), port)] = owner

@@ -283,7 +283,7 @@ func (m *Mux) present(ctx context.Context, o Owner, sock, connections *os.File) 
 
 // putEndpoint enters an endpoint in the kernel's table, for the next process.
 func (m *Mux) putEndpoint(l *Lease) error {
-	err := m.progs.objs.Endpoints.Put(l.at.owner, bpf.Endpoint{
+	err := m.progs.maps.Endpoints.Put(l.at.owner, bpf.Endpoint{
 		Id:           l.id,
 		Cookie:       l.cookie,
 		SegmentBytes: uint64(l.segmentBytes),
@@ -300,18 +300,18 @@ func (m *Mux) putEndpoint(l *Lease) error {
 
 // forgetEndpoint deletes an endpoint from the kernel's table.
 func (m *Mux) forgetEndpoint(owner bpf.Owner) error {
-	if err := absentIsFine(m.progs.objs.Endpoints.Delete(owner)); err != nil {
+	if err := absentIsFine(m.progs.maps.Endpoints.Delete(owner)); err != nil {
 		return fmt.Errorf("endpoint out of the table: %w", err)
 	}
 	return nil
 }
 
 // endpointsInKernel reads the whole table of endpoints, which must not change during the call.
-func endpointsInKernel(objs *bpf.MuxObjects) (map[bpf.Owner]bpf.Endpoint, error) {
+func endpointsInKernel(tables *bpf.MuxMaps) (map[bpf.Owner]bpf.Endpoint, error) {
 	list := map[bpf.Owner]bpf.Endpoint{}
 	var owner bpf.Owner
 	var e bpf.Endpoint
-	entries := objs.Endpoints.Iterate()
+	entries := tables.Endpoints.Iterate()
 	for entries.Next(&owner, &e) {
 		list[owner] = e
 	}

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
@@ -56,13 +57,44 @@ func HideFillRings() (restore func()) {
 
 // PartMark is the destination MAC address of a super-frame that is cut for an endpoint's port.
 func (m *Mux) PartMark(l *Lease) (mac [6]byte, err error) {
-	var c bpf.MuxUnetConfig
-	if err := m.progs.objs.Config.Get(&c); err != nil {
+	c, err := m.config()
+	if err != nil {
 		return mac, err
 	}
 	mac[0] = c.PartHead
 	binary.NativeEndian.PutUint32(mac[2:], c.PartTail^l.at.owner.Port)
 	return mac, nil
+}
+
+// config reads the constants of the programs from the map that they use.
+func (m *Mux) config() (c bpf.MuxUnetConfig, err error) {
+	spec, err := bpf.LoadMux()
+	if err != nil {
+		return c, err
+	}
+	v := spec.Variables["config"]
+	info, err := m.progs.loaded[bpf.MuxProgUnetUplink].Info()
+	if err != nil {
+		return c, err
+	}
+	ids, _ := info.MapIDs()
+	for _, id := range ids {
+		constants, err := ebpf.NewMapFromID(id)
+		if err != nil {
+			return c, err
+		}
+		defer constants.Close()
+		if info, err := constants.Info(); err != nil || !strings.HasSuffix(v.SectionName, info.Name) {
+			continue
+		}
+		b, err := constants.LookupBytes(uint32(0))
+		if err != nil {
+			return c, err
+		}
+		_, err = binary.Decode(b[v.Offset:], binary.NativeEndian, &c)
+		return c, err
+	}
+	return c, errors.New("no map of constants")
 }
 
 // FillRings is the number of fill rings that are checked.
@@ -93,10 +125,10 @@ func (m *Mux) FailDeletions(err error) (restore func()) {
 }
 
 // CloseTagTable makes every change of the tag table fail.
-func (m *Mux) CloseTagTable() error { return m.progs.objs.Tags.Close() }
+func (m *Mux) CloseTagTable() error { return m.progs.maps.Tags.Close() }
 
 // TagTableSize is the size of the tag table.
-func (m *Mux) TagTableSize() int { return int(m.progs.objs.Tags.MaxEntries()) }
+func (m *Mux) TagTableSize() int { return int(m.progs.maps.Tags.MaxEntries()) }
 
 // CheckTagCounts compares the tag counts in the kernel with the tags there.
 func (m *Mux) CheckTagCounts() error {
@@ -107,11 +139,11 @@ func (m *Mux) CheckTagCounts() error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	tags, err := tagsInKernel(&m.progs.objs)
-	if errors.Is(err, os.ErrClosed) || m.progs.objs.Tags.FD() < 0 { // CloseTagTable
+	tags, err := tagsInKernel(&m.progs.maps)
+	if errors.Is(err, os.ErrClosed) || m.progs.maps.Tags.FD() < 0 { // CloseTagTable
 		return nil
 	}
-	groups, err := groupsInKernel(&m.progs.objs)
+	groups, err := groupsInKernel(&m.progs.maps)
 	if err != nil {
 		return err
 	}
@@ -126,7 +158,7 @@ func (m *Mux) CheckTagCounts() error {
 	}
 	for i := range uint32(bpf.TagCounts) {
 		var n uint32
-		err = errors.Join(err, m.progs.objs.TagCounts.Lookup(i, &n))
+		err = errors.Join(err, m.progs.maps.TagCounts.Lookup(i, &n))
 		if n != want[i] {
 			err = errors.Join(err, fmt.Errorf("tag count %d is %d, and there are %d tags", i, n, want[i]))
 		}
@@ -154,7 +186,7 @@ func (m *Mux) Claims() (held, inKernel map[endpoint.Tag]bool, reserved int, err 
 		held[t] = true
 		reserved += len(c.reserved)
 	}
-	kernel, err := tagsInKernel(&m.progs.objs)
+	kernel, err := tagsInKernel(&m.progs.maps)
 	for t := range kernel {
 		inKernel[t] = true
 	}
@@ -200,7 +232,7 @@ func (m *Mux) Suspended() (held, inKernel map[endpoint.Tag]bool, err error) {
 			held[t] = true
 		}
 	}
-	kernel, err := tagsInKernel(&m.progs.objs)
+	kernel, err := tagsInKernel(&m.progs.maps)
 	for t, o := range kernel {
 		if o.Suspended() {
 			inKernel[t] = true
@@ -269,7 +301,7 @@ func (m *Mux) SteerByModel(channels, added, locations uint32) (rules func() int)
 		d.refuses = unix.EOPNOTSUPP
 	}
 	d.accepts = func(r flowRule) error {
-		tags, err := tagsInKernel(&m.progs.objs)
+		tags, err := tagsInKernel(&m.progs.maps)
 		for t := range tags {
 			if slices.Contains(slices.Concat(rulesOf(t, uint32(r.ring))...), r) {
 				return err
@@ -297,7 +329,7 @@ func (m *Mux) SteerByModel(channels, added, locations uint32) (rules func() int)
 func (m *Mux) LimitEntries() (ports, users int, err error) {
 	var key uint32
 	var l bpf.Limit
-	for n, table := range map[*int]*ebpf.Map{&ports: m.progs.objs.PortLimits, &users: m.progs.objs.UserLimits} {
+	for n, table := range map[*int]*ebpf.Map{&ports: m.progs.maps.PortLimits, &users: m.progs.maps.UserLimits} {
 		entries := table.Iterate()
 		for entries.Next(&key, &l) {
 			*n++

@@ -180,28 +180,28 @@ func groupKey(t endpoint.Tag) bpf.Tag6 { return bpf.GroupKey(netip.AddrPortFrom(
 // enterGroup makes the entries of a tag without members, which countTag has counted.
 func (m *Mux) enterGroup(t endpoint.Tag) error {
 	uplink := uint32(m.up.ifindex)
-	for _, sets := range []*ebpf.Map{m.progs.objs.GroupPorts, m.progs.objs.GroupDevices} {
+	for _, sets := range []*ebpf.Map{m.progs.maps.GroupPorts, m.progs.maps.GroupDevices} {
 		set, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.DevMapHash, KeySize: 4, ValueSize: 4, MaxEntries: bpf.GroupPorts + 1})
 		if err != nil {
 			return fmt.Errorf("devices of a group: %w", err)
 		}
-		if sets == m.progs.objs.GroupDevices {
+		if sets == m.progs.maps.GroupDevices {
 			err = set.Put(uplink, uplink)
 		}
 		if err = errors.Join(err, sets.Put(groupKey(t), uint32(set.FD())), set.Close()); err != nil {
 			return fmt.Errorf("devices of a group: %w", err)
 		}
 	}
-	return m.progs.objs.Groups.Put(groupKey(t), uint32(0))
+	return m.progs.maps.Groups.Put(groupKey(t), uint32(0))
 }
 
 // eraseGroup undoes enterGroup and the count of the tag.
 func (m *Mux) eraseGroup(t endpoint.Tag) error {
 	key := groupKey(t)
 	return errors.Join(
-		absentIsFine(m.progs.objs.Groups.Delete(key)),
-		absentIsFine(m.progs.objs.GroupDevices.Delete(key)),
-		absentIsFine(m.progs.objs.GroupPorts.Delete(key)),
+		absentIsFine(m.progs.maps.Groups.Delete(key)),
+		absentIsFine(m.progs.maps.GroupDevices.Delete(key)),
+		absentIsFine(m.progs.maps.GroupPorts.Delete(key)),
 		m.countTag(t, -1),
 	)
 }
@@ -219,18 +219,18 @@ func inSet(sets *ebpf.Map, t endpoint.Tag, f func(*ebpf.Map) error) error {
 // process that takes over reads that set.
 func (m *Mux) enterMember(t endpoint.Tag, port uint32) error {
 	put := func(set *ebpf.Map) error { return set.Put(port, port) }
-	if err := inSet(m.progs.objs.GroupPorts, t, put); err != nil {
+	if err := inSet(m.progs.maps.GroupPorts, t, put); err != nil {
 		return err
 	}
-	return inSet(m.progs.objs.GroupDevices, t, put)
+	return inSet(m.progs.maps.GroupDevices, t, put)
 }
 
 func (m *Mux) eraseMember(t endpoint.Tag, port uint32) error {
 	erase := func(set *ebpf.Map) error { return absentIsFine(set.Delete(port)) }
-	if err := inSet(m.progs.objs.GroupDevices, t, erase); err != nil {
+	if err := inSet(m.progs.maps.GroupDevices, t, erase); err != nil {
 		return err
 	}
-	return inSet(m.progs.objs.GroupPorts, t, erase)
+	return inSet(m.progs.maps.GroupPorts, t, erase)
 }
 
 // addMember gives a port, once putMembers has counted it, copies of the group's datagrams. m.mu is held.
@@ -247,7 +247,7 @@ func (m *Mux) addMember(t endpoint.Tag, g *group, l *Lease) error {
 
 // putMembers tells the programs how many members a group has.
 func (m *Mux) putMembers(t endpoint.Tag, g *group) error {
-	return m.progs.objs.Groups.Put(groupKey(t), uint32(len(g.members)))
+	return m.progs.maps.Groups.Put(groupKey(t), uint32(len(g.members)))
 }
 
 // leaveGroup gives back a tag of a group that l holds. m.mu is held.
@@ -276,11 +276,11 @@ func (m *Mux) closeIfEmpty(t endpoint.Tag, g *group) error {
 }
 
 // groupsInKernel reads the tags of groups from the kernel's tables, with the ports that hold each.
-func groupsInKernel(objs *bpf.MuxObjects) (map[endpoint.Tag][]uint32, error) {
+func groupsInKernel(tables *bpf.MuxMaps) (map[endpoint.Tag][]uint32, error) {
 	list := map[endpoint.Tag][]uint32{}
 	var key bpf.Tag6
 	var id ebpf.MapID
-	entries := objs.GroupPorts.Iterate()
+	entries := tables.GroupPorts.Iterate()
 	for entries.Next(&key, &id) {
 		addr, port := key.AddrPort()
 		t := endpoint.UDPTag(netip.AddrPortFrom(netip.AddrFrom16(addr), port))

@@ -148,7 +148,7 @@ func (m *Mux) revoke(l *Lease, why string) {
 // before this process: the slot in an alarm may have another endpoint now. If the endpoint
 // still exists, its next frame raises the alarm again.
 func (m *Mux) followAlarms() error {
-	alarms, err := ringbuf.NewReader(m.progs.objs.Alarms)
+	alarms, err := ringbuf.NewReader(m.progs.maps.Alarms)
 	if err != nil {
 		return fmt.Errorf("alarms: %w", err)
 	}

@@ -426,14 +426,14 @@ func (m *Mux) doubt(e *lingering, err error) (again bool) {
 // one socket; until then the earlier socket counts as open.
 func (m *Mux) socketLingers(e *lingering) (bool, error) {
 	if e.info.Attach == endpoint.AttachPort {
-		return socketThere(m.progs.objs.PortSockets, e.at.slot, m.unbound)
+		return socketThere(m.progs.maps.PortSockets, e.at.slot, m.unbound)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if bound, taken := m.queues[e.info.Queue]; taken {
 		return !bound, nil
 	}
-	return socketThere(m.progs.objs.Sockets, e.info.Queue, m.unbound)
+	return socketThere(m.progs.maps.Sockets, e.info.Queue, m.unbound)
 }
 
 // freed removes an endpoint from the ledger and the kernel's table. Nothing is left of it.

@@ -165,7 +165,7 @@ func (m *Mux) Counters() ([]endpoint.Counter, error) {
 	list := make([]endpoint.Counter, bpf.NumCounters)
 	var perCPU []uint64
 	for i := range list {
-		if err := m.progs.objs.Counters.Lookup(uint32(i), &perCPU); err != nil {
+		if err := m.progs.maps.Counters.Lookup(uint32(i), &perCPU); err != nil {
 			return nil, fmt.Errorf("counters: %w", err)
 		}
 		list[i].Name, list[i].Help, list[i].Interface = bpf.CounterName(bpf.Counter(i)), bpf.CounterHelp(bpf.Counter(i)), m.up.name

@@ -37,7 +37,7 @@ type attachment struct {
 func (m *Mux) takeAway(at *attachment) error {
 	var err error
 	if at.port {
-		err = absentIsFine(m.progs.objs.Devices.Delete(at.owner.Port))
+		err = absentIsFine(m.progs.maps.Devices.Delete(at.owner.Port))
 		if failed := m.deleter.delete(at.owner.Port, at.device); failed != nil {
 			return errors.Join(err, failed)
 		}
@@ -83,7 +83,7 @@ func (m *Mux) openPort(l *Lease, params xsk.Params) (sock *os.File, err error) {
 		if sock, err = xsk.Create(params, l.memory); err != nil {
 			return err
 		}
-		if err := m.progs.objs.PortSockets.Put(at.slot, uint32(sock.Fd())); err != nil {
+		if err := m.progs.maps.PortSockets.Put(at.slot, uint32(sock.Fd())); err != nil {
 			return fmt.Errorf("socket into the map of ports: %w", err)
 		}
 		if err := m.fills.add(l, sock); err != nil {
@@ -112,7 +112,7 @@ func (m *Mux) openInner(l *Lease, inner netns.NsHandle) error {
 		return err
 	}
 	ifindex := bpf.FirstIfindex + int(l.at.slot)
-	if err := setXDP(sock, ifindex, m.progs.deliver(l.terms.Trusted).FD(), m.progs.attachFlag()); err != nil {
+	if err := setXDP(sock, ifindex, m.progs.loaded[deliverProgram(m.progs.mode, l.terms.Trusted)].FD(), m.progs.attachFlag()); err != nil {
 		return fmt.Errorf("attach to the inner end: %w", err)
 	}
 	return nil
@@ -153,13 +153,13 @@ func (m *Mux) openOuter(l *Lease, sock *os.File) error {
 		return err
 	}
 	flags := m.progs.attachFlag() | unix.XDP_FLAGS_UPDATE_IF_NOEXIST
-	if err := setXDP(m.rt, int(port), m.progs.objs.UnetPort.FD(), flags); err != nil {
+	if err := setXDP(m.rt, int(port), m.progs.loaded[bpf.MuxProgUnetPort].FD(), flags); err != nil {
 		return fmt.Errorf("attach to the outer end: %w", err)
 	}
 	if err := m.setRates(l, l.terms.Rates); err != nil {
 		return err
 	}
-	if err := m.progs.objs.Devices.Put(port, port); err != nil {
+	if err := m.progs.maps.Devices.Put(port, port); err != nil {
 		return fmt.Errorf("port into the device map: %w", err)
 	}
 	if err := m.enterEndpoint(l, sock); err != nil {
@@ -198,7 +198,7 @@ func (m *Mux) openQueue(l *Lease, queue uint32, params xsk.Params) (sock *os.Fil
 	m.mu.Lock()
 	m.queues[queue] = true
 	m.mu.Unlock()
-	if err := m.progs.objs.Sockets.Put(queue, uint32(sock.Fd())); err != nil {
+	if err := m.progs.maps.Sockets.Put(queue, uint32(sock.Fd())); err != nil {
 		return sock, fmt.Errorf("socket into the queue map: %w", err)
 	}
 	return sock, m.enterEndpoint(l, sock)
@@ -207,7 +207,7 @@ func (m *Mux) openQueue(l *Lease, queue uint32, params xsk.Params) (sock *os.Fil
 // holdQueue reserves a queue of the uplink for a lease, until the lease's close has ended. The
 // programs redirect to the one socket that the map has for the queue, so a queue has one lease.
 func (m *Mux) holdQueue(l *Lease, queue uint32) error {
-	if n := m.progs.objs.Sockets.MaxEntries(); queue >= n {
+	if n := m.progs.maps.Sockets.MaxEntries(); queue >= n {
 		return fmt.Errorf("%w: queue %d of %s, which has %d", ErrNoQueue, queue, m.up.name, n)
 	}
 	if err := m.checkQueue(queue); err != nil {
@@ -255,8 +255,8 @@ func absentIsFine(err error) error {
 // (bpf_dispatcher_change_prog). Without the idle devices the first endpoint would take 10 to
 // 15 ms longer for each program, and so would the end of the last one.
 func (m *Mux) holdPrograms() error {
-	for _, prog := range []*ebpf.Program{m.progs.objs.UnetPort, m.progs.objs.UnetPortLimited, m.progs.deliver(true), m.progs.deliver(false)} {
-		idle, err := idleWith(prog)
+	for _, name := range portPrograms(m.progs.mode) {
+		idle, err := idleWith(m.progs.loaded[name])
 		if err != nil {
 			return fmt.Errorf("idle device: %w", err)
 		}
@@ -319,7 +319,7 @@ func (m *Mux) portGone(l *Lease) {
 	there := false // the socket
 	var err error
 	if !l.closed { // after that, gone() polls the slot
-		there, err = socketThere(m.progs.objs.PortSockets, l.at.slot, m.unbound)
+		there, err = socketThere(m.progs.maps.PortSockets, l.at.slot, m.unbound)
 	}
 	m.mu.Unlock()
 	switch {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 
 	"github.com/cilium/ebpf"
@@ -27,7 +28,8 @@ type programs struct {
 	mtu       uint32          // the uplink's MTU when they were loaded: the limit of what endpoints send
 	stateMu   sync.Mutex      // guards state, while goroutines run
 	state     bpf.State       // as in the kernel's table
-	objs      bpf.MuxObjects
+	maps      bpf.MuxMaps
+	loaded    map[string]*ebpf.Program // by name: programsOf(mode), or portPrograms(mode) if they were taken over
 	uplink    link.Link
 	sideLinks []link.Link // of the programs named by sidePrograms
 	pins      *pins
@@ -136,7 +138,19 @@ func attachIn(h *netlink.Handle, m Mode, u *uplink, keep *pins, log *slog.Logger
 		spec.Maps[bpf.MuxMapVlanNote].Pinning = ebpf.PinNone
 		opts.MapReplacements = map[string]*ebpf.Map{bpf.MuxMapVlanNote: notes}
 	}
-	if err := spec.LoadAndAssign(&p.objs, opts); err != nil {
+	needed := programsOf(m, u)
+	for name := range spec.Programs {
+		if !slices.Contains(needed, name) {
+			delete(spec.Programs, name)
+		}
+	}
+	objects, err := ebpf.NewCollectionWithOptions(spec, *opts)
+	if err != nil {
+		return nil, err
+	}
+	defer objects.Close()
+	p.loaded, objects.Programs = objects.Programs, nil
+	if err := objects.Assign(&p.maps); err != nil {
 		return nil, err
 	}
 	err = p.changeState(func(s *bpf.State) {
@@ -177,24 +191,24 @@ func attachIn(h *netlink.Handle, m Mode, u *uplink, keep *pins, log *slog.Logger
 		}
 	}
 	if keep != nil {
-		for name, prog := range p.ofPorts() {
-			if err := (*prog).Pin(keep.at(name)); err != nil {
+		for _, name := range portPrograms(m) {
+			if err := p.loaded[name].Pin(keep.at(name)); err != nil {
 				return nil, err
 			}
 		}
 	}
 	// From here on ports can send by the uplink. They receive when its program is attached, below.
-	if err := p.objs.Devices.Put(uint32(u.ifindex), uint32(u.ifindex)); err != nil {
+	if err := p.maps.Devices.Put(uint32(u.ifindex), uint32(u.ifindex)); err != nil {
 		return nil, fmt.Errorf("uplink into the device map: %w", err)
 	}
 	if m == ModeTCX { // before other programs, which can end the chain
-		p.uplink, err = link.AttachTCX(link.TCXOptions{Program: p.objs.UnetUplinkTcx, Attach: ebpf.AttachTCXIngress, Interface: u.ifindex, Anchor: link.Head()})
+		p.uplink, err = link.AttachTCX(link.TCXOptions{Program: p.loaded[bpf.MuxProgUnetUplinkTcx], Attach: ebpf.AttachTCXIngress, Interface: u.ifindex, Anchor: link.Head()})
 	} else {
 		flags := link.XDPAttachFlags(p.attachFlag())
-		p.uplink, err = link.AttachXDP(link.XDPOptions{Program: p.objs.UnetUplink, Interface: u.ifindex, Flags: flags})
+		p.uplink, err = link.AttachXDP(link.XDPOptions{Program: p.loaded[bpf.MuxProgUnetUplink], Interface: u.ifindex, Flags: flags})
 	}
 	if err = foreign(err); err != nil && m == ModeNative && !errors.Is(err, ErrForeignProgram) {
-		err = u.nativeRefused(p.objs.UnetUplink, err)
+		err = u.nativeRefused(p.loaded[bpf.MuxProgUnetUplink], err)
 	}
 	if err != nil {
 		return nil, err
@@ -230,28 +244,33 @@ func mapNames(spec *ebpf.CollectionSpec) []string {
 	return names
 }
 
-// ofPorts are the programs that are attached to ports, by the names of their pins.
-func (p *programs) ofPorts() map[string]**ebpf.Program {
-	return map[string]**ebpf.Program{
-		bpf.MuxProgUnetPort:          &p.objs.UnetPort,
-		bpf.MuxProgUnetPortLimited:   &p.objs.UnetPortLimited,
-		bpf.MuxProgUnetDeliver:       &p.objs.UnetDeliver,
-		bpf.MuxProgUnetDeliverLinear: &p.objs.UnetDeliverLinear,
-		bpf.MuxProgUnetDeliverWhole:  &p.objs.UnetDeliverWhole,
+// programsOf are the names of the programs of a mux, without unet_note_vlan, which the muxes of a machine
+// share. In tcx mode unet_uplink and unet_cut are for the cutter.
+func programsOf(m Mode, u *uplink) []string {
+	names := slices.Concat(portPrograms(m), sidePrograms(m, u), []string{bpf.MuxProgUnetUplink, bpf.MuxProgUnetUp, bpf.MuxProgUnetGroup})
+	if m == ModeTCX {
+		names = append(names, bpf.MuxProgUnetUplinkTcx, bpf.MuxProgUnetCut)
 	}
+	return slices.DeleteFunc(names, func(name string) bool { return name == bpf.MuxProgUnetNoteVlan })
 }
 
-// deliver is the program of a port's inner end. Untrusted owners get no frame of several
-// buffers: the kernel makes frames linear before it runs UnetDeliverLinear; in
-// native mode UnetDeliverWhole drops those that are not.
-func (p *programs) deliver(trusted bool) *ebpf.Program {
+// portPrograms are the names of the programs that are attached to ports, and of their pins: two for the outer
+// end, and two for the inner end.
+func portPrograms(m Mode) []string {
+	return []string{bpf.MuxProgUnetPort, bpf.MuxProgUnetPortLimited, deliverProgram(m, true), deliverProgram(m, false)}
+}
+
+// deliverProgram is the name of the program of a port's inner end. Untrusted owners get no frame of several
+// buffers: the kernel makes frames linear before it runs unet_deliver_linear; in native mode
+// unet_deliver_whole drops those that are not.
+func deliverProgram(m Mode, trusted bool) string {
 	switch {
 	case trusted:
-		return p.objs.UnetDeliver
-	case p.mode == ModeNative:
-		return p.objs.UnetDeliverWhole
+		return bpf.MuxProgUnetDeliver
+	case m == ModeNative:
+		return bpf.MuxProgUnetDeliverWhole
 	}
-	return p.objs.UnetDeliverLinear
+	return bpf.MuxProgUnetDeliverLinear
 }
 
 // attachFlag is the kernel's flag for XDP programs in this mode.
@@ -284,18 +303,12 @@ func sidePrograms(m Mode, u *uplink) []string {
 // attachSidePrograms attaches the side programs to traffic control or to tracepoints, except unet_note_vlan, which
 // is attached already.
 func (p *programs) attachSidePrograms(u *uplink) error {
-	progs := map[string]*ebpf.Program{
-		bpf.MuxProgUnetRedirectErr: p.objs.UnetRedirectErr,
-		bpf.MuxProgUnetException:   p.objs.UnetException,
-		bpf.MuxProgUnetDevmapXmit:  p.objs.UnetDevmapXmit,
-		bpf.MuxProgUnetBacklogFull: p.objs.UnetBacklogFull,
-	}
 	// Traffic control. unet_lo is put before other programs, which can end the chain.
 	controls := map[string]link.TCXOptions{
-		bpf.MuxProgUnetCut:     {Program: p.objs.UnetCut, Attach: ebpf.AttachTCXIngress, Interface: u.ifindex},
-		bpf.MuxProgUnetLo:      {Program: p.objs.UnetLo, Attach: ebpf.AttachTCXIngress, Interface: loIndex, Anchor: link.Head()},
-		bpf.MuxProgUnetEgress:  {Program: p.objs.UnetEgress, Attach: ebpf.AttachTCXEgress, Interface: u.ifindex},
-		bpf.MuxProgUnetGroupIn: {Program: p.objs.UnetGroupIn, Attach: ebpf.AttachTCXIngress, Interface: u.ifindex},
+		bpf.MuxProgUnetCut:     {Attach: ebpf.AttachTCXIngress, Interface: u.ifindex},
+		bpf.MuxProgUnetLo:      {Attach: ebpf.AttachTCXIngress, Interface: loIndex, Anchor: link.Head()},
+		bpf.MuxProgUnetEgress:  {Attach: ebpf.AttachTCXEgress, Interface: u.ifindex},
+		bpf.MuxProgUnetGroupIn: {Attach: ebpf.AttachTCXIngress, Interface: u.ifindex},
 	}
 	for _, name := range sidePrograms(p.mode, u) {
 		if name == bpf.MuxProgUnetNoteVlan {
@@ -304,9 +317,10 @@ func (p *programs) attachSidePrograms(u *uplink) error {
 		var l link.Link
 		var err error
 		if at, is := controls[name]; is {
+			at.Program = p.loaded[name]
 			l, err = link.AttachTCX(at)
 		} else {
-			l, err = link.AttachTracing(link.TracingOptions{Program: progs[name]})
+			l, err = link.AttachTracing(link.TracingOptions{Program: p.loaded[name]})
 		}
 		if err != nil {
 			return fmt.Errorf("attach %s: %w", name, err)
@@ -316,15 +330,19 @@ func (p *programs) attachSidePrograms(u *uplink) error {
 			return err
 		}
 	}
-	return errors.Join(
-		p.countLosses(p.objs.UnetUplink, bpf.LostUplinkRedirect),
-		p.countLosses(p.objs.UnetGroup, bpf.LostUplinkRedirect),
-		p.countLosses(p.objs.UnetPort, bpf.LostPortRedirect),
-		p.countLosses(p.objs.UnetPortLimited, bpf.LostPortRedirect),
-		p.countLosses(p.objs.UnetDeliver, bpf.LostDeliverRedirect),
-		p.countLosses(p.objs.UnetDeliverLinear, bpf.LostDeliverRedirect),
-		p.countLosses(p.objs.UnetDeliverWhole, bpf.LostDeliverRedirect),
-	)
+	for name, counter := range map[string]bpf.Counter{
+		bpf.MuxProgUnetUplink:         bpf.LostUplinkRedirect,
+		bpf.MuxProgUnetGroup:          bpf.LostUplinkRedirect,
+		bpf.MuxProgUnetPort:           bpf.LostPortRedirect,
+		bpf.MuxProgUnetPortLimited:    bpf.LostPortRedirect,
+		deliverProgram(p.mode, true):  bpf.LostDeliverRedirect,
+		deliverProgram(p.mode, false): bpf.LostDeliverRedirect,
+	} {
+		if err := p.countLosses(p.loaded[name], counter); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // countLosses sets the counter of the frames that prog redirected and the kernel dropped.
@@ -333,7 +351,7 @@ func (p *programs) countLosses(prog *ebpf.Program, c bpf.Counter) error {
 	if err != nil {
 		return err
 	}
-	return p.objs.Losses.Put(id, uint32(c))
+	return p.maps.Losses.Put(id, uint32(c))
 }
 
 func programID(prog *ebpf.Program) (uint32, error) {
@@ -354,7 +372,7 @@ func (p *programs) changeState(change func(*bpf.State)) error {
 	defer p.stateMu.Unlock()
 	s := p.state
 	change(&s)
-	if err := p.objs.State.Put(uint32(0), s); err != nil {
+	if err := p.maps.State.Put(uint32(0), s); err != nil {
 		return fmt.Errorf("state of the mux: %w", err)
 	}
 	p.state = s
@@ -396,7 +414,10 @@ func (p *programs) release() error {
 	if p.uplink != nil {
 		err = p.uplink.Close()
 	}
-	return errors.Join(err, closeLinks(p.sideLinks), p.objs.Close())
+	for _, prog := range p.loaded {
+		err = errors.Join(err, prog.Close())
+	}
+	return errors.Join(err, closeLinks(p.sideLinks), p.maps.Close())
 }
 
 // Mode is how the programs of a mux are attached. The values are in the state of pinned muxes.

@@ -148,14 +148,14 @@ func (p *programs) attachQueue(u *uplink) (links []link.Link, err error) {
 		return nil, err
 	}
 	tables := map[string]*ebpf.Map{
-		bpf.MuxMapCounters:  p.objs.Counters,
-		bpf.MuxMapDevices:   p.objs.Devices,
-		bpf.MuxMapSockets:   p.objs.Sockets,
-		bpf.MuxMapTags:      p.objs.Tags,
-		bpf.MuxMapTags6:     p.objs.Tags6,
-		bpf.MuxMapTagCounts: p.objs.TagCounts,
+		bpf.MuxMapCounters:  p.maps.Counters,
+		bpf.MuxMapDevices:   p.maps.Devices,
+		bpf.MuxMapSockets:   p.maps.Sockets,
+		bpf.MuxMapTags:      p.maps.Tags,
+		bpf.MuxMapTags6:     p.maps.Tags6,
+		bpf.MuxMapTagCounts: p.maps.TagCounts,
 	}
-	spec.Maps[bpf.MuxMapSockets].MaxEntries = p.objs.Sockets.MaxEntries()
+	spec.Maps[bpf.MuxMapSockets].MaxEntries = p.maps.Sockets.MaxEntries()
 	types := newTypes()
 	if notes {
 		note, table, err := noteVLAN(types)
@@ -200,7 +200,7 @@ func (p *programs) detachQueue(links []link.Link) (err error) {
 	for _, l := range links {
 		info, ierr := l.Info()
 		if ierr == nil && info.XDP() != nil {
-			ierr = errors.Join(l.Detach(), absentIsFine(p.objs.Losses.Delete(uint32(info.Program))))
+			ierr = errors.Join(l.Detach(), absentIsFine(p.maps.Losses.Delete(uint32(info.Program))))
 		}
 		err = errors.Join(err, ierr)
 	}

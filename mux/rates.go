@@ -63,11 +63,11 @@ func (m *Mux) setRates(l *Lease, r endpoint.Rates) error {
 		return nil
 	}
 	if none {
-		if err := errors.Join(absentIsFine(m.progs.objs.PortLimits.Delete(port)), attach(m.progs.objs.UnetPort)); err != nil {
+		if err := errors.Join(absentIsFine(m.progs.maps.PortLimits.Delete(port)), attach(m.progs.loaded[bpf.MuxProgUnetPort])); err != nil {
 			return err
 		}
 	} else {
-		if err := attach(m.progs.objs.UnetPortLimited); err != nil {
+		if err := attach(m.progs.loaded[bpf.MuxProgUnetPortLimited]); err != nil {
 			return err
 		}
 		if err := m.putLimits(l, uid, r); err != nil {
@@ -87,11 +87,11 @@ func (m *Mux) putLimits(l *Lease, uid uint32, r endpoint.Rates) error {
 	if r.User != (endpoint.Rate{}) {
 		m.sweepUsers()
 		user = uid
-		if err := putLimit(m.progs.objs.UserLimits, user, r.User, bpf.NoUser); err != nil {
+		if err := putLimit(m.progs.maps.UserLimits, user, r.User, bpf.NoUser); err != nil {
 			return err
 		}
 	}
-	return putLimit(m.progs.objs.PortLimits, l.at.owner.Port, r.Endpoint, user)
+	return putLimit(m.progs.maps.PortLimits, l.at.owner.Port, r.Endpoint, user)
 }
 
 // countRates notes the rates that an endpoint has now. m.rates.mu is held.
@@ -115,7 +115,7 @@ func (m *Mux) endRates(l *Lease) error {
 	if l.at.owner.Port == 0 {
 		return nil // on a queue
 	}
-	err := absentIsFine(m.progs.objs.PortLimits.Delete(l.at.owner.Port)) // also one that setRates could not finish
+	err := absentIsFine(m.progs.maps.PortLimits.Delete(l.at.owner.Port)) // also one that setRates could not finish
 	if l.rates == (endpoint.Rates{}) {
 		return err
 	}
@@ -135,11 +135,11 @@ func (m *Mux) sweepUsers() {
 	}
 	for uid := range m.rates.emptied {
 		if m.rates.users[uid] == 0 {
-			l, _, err := limitIn(m.progs.objs.UserLimits, uid)
+			l, _, err := limitIn(m.progs.maps.UserLimits, uid)
 			if err == nil && l.FullAt() > time.Duration(now.Nano()) {
 				continue
 			}
-			if err = errors.Join(err, absentIsFine(m.progs.objs.UserLimits.Delete(uid))); err != nil {
+			if err = errors.Join(err, absentIsFine(m.progs.maps.UserLimits.Delete(uid))); err != nil {
 				m.log.Warn("limit of a user without endpoints", "uid", uid, "error", err)
 			}
 		}
@@ -196,14 +196,14 @@ func (m *Mux) adoptRates(l *Lease) error {
 
 // ratesInKernel reads the rates of an endpoint on a port, and its entry.
 func (m *Mux) ratesInKernel(l *Lease) (r endpoint.Rates, of bpf.Limit, err error) {
-	of, there, err := limitIn(m.progs.objs.PortLimits, l.at.owner.Port)
+	of, there, err := limitIn(m.progs.maps.PortLimits, l.at.owner.Port)
 	if err != nil || !there {
 		return r, of, err
 	}
 	r.Endpoint = rateOf(&of)
 	if of.Uid != bpf.NoUser {
 		var user bpf.Limit
-		user, _, err = limitIn(m.progs.objs.UserLimits, of.Uid)
+		user, _, err = limitIn(m.progs.maps.UserLimits, of.Uid)
 		r.User = rateOf(&user)
 	}
 	return r, of, err
@@ -233,7 +233,7 @@ func (m *Mux) sweepLimits(alive map[bpf.Owner]*Lease) error {
 	var key uint32
 	var l bpf.Limit
 	var gone []uint32
-	entries := m.progs.objs.PortLimits.Iterate()
+	entries := m.progs.maps.PortLimits.Iterate()
 	for entries.Next(&key, &l) {
 		if !ports[key] {
 			gone = append(gone, key)
@@ -241,9 +241,9 @@ func (m *Mux) sweepLimits(alive map[bpf.Owner]*Lease) error {
 	}
 	err := entries.Err()
 	for _, port := range gone {
-		err = errors.Join(err, absentIsFine(m.progs.objs.PortLimits.Delete(port)))
+		err = errors.Join(err, absentIsFine(m.progs.maps.PortLimits.Delete(port)))
 	}
-	entries = m.progs.objs.UserLimits.Iterate()
+	entries = m.progs.maps.UserLimits.Iterate()
 	for entries.Next(&key, &l) {
 		m.rates.emptied[key] = struct{}{}
 	}

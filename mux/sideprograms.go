@@ -170,9 +170,9 @@ func makeCutter(h *netlink.Handle, uplink int) (ifindex int, err error) {
 // removed with the device. The calling thread is in the uplink's namespace.
 func (p *programs) attachCutter(ifindex int) error {
 	cutter := &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: ifindex}}
-	err := netlink.LinkSetXdpFdWithFlags(cutter, p.objs.UnetUplink.FD(), unix.XDP_FLAGS_SKB_MODE)
+	err := netlink.LinkSetXdpFdWithFlags(cutter, p.loaded[bpf.MuxProgUnetUplink].FD(), unix.XDP_FLAGS_SKB_MODE)
 	if err == nil {
-		err = link.RawAttachProgram(link.RawAttachProgramOptions{Target: ifindex, Program: p.objs.UnetCut, Attach: ebpf.AttachTCXIngress})
+		err = link.RawAttachProgram(link.RawAttachProgramOptions{Target: ifindex, Program: p.loaded[bpf.MuxProgUnetCut], Attach: ebpf.AttachTCXIngress})
 	}
 	if err != nil {
 		return fmt.Errorf("attach to %s: %w", cutterName(p.ifindex), err)
@@ -227,15 +227,15 @@ func (p *programs) attachUp(up, top netlink.Link) error {
 			return fmt.Errorf("generic receive offload of %s: %w", top.Attrs().Name, err)
 		}
 	}
-	err := link.RawAttachProgram(link.RawAttachProgramOptions{Target: top.Attrs().Index, Program: p.objs.UnetUp, Attach: ebpf.AttachTCXIngress})
+	err := link.RawAttachProgram(link.RawAttachProgramOptions{Target: top.Attrs().Index, Program: p.loaded[bpf.MuxProgUnetUp], Attach: ebpf.AttachTCXIngress})
 	if err != nil {
 		return fmt.Errorf("attach to %s: %w", top.Attrs().Name, err)
 	}
-	if err := netlink.LinkSetXdpFdWithFlags(up, p.objs.UnetGroup.FD(), unix.XDP_FLAGS_SKB_MODE); err != nil {
+	if err := netlink.LinkSetXdpFdWithFlags(up, p.loaded[bpf.MuxProgUnetGroup].FD(), unix.XDP_FLAGS_SKB_MODE); err != nil {
 		return fmt.Errorf("attach to %s: %w", up.Attrs().Name, err)
 	}
 	index := uint32(up.Attrs().Index)
-	if err := p.objs.Devices.Put(index, index); err != nil {
+	if err := p.maps.Devices.Put(index, index); err != nil {
 		return fmt.Errorf("%s into the device map: %w", up.Attrs().Name, err)
 	}
 	return p.acceptLocal()

@@ -489,8 +489,8 @@ func unsteerPinned(h *netlink.Handle, ifindex int, keep *pins) error {
 	if err != nil {
 		return err
 	}
-	var objs bpf.MuxObjects
-	for name, table := range map[string]**ebpf.Map{bpf.MuxMapTags: &objs.Tags, bpf.MuxMapTags6: &objs.Tags6} {
+	var tables bpf.MuxMaps
+	for name, table := range map[string]**ebpf.Map{bpf.MuxMapTags: &tables.Tags, bpf.MuxMapTags6: &tables.Tags6} {
 		m, err := ebpf.LoadPinnedMap(keep.at(name), nil)
 		if errors.Is(err, os.ErrNotExist) {
 			return nil
@@ -504,7 +504,7 @@ func unsteerPinned(h *netlink.Handle, ifindex int, keep *pins) error {
 		}
 		*table = m
 	}
-	tags, err := tagsInKernel(&objs)
+	tags, err := tagsInKernel(&tables)
 	if err != nil {
 		return err
 	}

@@ -98,7 +98,7 @@ struct unet_capture {
 	__u32 one_queue;
 	__u32 snaplen;    /* bytes */
 	__u32 unet_port[2]; /* ids of unet_port and unet_port_limited */
-	__u32 deliver[3]; /* ids of unet_deliver and its variants */
+	__u32 deliver[2]; /* ids of unet_deliver and of its variant for untrusted owners */
 	__u64 drops[2];   /* the counters of dropped frames, a bit each */
 };
 
@@ -181,7 +181,7 @@ static __always_inline bool is_inner(const struct net_device *dev)
 {
 	__u32 id = program(dev);
 
-	return id && (id == capture.deliver[0] || id == capture.deliver[1] || id == capture.deliver[2]);
+	return id && (id == capture.deliver[0] || id == capture.deliver[1]);
 }
 
 static __always_inline bool is_wanted_inner(const struct net_device *dev)

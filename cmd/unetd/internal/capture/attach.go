@@ -113,15 +113,19 @@ func (t *target) config(snaplen int, wire bool) (bpf.CaptureUnetCapture, error) 
 		c.Queues, c.OneQueue, c.Queue = 1, number(t.onQueue()), uint32(t.owner.Queue)
 	}
 	if t.onQueue() { // no port
-		c.UnetPort, c.Deliver = [2]uint32{^uint32(0), ^uint32(0)}, [3]uint32{^uint32(0), ^uint32(0), ^uint32(0)}
+		c.UnetPort, c.Deliver = [2]uint32{^uint32(0), ^uint32(0)}, [2]uint32{^uint32(0), ^uint32(0)}
 		return c, nil
 	}
 	if !t.all {
 		c.Port, c.Inner = t.owner.Port, t.slot+bpf.FirstIfindex
 	}
+	untrusted := bpf.MuxProgUnetDeliverLinear
+	if t.state.Mode == modeNative {
+		untrusted = bpf.MuxProgUnetDeliverWhole
+	}
 	for name, id := range map[string]*uint32{
-		bpf.MuxProgUnetPort: &c.UnetPort[0], bpf.MuxProgUnetPortLimited: &c.UnetPort[1], bpf.MuxProgUnetDeliver: &c.Deliver[0],
-		bpf.MuxProgUnetDeliverLinear: &c.Deliver[1], bpf.MuxProgUnetDeliverWhole: &c.Deliver[2],
+		bpf.MuxProgUnetPort: &c.UnetPort[0], bpf.MuxProgUnetPortLimited: &c.UnetPort[1],
+		bpf.MuxProgUnetDeliver: &c.Deliver[0], untrusted: &c.Deliver[1],
 	} {
 		n, err := programID(filepath.Join(t.dir, name))
 		if err != nil {
