@@ -333,6 +333,8 @@ func testDialToClosedPortIsRefused(t *testing.T, ipv6 bool) {
 	must(t, err)
 	defer kernel.Close()
 	kernel.SetDeadline(time.Now().Add(testTimeout))
+	// The kernel's ACK would be answered by a second RST if it came after the first.
+	eventually(t, "the handshake is complete", func() bool { return s.counters()["tcp_handshakes"] == 1 })
 	must(t, listener.Close())
 	if _, err := kernel.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("read of a connection that was never accepted: %v", err)
