@@ -85,7 +85,7 @@ func (m *Mux) enterPorts(l *Lease, t endpoint.Tag, r *reserver, translated *nat.
 }
 
 // choose claims a port, a block or a message tag that is free and that the rule permits. It
-// enters only the one it returns, since a tag is in effect at once. r is nil for a port of a
+// enters only the one it returns, since a tag is in effect at once. r is nil for a port of an
 // owned address. After each candidate that the kernel refuses it releases m.mu for a moment.
 func (m *Mux) choose(c *claiming, t endpoint.Tag, r *reserver, ports *nat.Ports) (endpoint.Tag, error) {
 	list, none, err := m.candidates(c, t, r, ports)

@@ -40,18 +40,16 @@ func noteVLAN(types *btf.Cache) (note link.Link, notes *ebpf.Map, err error) {
 	if err := spec.LoadAndAssign(&own, &ebpf.CollectionOptions{Cache: types}); err != nil {
 		return nil, nil, err
 	}
-	defer own.Notes.Close()
 	defer own.Program.Close()
 	attached, err := link.AttachTracing(link.TracingOptions{Program: own.Program})
 	if err != nil {
-		return nil, nil, fmt.Errorf("attach %s: %w", bpf.MuxProgUnetNoteVlan, err)
+		return nil, nil, errors.Join(fmt.Errorf("attach %s: %w", bpf.MuxProgUnetNoteVlan, err), own.Notes.Close())
 	}
-	defer attached.Close()
 	// Another mux may have attached one meanwhile. Both use the one with the lower ID.
 	if note, notes, err = sharedNote(); note == nil && err == nil {
-		err = fmt.Errorf("%s was attached and is not in the kernel's list of links", bpf.MuxProgUnetNoteVlan)
+		return attached, own.Notes, nil // the program of another user than root is not shared
 	}
-	return note, notes, err
+	return note, notes, errors.Join(err, attached.Close(), own.Notes.Close())
 }
 
 // sharedNote returns the link of the attached unet_note_vlan with the lowest ID, and the map that it

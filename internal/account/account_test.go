@@ -23,7 +23,7 @@ func of(values map[string]uint64) (list []endpoint.Counter) {
 
 // The outcome of each counter of the programs is the one that its description says, and the counters of each balance
 // exist.
-func TestFatesMatchDescriptions(t *testing.T) {
+func TestOutcomesMatchDescriptions(t *testing.T) {
 	var names []string
 	for i := range bpf.NumCounters {
 		name, help := bpf.CounterName(bpf.Counter(i)), bpf.CounterHelp(bpf.Counter(i))
