@@ -224,7 +224,7 @@ func (g *machine) setMTU(t *testing.T, nic string, mtu int) {
 // TestTrafficContinuesAfterEvents checks that endpoints go on after what happens to a card and to unetd under traffic,
 // and that all frames return to the pool of their segment.
 func TestTrafficContinuesAfterEvents(t *testing.T) {
-	eachMode(t, 2, func(t *testing.T, g *machine, nic, mode string) {
+	eachMode(t, bothKernels, 2, func(t *testing.T, g *machine, nic, mode string) {
 		g.oneQueue(t, nic)
 		s := &cardTest{t: t, g: g, card: cards[cardIndex(nic)], mode: mode}
 		s.start()
@@ -252,9 +252,9 @@ func TestTrafficContinuesAfterEvents(t *testing.T) {
 }
 
 // eachMode runs a test with each kernel, on each card, in the first modes of it.
-func eachMode(t *testing.T, first int, f func(t *testing.T, g *machine, nic, mode string)) {
+func eachMode(t *testing.T, short withShort, first int, f func(t *testing.T, g *machine, nic, mode string)) {
 	t.Helper()
-	eachCard(t, cardNames(), func(t *testing.T, g *machine, nic string) {
+	eachCard(t, short, cardNames(), func(t *testing.T, g *machine, nic string) {
 		modes := cards[cardIndex(nic)].modes()
 		if testing.Short() {
 			first = 1
@@ -299,7 +299,7 @@ func (e *echo) wantAllFramesFree(t *testing.T) {
 // TestCleanupAfterKill kills unetd, and then the processes with endpoints. `unetd cleanup` leaves the card
 // as it was, and another unetd serves it.
 func TestCleanupAfterKill(t *testing.T) {
-	eachMode(t, 1, func(t *testing.T, g *machine, nic, mode string) {
+	eachMode(t, newKernel, 1, func(t *testing.T, g *machine, nic, mode string) {
 		g.oneQueue(t, nic)
 		before := g.settings(t, nic)
 		s := &cardTest{t: t, g: g, card: cards[cardIndex(nic)], mode: mode}
@@ -342,7 +342,7 @@ func (g *machine) settings(t *testing.T, nic string) string {
 // TestCardRemoval removes a card under traffic, by its driver. The owners of endpoints get the reason, and
 // unetd goes on. When the card returns, the same unetd serves it again.
 func TestCardRemoval(t *testing.T) {
-	eachMode(t, 1, func(t *testing.T, g *machine, nic, mode string) {
+	eachMode(t, newKernel, 1, func(t *testing.T, g *machine, nic, mode string) {
 		if nic == "virtio" && mode == "native" {
 			// The kernel never finishes the removal of a virtio_net device that has added queues for an XDP
 			// program: it takes the program off when it can remove the queues' kobjects no more, and these

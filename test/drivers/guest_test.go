@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -33,6 +34,10 @@ var (
 
 func TestMain(m *testing.M) {
 	flag.Parse()
+	if !slices.Contains([]string{"", "old", "new"}, *only) {
+		fmt.Fprintf(os.Stderr, "-kernel is %q, and can be old or new\n", *only)
+		os.Exit(2)
+	}
 	code := m.Run()
 	for _, k := range kernels {
 		if k.running != nil {
@@ -130,25 +135,43 @@ func (g *machine) close() {
 	g.Host.Close()
 }
 
-// each runs a test with each kernel, as subtests named after it.
-func each(t *testing.T, f func(t *testing.T, g *machine)) {
+// withShort says with which kernels a test runs under -short, as continuous integration runs it.
+type withShort bool
+
+const (
+	newKernel   withShort = false
+	bothKernels withShort = true // traffic, adoption and zero copy
+)
+
+// each runs a test with each kernel, as subtests named after it. A kernel that the options leave out is skipped.
+func each(t *testing.T, short withShort, f func(t *testing.T, g *machine)) {
 	t.Helper()
 	if *folder == "" {
 		t.Skip("skipped: the guests are made of packages from the network: make test-vm")
 	}
+	runs := false
 	for _, k := range kernels {
-		if *only != "" && *only != k.name || testing.Short() && k.name == "old" {
-			continue
-		}
-		t.Run(k.name, func(t *testing.T) { f(t, k.boot(t)) })
+		t.Run(k.name, func(t *testing.T) {
+			if *only != "" && *only != k.name {
+				t.Skipf("skipped: -kernel=%s", *only)
+			}
+			if testing.Short() && k.name == "old" && short != bothKernels {
+				t.Skip("skipped: -short leaves this test to the new kernel")
+			}
+			runs = true
+			f(t, k.boot(t))
+		})
+	}
+	if !runs && !t.Failed() {
+		t.Skip("skipped with every kernel")
 	}
 }
 
 // eachCard runs a test with each kernel and with each of some interfaces, as subtests named after
 // both.
-func eachCard(t *testing.T, nics []string, f func(t *testing.T, g *machine, nic string)) {
+func eachCard(t *testing.T, short withShort, nics []string, f func(t *testing.T, g *machine, nic string)) {
 	t.Helper()
-	each(t, func(t *testing.T, g *machine) {
+	each(t, short, func(t *testing.T, g *machine) {
 		for _, nic := range nics {
 			t.Run(nic, func(t *testing.T) { f(t, kernelOf(g).boot(t), nic) })
 		}

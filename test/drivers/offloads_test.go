@@ -76,7 +76,7 @@ func (g *machine) sendVLAN(t *testing.T, nic string, port uint16, vlan uint16) {
 // TestVLANOffload turns receive VLAN offload on while unetd runs: it is off again, and frames of a
 // VLAN are the kernel's.
 func TestVLANOffload(t *testing.T) {
-	eachCard(t, []string{"igb", "e1000e"}, func(t *testing.T, g *machine, nic string) {
+	eachCard(t, newKernel, []string{"igb", "e1000e"}, func(t *testing.T, g *machine, nic string) {
 		mode := cards[cardIndex(nic)].modes()[0]
 		if mode == "tcx" {
 			mode = "generic"
@@ -121,7 +121,7 @@ func TestVLANOffload(t *testing.T) {
 // TestOffloadsAreRestored looks at the offloads of merged frames, which are off while there is XDP on
 // the uplink: on again after unetd has ended, after `unetd cleanup`, and in tcx mode after the last endpoint on a queue.
 func TestOffloadsAreRestored(t *testing.T) {
-	eachCard(t, []string{"virtio", "vmxnet3"}, func(t *testing.T, g *machine, nic string) {
+	eachCard(t, newKernel, []string{"virtio", "vmxnet3"}, func(t *testing.T, g *machine, nic string) {
 		merges := map[string]string{"virtio": "rx-gro-hw", "vmxnet3": "large-receive-offload"}[nic]
 		g.oneQueue(t, nic)
 		was := g.offloads(t, nic)[merges]
@@ -167,7 +167,7 @@ func TestOffloadsAreRestored(t *testing.T) {
 // TestHardwareGROIsAlwaysOn: the kernel would warn of generic XDP, so unetd does not attach it. Ports
 // work in tcx mode.
 func TestHardwareGROIsAlwaysOn(t *testing.T) {
-	eachCard(t, []string{"fixed"}, func(t *testing.T, g *machine, nic string) {
+	eachCard(t, newKernel, []string{"fixed"}, func(t *testing.T, g *machine, nic string) {
 		if now := g.offloads(t, nic); now["rx-gro-hw"] != "on [fixed]" {
 			t.Fatalf("offloads: %v", now)
 		}
@@ -202,7 +202,7 @@ func flagOf(offload string) string {
 // TestSuperFramesAreCut sends super-frames to a port of a user who is not trusted: the kernel cuts them,
 // without a warning.
 func TestSuperFramesAreCut(t *testing.T) {
-	eachCard(t, []string{"virtio"}, func(t *testing.T, g *machine, nic string) {
+	eachCard(t, newKernel, []string{"virtio"}, func(t *testing.T, g *machine, nic string) {
 		for _, mode := range []string{"generic", "tcx"} {
 			t.Run(mode, func(t *testing.T) {
 				g.Run(t, "sh", "-c", `echo '{rules: [{name: untrusted, users: [0, 65534], tags: ["udp:*:*", "tcp:*:*"], endpoints: 4, memory: 256MiB}]}' > /run/untrusted.yaml`)

@@ -124,7 +124,7 @@ func (g *machine) packetsByQueue(t *testing.T, nic string) map[string]map[string
 // of virtio_net puts a flow on the queue by which the guest last sent it (tun_flow_update in
 // drivers/net/tun.c), which is another one when the application has moved to another processor.
 func TestAllQueues(t *testing.T) {
-	eachCard(t, []string{"virtio", "igb"}, func(t *testing.T, g *machine, nic string) {
+	eachCard(t, newKernel, []string{"virtio", "igb"}, func(t *testing.T, g *machine, nic string) {
 		d := g.Unetd(t, nic, "native")
 		ends := []*echo{d.startEcho(t, 7000), d.startEcho(t, 7001)}
 		var flows []net.Conn
@@ -159,7 +159,7 @@ func TestAllQueues(t *testing.T) {
 // these drivers has classification rules for it, so the tags are refused with what to do. If the
 // RSS table has one queue, an endpoint there gets all frames.
 func TestQueueEndpointNeedsAllFlows(t *testing.T) {
-	eachCard(t, []string{"virtio", "igb", "vmxnet3"}, func(t *testing.T, g *machine, nic string) {
+	eachCard(t, newKernel, []string{"virtio", "igb", "vmxnet3"}, func(t *testing.T, g *machine, nic string) {
 		d := g.Unetd(t, nic, "tcx")
 		refused := d.startEcho(t, 7001, "-queue", "0")
 		line, err := refused.Await("ended ", 0, unetd.TestTimeout)

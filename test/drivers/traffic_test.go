@@ -31,7 +31,7 @@ func (c card) modes() []string {
 // TestTraffic exchanges datagrams of all sizes and two megabytes in both directions of a
 // connection, over a port and over a queue at once, on each card in each mode. The kernel's own
 // address answers pings meanwhile, and no frame is lost.
-func TestTraffic(t *testing.T) { eachMode(t, 3, testTraffic) }
+func TestTraffic(t *testing.T) { eachMode(t, bothKernels, 3, testTraffic) }
 
 func testTraffic(t *testing.T, g *machine, nic, mode string) {
 	g.oneQueue(t, nic)
@@ -82,7 +82,7 @@ func (e *echo) wantGoodChecksums(t *testing.T) {
 
 // TestJumbo exchanges datagrams and a stream in frames of 9,000 bytes, over a port and over a queue.
 func TestJumbo(t *testing.T) {
-	eachCard(t, cardNames(), func(t *testing.T, g *machine, nic string) {
+	eachCard(t, newKernel, cardNames(), func(t *testing.T, g *machine, nic string) {
 		g.oneQueue(t, nic)
 		t.Cleanup(func() { g.setMTU(t, nic, 1500) })
 		g.setMTU(t, nic, 9000)

@@ -74,7 +74,7 @@ var wholeSizes = []int{1, 900, 1000, 1024, 1100, 1472}
 // it, with the default geometry; the grant, the list and the log say so, or why not. Datagrams of
 // all sizes pass, also those of a port whose frames come in on the same queue.
 func TestZeroCopy(t *testing.T) {
-	eachCard(t, []string{"virtio", "igb", "vmxnet3"}, func(t *testing.T, g *machine, nic string) {
+	eachCard(t, bothKernels, []string{"virtio", "igb", "vmxnet3"}, func(t *testing.T, g *machine, nic string) {
 		g.oneQueue(t, nic)
 		d := g.Unetd(t, nic, "native")
 		if nic == "vmxnet3" { // an XDP program resets its table
@@ -120,7 +120,7 @@ func TestZeroCopy(t *testing.T) {
 // TestZeroCopyIsTakenOver kills unetd. The next one does not know how the endpoint on a queue is
 // bound until its process presents it, and then lists it as the first did; datagrams pass.
 func TestZeroCopyIsTakenOver(t *testing.T) {
-	eachCard(t, []string{"virtio", "igb"}, func(t *testing.T, g *machine, nic string) {
+	eachCard(t, bothKernels, []string{"virtio", "igb"}, func(t *testing.T, g *machine, nic string) {
 		g.oneQueue(t, nic)
 		d := g.Unetd(t, nic, "native")
 		queue := d.Echo(t, 7001, "-queue", "0")
@@ -148,7 +148,7 @@ func TestZeroCopyIsTakenOver(t *testing.T) {
 // TestZeroCopyRefused: without iommu_platform virtio_net reports zero copy and refuses it. The
 // kernel copies, and the reason is listed.
 func TestZeroCopyRefused(t *testing.T) {
-	eachCard(t, []string{"virtio1"}, func(t *testing.T, g *machine, nic string) {
+	eachCard(t, newKernel, []string{"virtio1"}, func(t *testing.T, g *machine, nic string) {
 		d := g.Unetd(t, nic, "native")
 		queue := d.Echo(t, 7001, "-queue", "0")
 		want := "driver virtio_net refused zero copy: invalid argument, as without QEMU's iommu_platform=on"
@@ -181,7 +181,7 @@ func driverOf(nic string) string {
 // TestFramesTooSmallForZeroCopy asks for frames of 2048 bytes, into which igb receives 1024: the
 // kernel copies, and datagrams of all sizes pass.
 func TestFramesTooSmallForZeroCopy(t *testing.T) {
-	eachCard(t, []string{"igb"}, func(t *testing.T, g *machine, nic string) {
+	eachCard(t, newKernel, []string{"igb"}, func(t *testing.T, g *machine, nic string) {
 		g.oneQueue(t, nic)
 		d := g.Unetd(t, nic, "native")
 		queue := d.Echo(t, 7001, "-queue", "0", "-frame", "2048")
@@ -204,7 +204,7 @@ func TestFramesTooSmallForZeroCopy(t *testing.T) {
 // TestInactiveQueueIsRefused asks for queues that the driver has and does not use, and for those that
 // virtio_net adds for XDP, by which a socket cannot send.
 func TestInactiveQueueIsRefused(t *testing.T) {
-	eachCard(t, []string{"virtio", "igb"}, func(t *testing.T, g *machine, nic string) {
+	eachCard(t, newKernel, []string{"virtio", "igb"}, func(t *testing.T, g *machine, nic string) {
 		g.oneQueue(t, nic)
 		d := g.Unetd(t, nic, "native")
 		e := d.startEcho(t, 7001, "-queue", "1")
