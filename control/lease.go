@@ -208,8 +208,8 @@ func (l *Lease) Unclaim(ctx context.Context, t endpoint.Tag) error {
 
 // Resolve asks unetd for a route; see [endpoint.Lease]. If unetd is busy, it asks again.
 func (l *Lease) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route, error) {
-	if !dst.IsValid() {
-		return endpoint.Route{}, fmt.Errorf("%w: no address given", endpoint.ErrUnreachable)
+	if err := endpoint.CheckDestination(dst); err != nil {
+		return endpoint.Route{}, err
 	}
 	pause := shortestBusy
 	for {

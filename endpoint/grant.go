@@ -296,6 +296,19 @@ type noRoute struct{}
 func (noRoute) Error() string { return "network unreachable" }
 func (noRoute) Unwrap() error { return ErrUnreachable }
 
+// CheckDestination returns an [ErrUnreachable] if dst cannot be the address of a host that an
+// endpoint reaches. A zone is refused because every destination is on the uplink, and because a
+// zone can be a string of any length, which neither the mux nor unetd keeps.
+func CheckDestination(dst netip.Addr) error {
+	switch {
+	case !dst.IsValid() || dst.IsUnspecified():
+		return fmt.Errorf("%w: %v: not the address of a host", ErrUnreachable, dst)
+	case dst.Zone() != "":
+		return fmt.Errorf("%w: %v with a zone: leave the zone out, it is on the uplink", ErrUnreachable, dst.WithZone(""))
+	}
+	return nil
+}
+
 // NoticeKind is what has changed in the network around an endpoint.
 type NoticeKind uint8
 

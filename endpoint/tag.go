@@ -93,8 +93,15 @@ func (t Tag) ports() string {
 	return text
 }
 
+// maxTagText is the length of the longest text of a tag, in bytes: a block of ports of an IPv6
+// address that ends with an IPv4 address.
+const maxTagText = len("tcp:[0000:0000:0000:0000:0000:0000:255.255.255.255]:65472-65535")
+
 // ParseTag reads the form that [Tag.String] writes.
 func ParseTag(s string) (Tag, error) {
+	if len(s) > maxTagText {
+		return Tag{}, fmt.Errorf("%w: a text of %d bytes: at most %d", ErrTag, len(s), maxTagText)
+	}
 	kind, rest, _ := strings.Cut(s, ":")
 	switch kind {
 	case "udp", "tcp":

@@ -274,11 +274,15 @@ func kindOf(t endpoint.Tag) bpf.TagKind {
 	panic(fmt.Sprintf("BUG: no key for %v", t))
 }
 
-// tagOf is the inverse of kindOf, for the address and port of the key.
-func tagOf(kind bpf.TagKind, addr netip.Addr, port uint16) endpoint.Tag {
-	t := kinds[kind]
+// tagOf is the inverse of kindOf, for the address and port of the key. The table may be one that
+// another program has written.
+func tagOf(kind bpf.TagKind, addr netip.Addr, port uint16) (endpoint.Tag, error) {
+	t, known := kinds[kind]
+	if !known {
+		return t, fmt.Errorf("the tag table has a tag of the unknown kind %d: remove it (unetd cleanup --force)", kind)
+	}
 	t.Addr, t.Port = addr, port
-	return t
+	return t, nil
 }
 
 // tagsInKernel reads the whole table, with suspended tags. The table must not change during
@@ -295,12 +299,20 @@ func tagsInKernel(tables *bpf.MuxMaps) (map[endpoint.Tag]bpf.Owner, error) {
 			continue
 		}
 		addr, port := key.AddrPort()
-		list[tagOf(key.Kind, netip.AddrFrom4(addr), port)] = owner
+		t, err := tagOf(key.Kind, netip.AddrFrom4(addr), port)
+		if err != nil {
+			return nil, err
+		}
+		list[t] = owner
 	}
 	entries6 := tables.Tags6.Iterate()
 	for entries6.Next(&key6, &owner) {
 		addr, port := key6.AddrPort()
-		list[tagOf(key6.Kind, netip.AddrFrom16(addr), port)] = owner
+		t, err := tagOf(key6.Kind, netip.AddrFrom16(addr), port)
+		if err != nil {
+			return nil, err
+		}
+		list[t] = owner
 	}
 	if err := errors.Join(entries.Err(), entries6.Err()); err != nil {
 		return nil, fmt.Errorf("read the tag table: %w", err)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/unet-go/unet/bpf"
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/notices"
 )
 
 // DetachPortProgram detaches the program of a port's outer end.
@@ -174,7 +175,7 @@ func (m *Mux) BeingClaimed() int {
 }
 
 // MaxResolved is the number of destinations that are kept for a lease.
-const MaxResolved = maxResolved
+const MaxResolved = notices.MaxDestinations
 
 // Claims are the held tags in the claim table and in the kernel's, and the number of descriptors that
 // reserve their ports.

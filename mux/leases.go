@@ -48,7 +48,7 @@ type Lease struct {
 	cancel context.CancelFunc
 
 	watchers *notices.Watchers
-	resolved destinations
+	resolved notices.Destinations
 
 	revoking sync.Once
 	closing  sync.Once
@@ -125,8 +125,11 @@ func (l *Lease) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route, er
 	}
 	defer l.m.leave()
 	dst = dst.Unmap()
+	if err := endpoint.CheckDestination(dst); err != nil {
+		return endpoint.Route{}, err
+	}
 	// Recorded before the look-up, so that no change is missed.
-	l.resolved.note(dst, netip.Addr{})
+	l.resolved.Note(dst, netip.Addr{})
 	l.m.mu.Lock()
 	closed := l.closed
 	owned := l.m.tags.held[endpoint.AddrTag(dst)] != nil
@@ -141,7 +144,7 @@ func (l *Lease) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route, er
 	if err != nil {
 		return endpoint.Route{}, known(err)
 	}
-	l.resolved.note(dst, r.NextHop)
+	l.resolved.Note(dst, r.NextHop)
 	return r, nil
 }
 
@@ -207,20 +210,7 @@ func (l *Lease) Close() error {
 func (l *Lease) close(why error) error {
 	l.closing.Do(func() {
 		defer l.over(why)
-		l.m.mu.Lock()
-		info := l.info()
-		if l.granted {
-			reason := endReason(why)
-			if why == nil && !l.leased {
-				reason = endReclaimed
-			}
-			l.m.endings[reason]++
-		}
-		l.closed = true
-		tags := l.m.tags.inEffect(l)
-		l.err = l.m.releaseAll(l, slices.Collect(maps.Keys(l.tags)))
-		delete(l.m.leases, l.id)
-		l.m.mu.Unlock()
+		info, tags := l.withdraw(why)
 		// Resets can take seconds (resetTime). The port is deleted at the same time: as long
 		// as it exists, guardFillRings writes a revoked owner's fill ring without a pause.
 		var resets sync.WaitGroup
@@ -247,6 +237,27 @@ func (l *Lease) close(why error) error {
 		}
 	})
 	return l.err
+}
+
+// withdraw takes the lease and its tags out of the mux's tables. It returns what the lease was, and
+// its tags that were in effect.
+func (l *Lease) withdraw(why error) (info endpoint.Info, tags map[endpoint.Tag]bool) {
+	m := l.m
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	info = l.info()
+	if l.granted {
+		reason := endReason(why)
+		if why == nil && !l.leased {
+			reason = endReclaimed
+		}
+		m.endings[reason]++
+	}
+	l.closed = true
+	tags = m.tags.inEffect(l)
+	l.err = m.releaseAll(l, slices.Collect(maps.Keys(l.tags)))
+	delete(m.leases, l.id)
+	return info, tags
 }
 
 // Revoke ends the lease of an endpoint. Its owner learns the reason, which may be empty. The

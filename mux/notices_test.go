@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -104,13 +105,17 @@ func TestRouteNotices(t *testing.T) {
 		_, err := a.lease.Resolve(t.Context(), netip.MustParseAddr(dst))
 		must(t, err)
 	}
+	zoned := netip.MustParseAddr("fe80::1%" + strings.Repeat("<", 12000)) // refused before it is noted
+	if _, err := a.lease.Resolve(t.Context(), zoned); !errors.Is(err, endpoint.ErrUnreachable) || len(err.Error()) > 200 {
+		t.Errorf("a destination with a zone: %.200v", err)
+	}
 	notices, _ := watchNotices(a.lease)
 	others, _ := watchNotices(b.lease)
 	onDevice(t, l.B, l.B.Interface, linkAddress("02:00:00:00:00:99"))
 	ping(t, l.B, "10.0.0.1") // its ARP has the new MAC address
 	eventually(t, "notices of the destinations behind the peer", func() bool { return notices.has(routeTo("10.0.0.2")) && notices.has(routeTo("192.0.2.1")) })
-	if notices.has(routeTo("10.0.0.1")) || notices.has(allRoutes) {
-		t.Errorf("notices %v", notices.all())
+	if notices.has(routeTo("10.0.0.1")) || notices.has(allRoutes) || notices.has(endpoint.Notice{Kind: endpoint.NoticeRoute, Addr: zoned}) {
+		t.Errorf("notices %.1000v", notices.all())
 	}
 	if got := others.all(); len(got) != 0 {
 		t.Errorf("an endpoint that has resolved nothing got %v", got)

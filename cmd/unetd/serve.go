@@ -203,7 +203,7 @@ func (f serveFlags) run(ctx context.Context, stderr *logWriter) error {
 	if err := uplink.Check(f.interfaces...); err != nil {
 		return failure{err}
 	}
-	var suppressed atomic.Uint64
+	var suppressed, faults atomic.Uint64
 	observe := func(*uplink.Uplinks) {}
 	if f.metrics != "" {
 		ln, err := metrics.Listen(f.metrics)
@@ -215,7 +215,7 @@ func (f serveFlags) run(ctx context.Context, stderr *logWriter) error {
 		}
 		defer ln.Close()
 		observe = func(u *uplink.Uplinks) {
-			stop := metrics.Serve(ln, u, metrics.Process{Version: version.Of(), LogDropped: stderr.allDropped, LogSuppressed: suppressed.Load})
+			stop := metrics.Serve(ln, u, metrics.Process{Version: version.Of(), LogDropped: stderr.allDropped, LogSuppressed: suppressed.Load, Faults: faults.Load})
 			context.AfterFunc(ctx, stop)
 			log.Info("metrics", "address", ln.Addr().String())
 		}
@@ -229,6 +229,7 @@ func (f serveFlags) run(ctx context.Context, stderr *logWriter) error {
 		Log:    log,
 
 		Suppressed: &suppressed,
+		Faults:     &faults,
 		Open: func(limits mux.Limits) (daemon.Mux, error) {
 			u, err := uplink.Open(f.interfaces, mux.Config{
 				Mode: mode, Pin: f.bpffs, Grace: f.grace, Limits: limits, Log: log, UncheckedFillRings: f.uncheckedFills,

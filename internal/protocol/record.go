@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"unicode"
 
@@ -24,6 +25,9 @@ const (
 	MaxTags     = 1024      // tags claimed with an open
 	MaxPending  = 128 << 10 // bytes of requests in progress on one connection
 	MaxReason   = 256       // bytes of the reason for which an operator revokes an endpoint
+
+	maxAddr      = 64  // bytes of an address with its zone, which is the name of an interface
+	maxInterface = 127 // bytes of the name of an interface: ALTIFNAMSIZ without its NUL, linux/if.h
 )
 
 // Operations.
@@ -165,8 +169,9 @@ func (r Request) checkArgument() error {
 	return Violation("op %s takes the argument%s and no other", r.Op, want)
 }
 
-// Operation parses the argument. The error for text that is not a tag is endpoint.ErrTag: it
-// may be a mistake of the application's user. Every other error is a violation.
+// Operation parses the argument. endpoint.ErrTag, endpoint.ErrUnreachable (an address of no host)
+// and endpoint.ErrUplink (a name of no interface) may be mistakes of the application's user. Every
+// other error is a violation. No text of an Operation is longer than its limit.
 func (r Request) Operation() (Operation, error) {
 	o := Operation{Op: r.Op, After: r.After, Socket: r.Socket}
 	var err error
@@ -175,10 +180,17 @@ func (r Request) Operation() (Operation, error) {
 		if err = decodeStrict(r.Open, &o.Open); err == nil {
 			err = checkTags(o.Open.Tags)
 		}
+		if n := len(o.Open.Interface); err == nil && n > maxInterface {
+			err = fmt.Errorf("%w: the name of an interface has at most %d bytes, not %d", endpoint.ErrUplink, maxInterface, n)
+		}
 	case OpClaim, OpUnclaim:
 		o.Tag, err = endpoint.ParseTag(r.Tag)
 	case OpResolve:
-		o.Addr, err = netip.ParseAddr(r.Addr)
+		if len(r.Addr) > maxAddr {
+			err = fmt.Errorf("an address of %d bytes: at most %d", len(r.Addr), maxAddr)
+		} else if o.Addr, err = netip.ParseAddr(r.Addr); err == nil {
+			err = endpoint.CheckDestination(o.Addr)
+		}
 	case OpRevoke:
 		switch {
 		case len(r.Reason) > MaxReason:
@@ -190,11 +202,14 @@ func (r Request) Operation() (Operation, error) {
 	case OpDrain:
 		o.Undo = r.Undo
 	}
-	if err != nil && !errors.Is(err, endpoint.ErrTag) {
+	if err != nil && !slices.ContainsFunc(mistakes, func(m error) bool { return errors.Is(err, m) }) {
 		err = Violation("%s: %v", r.Op, err)
 	}
 	return o, err
 }
+
+// mistakes are the errors of Operation that are not violations.
+var mistakes = []error{endpoint.ErrTag, endpoint.ErrUnreachable, endpoint.ErrUplink}
 
 func checkTags(tags []endpoint.Tag) error {
 	if len(tags) > MaxTags {

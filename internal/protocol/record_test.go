@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/unet-go/unet/endpoint"
@@ -53,6 +54,32 @@ func TestNoRouteErrorIsKeptInRecord(t *testing.T) {
 		}
 		if !errors.Is(&e, endpoint.ErrUnreachable) || errors.Is(&e, endpoint.ErrNoRoute) != c.noRoute || e.Code != "unreachable" {
 			t.Errorf("%v became %s", c.err, b)
+		}
+	}
+}
+
+// Every text of a request has a bound. Mistakes of a user have an error of their own.
+func TestLongTexts(t *testing.T) {
+	long := strings.Repeat("<", 12000)
+	for _, c := range []struct {
+		request Request
+		want    error
+	}{
+		{Request{Op: OpResolve, Addr: "fe80::1%" + long}, ErrProtocol},
+		{Request{Op: OpResolve, Addr: "fe80::1%eth0"}, endpoint.ErrUnreachable},
+		{Request{Op: OpResolve, Addr: "::"}, endpoint.ErrUnreachable},
+		{Request{Op: OpResolve, Addr: "10.0.0.2"}, nil},
+		{Request{Op: OpClaim, Tag: "udp:[fe80::1%" + long + "]:7"}, endpoint.ErrTag},
+		{Request{Op: OpUnclaim, Tag: long}, endpoint.ErrTag},
+		{Request{Op: OpClaim, Tag: "tcp:[2001:db8:aaaa:bbbb:cccc:dddd:eeee:ffff]:65472-65535"}, nil},
+		{Request{Op: OpClaim, Tag: "tcp:[0000:0000:0000:0000:0000:0001:255.255.255.255]:65472-65535"}, nil},
+		{Request{Op: OpOpen, Open: []byte(`{"tags":["msg:` + long + `"]}`)}, endpoint.ErrTag},
+		{Request{Op: OpOpen, Open: []byte(`{"attach":"port","interface":"` + long + `"}`)}, endpoint.ErrUplink},
+		{Request{Op: OpOpen, Open: []byte(`{"attach":"port","interface":"` + long[:maxInterface] + `"}`)}, nil},
+		{Request{Op: OpRevoke, Endpoint: new(uint64), Reason: long}, ErrProtocol},
+	} {
+		if _, err := c.request.Operation(); !errors.Is(err, c.want) || (c.want == nil) != (err == nil) || err != nil && len(err.Error()) > 512 {
+			t.Errorf("%.60q %.60q %.60q: %v, want %v", c.request.Addr, c.request.Tag, c.request.Open, err, c.want)
 		}
 	}
 }

@@ -101,11 +101,8 @@ func (r *Resolver) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route,
 	noRoute := func(err error) (endpoint.Route, error) {
 		return endpoint.Route{}, fmt.Errorf("%w: %v: %w", endpoint.ErrNoRoute, dst, err)
 	}
-	switch {
-	case !dst.IsValid() || dst.IsUnspecified():
-		return unreachable(errors.New("not the address of a host"))
-	case dst.Zone() != "":
-		return unreachable(errors.New("an address with a zone: leave the zone out, it is on the uplink"))
+	if err := endpoint.CheckDestination(dst); err != nil {
+		return endpoint.Route{}, err
 	}
 	up, err := r.uplink()
 	if err != nil {

@@ -11,8 +11,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/test/internal/unetd"
 )
 
@@ -153,6 +155,39 @@ func controlCases(idle *idleClients) []attackCase {
 			}
 			s.row.note("%s %s", countsText(said), t.Errno)
 		}},
+		{"hostile destinations", "1,024 resolves of link-local addresses with zones of 12,000 bytes that JSON makes six times as long, then a neighbour with another MAC address", func(s *caseRun) {
+			neighbour := func(last byte) {
+				if err := s.pair.A.Do(func() error {
+					up, err := netlink.LinkByName(s.pair.A.Interface)
+					if err != nil {
+						return err
+					}
+					return netlink.NeighSet(&netlink.Neigh{LinkIndex: up.Attrs().Index, Family: netlink.FAMILY_V4, State: netlink.NUD_PERMANENT,
+						IP: net.IPv4(10, 0, 0, 99), HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0x99, last}})
+				}); err != nil {
+					s.Fatal(err)
+				}
+			}
+			neighbour(1)
+			before, err := memoryOf(fmt.Sprintf("/proc/%d/status", s.unetd.PID()), "VmRSS")
+			if err != nil {
+				s.Fatal(err)
+			}
+			a := s.startAttacker(tagged())
+			said := resolveHostile.do(s, a.agentProcess, hostileArg{s.unetd.Socket, 1024, strings.Repeat("<", 12000)})
+			for i := range 8 { // the first state of a neighbour is not reported
+				neighbour(byte(2 + i))
+			}
+			b := openEndpoint.do(s, a.agentProcess, openArg{s.unetd.Socket, endpoint.Request{Geometry: smallGeometry}})
+			after, err := memoryOf(fmt.Sprintf("/proc/%d/status", s.unetd.PID()), "VmRSS")
+			if err != nil {
+				s.Fatal(err)
+			}
+			if grown := after - before; grown > 64<<10 {
+				s.Errorf("unetd has grown by %d KiB", grown)
+			}
+			s.row.note("%s; unetd has granted endpoint %d afterwards and grown by %d KiB", countsText(said), b.ID, after-before)
+		}},
 		{"idle connections", "connections that send nothing, half a request, or that never read their answers, since the suite began", func(s *caseRun) {
 			idle.wantEnded(s)
 		}},
@@ -272,6 +307,49 @@ type conversation struct {
 	Ended   bool
 	Errno   string // of a send that failed
 }
+
+type hostileArg struct {
+	Socket string
+	Count  int
+	Zone   string
+}
+
+// maxViolations is how many connections resolveHostile lets unetd end.
+const maxViolations = 16
+
+// resolveHostile resolves addresses with long zones, and leaves the connections open. Each is refused,
+// and may end its connection. It returns the codes.
+var resolveHostile = newCommand("resolveHostile", func(a *agent, arg hostileArg) (map[string]int, error) {
+	said := map[string]int{}
+	var conn *net.UnixConn
+	for i := 0; i < arg.Count && said["protocol"] < maxViolations; i++ {
+		if conn == nil {
+			var err error
+			if conn, err = dialRaw(arg.Socket); err != nil {
+				return said, err
+			}
+			if len(a.idleConns) < 64 {
+				a.idleConns = append(a.idleConns, conn)
+			}
+			var t conversation
+			if _, err := conn.Write([]byte(openRecord)); err != nil || !t.readAnswer(conn, requestTimeout) || codeOf(t.Answers[0]) != "an answer" {
+				return said, fmt.Errorf("open %d: %v, %v", i, t.Answers, err)
+			}
+		}
+		text := fmt.Sprintf(`{"v":1,"id":%d,"op":"resolve","addr":"fe80::%x%%%s"}`, i+2, i+1, arg.Zone)
+		var t conversation
+		if _, err := conn.Write([]byte(text)); err != nil || !t.readAnswer(conn, requestTimeout) {
+			return said, fmt.Errorf("resolve %d: %v, %v", i, t, err)
+		}
+		code := codeOf(t.Answers[0])
+		said[code]++
+		if code == "protocol" {
+			conn.Close()
+			conn = nil
+		}
+	}
+	return said, nil
+})
 
 // talk sends records to unetd's socket as they are.
 var talk = newCommand("talk", func(a *agent, arg talkArg) (conversation, error) {

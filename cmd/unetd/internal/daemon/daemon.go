@@ -36,6 +36,8 @@ type Config struct {
 	Log    *slog.Logger
 	// Suppressed counts records about leases that were left out of the log; may be nil.
 	Suppressed *atomic.Uint64
+	// Faults counts sessions that a fault of unetd's own has ended; may be nil.
+	Faults *atomic.Uint64
 	// Open opens the mux with these limits.
 	Open func(limits mux.Limits) (Mux, error)
 }
@@ -69,7 +71,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	if err := notifyReady(cfg.Ready); err != nil {
 		return err
 	}
-	server := session.Server{Provider: m, Log: cfg.Log, Limits: limits, Keep: cfg.Keep, Suppressed: cfg.Suppressed}
+	server := session.Server{Provider: m, Log: cfg.Log, Limits: limits, Keep: cfg.Keep, Suppressed: cfg.Suppressed, Faults: cfg.Faults}
 	err = server.Serve(ctx, ln.UnixListener)
 	cfg.Log.Info("stopped", "interface", interfaces, "kept", cfg.Keep)
 	return err

@@ -44,6 +44,7 @@ type Process struct {
 	// LogDropped is the number of lines of the log that could not be written, LogSuppressed
 	// that of records left out because one user has caused too many.
 	LogDropped, LogSuppressed func() uint64
+	Faults                    func() uint64 // session.Server.Faults
 }
 
 // collector implements prometheus.Collector.
@@ -78,6 +79,7 @@ var (
 	buildInfo     = family(gauge, "build_info", "Version of unetd and of Go; always 1.", "version", "goversion")
 	logDropped    = family(counter, "log_dropped_lines_total", "Lines of the log that could not be written.")
 	logSuppressed = family(counter, "log_suppressed_records_total", "Records about leases that were left out of the log, because one user had caused too many.")
+	sessionFaults = family(counter, "session_faults_total", "Connections that a fault of unetd's own has ended, such as a panic; the log has its stack.")
 
 	uplinkInfo      = family(gauge, "uplink_info", "The interface and how the mux is attached to it; always 1.", "interface", "mode")
 	uplinkUp        = family(gauge, "uplink_up", "1 if the link of the interface is up; 0 also while the interface is gone.", "interface")
@@ -129,6 +131,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	put(buildInfo, 1, c.also.Version, runtime.Version())
 	put(logDropped, float64(c.also.LogDropped()))
 	put(logSuppressed, float64(c.also.LogSuppressed()))
+	put(sessionFaults, float64(c.also.Faults()))
 	leases := c.source.Leases()
 	put(draining, number(leases.Draining))
 	put(leasesGranted, float64(leases.Granted))

@@ -63,7 +63,7 @@ func (f *fakeSource) Leases() Leases {
 	return Leases{Granted: 9, Presented: 1, Refused: map[string]uint64{"busy": 2}, Draining: true}
 }
 
-var process = Process{Version: "v1.2.3", LogDropped: func() uint64 { return 6 }, LogSuppressed: func() uint64 { return 7 }}
+var process = Process{Version: "v1.2.3", LogDropped: func() uint64 { return 6 }, LogSuppressed: func() uint64 { return 7 }, Faults: func() uint64 { return 8 }}
 
 // Prometheus' own checker accepts the names, units and descriptions, and the values are those of the source.
 func TestCollector(t *testing.T) {

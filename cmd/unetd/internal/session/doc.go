@@ -12,6 +12,7 @@
 //	requests.go, present.go, list.go what a session does for a request
 //	limits.go, turns.go              fairness between users
 //	closing.go                       closing what can block; connections that are refused
+//	fault.go                         panics, which end one session
 //	peer.go                          the process at the other end
 //
 // docs/control-protocol.md is the reference of the protocol.

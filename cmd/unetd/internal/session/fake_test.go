@@ -55,7 +55,8 @@ type fakeProvider struct {
 	tables    []uint64          // inodes of the tables of connections that were received, in order
 	down      bool              // the state of the link for new leases
 	draining  bool
-	others    []*os.File // other ends of the granted sockets: end of file when no copy of the socket is open
+	uplinks   []endpoint.Uplink // nil: one
+	others    []*os.File        // other ends of the granted sockets: end of file when no copy of the socket is open
 }
 
 // fakeEndpoint is guarded by its provider's mu.
@@ -72,6 +73,7 @@ type fakeLease struct {
 	e        *fakeEndpoint
 	watchers *notices.Watchers
 	watched  atomic.Int32 // number of watchers
+	resolved notices.Destinations
 
 	mu   sync.Mutex
 	gone chan struct{} // closed when the lease has ended
@@ -294,6 +296,9 @@ func (p *fakeProvider) Counters() ([]endpoint.Counter, error) {
 func (p *fakeProvider) Uplinks() ([]endpoint.Uplink, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.uplinks != nil {
+		return p.uplinks, p.draining
+	}
 	return []endpoint.Uplink{{Interface: "eth0", Index: 2, Mode: "generic", Up: !p.down, Endpoints: len(p.endpoints)}}, p.draining
 }
 
@@ -356,6 +361,13 @@ func (p *fakeProvider) setLink(down bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.down = down
+}
+
+// setUplinks sets the list of uplinks; nil: one.
+func (p *fakeProvider) setUplinks(list []endpoint.Uplink) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.uplinks = list
 }
 
 func (p *fakeProvider) newestLease() *fakeLease {
@@ -457,6 +469,10 @@ func (l *fakeLease) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route
 	if route := l.p.current().route; route != nil {
 		return route(ctx, dst)
 	}
+	if err := endpoint.CheckDestination(dst); err != nil {
+		return endpoint.Route{}, err
+	}
+	l.resolved.Note(dst, dst)
 	return endpoint.Route{Source: localAddr, NextHop: dst, LinkAddr: wire.LinkAddr{2, 0, 0, 0, 0, 2}, MTU: 1500}, nil
 }
 
@@ -470,7 +486,10 @@ func (l *fakeLease) Watch(f func([]endpoint.Notice)) (stop func()) {
 }
 
 // notify reports a change in the provider's network.
-func (l *fakeLease) notify(n endpoint.Notice) { l.watchers.Tell(n) }
+func (l *fakeLease) notify(list ...endpoint.Notice) { l.watchers.Tell(list...) }
+
+// hopChanged reports another MAC address of a neighbour, as a mux does when the kernel reports it.
+func (l *fakeLease) hopChanged(hop netip.Addr) { l.watchers.Tell(l.resolved.Behind(hop)...) }
 
 func (l *fakeLease) Done() <-chan struct{} { return l.gone }
 

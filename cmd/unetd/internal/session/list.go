@@ -5,7 +5,6 @@ package session
 import (
 	"cmp"
 	"encoding/json"
-	"fmt"
 	"slices"
 
 	"github.com/unet-go/unet/endpoint"
@@ -15,7 +14,7 @@ import (
 // How much of a list goes into one record.
 const (
 	maxListTags = 256      // of an endpoint
-	maxPage     = 48 << 10 // bytes within which the last entry begins
+	maxPage     = 48 << 10 // bytes of all entries, unless the first is longer
 )
 
 // list returns the endpoints with identifiers above after (nil: all), as many as fit, and
@@ -118,24 +117,21 @@ const (
 	socketsAtOnce = 32 // read from the table of a process
 )
 
-// pageOf is the number of entries that go into a record: those that begin in its first
+// pageOf is the number of entries that go into a record: the first, and those that end within
 // maxPage bytes.
 func pageOf[T any](entries []T) int {
 	size := 0
 	for i, e := range entries {
-		if size > maxPage {
+		if size += sizeOf(e); size > maxPage && i > 0 {
 			return i
 		}
-		size += sizeOf(e)
 	}
 	return len(entries)
 }
 
-// sizeOf is the length of an entry of a list, with the comma, in bytes.
+// sizeOf is the length of an entry of a list, with the comma, in bytes. An entry that cannot be
+// encoded has none: send reports it.
 func sizeOf(entry any) int {
-	b, err := json.Marshal(entry)
-	if err != nil {
-		panic(fmt.Sprintf("BUG: %+v of the provider cannot be encoded: %v", entry, err))
-	}
+	b, _ := json.Marshal(entry)
 	return len(b) + 1
 }

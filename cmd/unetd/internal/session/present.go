@@ -3,7 +3,6 @@
 package session
 
 import (
-	"context"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -28,12 +27,10 @@ func (s *session) present(id uint64, fds []int) {
 		if len(files) > 1 {
 			connections = files[1]
 		}
-		if s.quotas.work.take(s.ctx, s.peer.UID) {
+		err = s.inTurn(s.quotas.work, func() (err error) {
 			info, lease, err = s.provider.Present(s.ctx, s.peer, files[0], connections)
-			s.quotas.work.give(s.peer.UID)
-		} else {
-			err = context.Cause(s.ctx)
-		}
+			return err
+		})
 	}
 	if err != nil {
 		answer := protocol.NewError(err)

@@ -64,7 +64,7 @@ func (s *session) do(id uint64, o protocol.Operation) protocol.Answer {
 	case protocol.OpDrain:
 		s.provider.Drain(s.peer, !o.Undo)
 	default:
-		panic("BUG: op " + o.Op)
+		err = protocol.Violation("unknown op %q", o.Op)
 	}
 	if err != nil {
 		return protocol.Answer{ID: id, Error: protocol.NewError(err)}
@@ -72,7 +72,8 @@ func (s *session) do(id uint64, o protocol.Operation) protocol.Answer {
 	return a
 }
 
-// bounded returns a change that fits a record: beyond that, only the number of lines.
+// bounded returns a change that fits a record: beyond that, only the number of lines. The paths of
+// the policy and of its warning are the operator's, and are cut.
 func bounded(c endpoint.PolicyChange) *endpoint.PolicyChange {
 	lines := make([]string, len(c.Changes))
 	for i, line := range c.Changes {
@@ -82,6 +83,8 @@ func bounded(c endpoint.PolicyChange) *endpoint.PolicyChange {
 		lines = append(lines[:n:n], fmt.Sprintf("and %d more", len(lines)-n))
 	}
 	c.Changes = lines
+	c.Policy = truncate(c.Policy)
+	c.Warning = truncate(c.Warning)
 	return &c
 }
 
@@ -91,6 +94,15 @@ func (s *session) turnsOf(tags ...endpoint.Tag) *turns {
 		return s.quotas.probes
 	}
 	return s.quotas.work
+}
+
+// inTurn calls f when a turn is free. The turn is given back also if f panics.
+func (s *session) inTurn(t *turns, f func() error) error {
+	if !t.take(s.ctx, s.peer.UID) {
+		return context.Cause(s.ctx)
+	}
+	defer t.give(s.peer.UID)
+	return f()
 }
 
 // resolve asks the provider within a quota: a resolve can take seconds, and descriptors.
@@ -116,13 +128,10 @@ func (s *session) open(id uint64, req endpoint.Request, fds []int, mistake error
 		err = mistake
 	}
 	if err == nil {
-		turns := s.turnsOf(req.Tags...)
-		if turns.take(s.ctx, s.peer.UID) {
+		err = s.inTurn(s.turnsOf(req.Tags...), func() (err error) {
 			grant, lease, err = s.provider.OpenEndpoint(s.ctx, s.peer, req)
-			turns.give(s.peer.UID)
-		} else {
-			err = context.Cause(s.ctx)
-		}
+			return err
+		})
 	}
 	if err != nil {
 		answer := protocol.NewError(err)
@@ -148,6 +157,7 @@ func (s *session) open(id uint64, req endpoint.Request, fds []int, mistake error
 // application. It is called by the goroutine of the lease's watchers, so an application that
 // does not read delays no other.
 func (s *session) notify(list []endpoint.Notice) {
+	defer s.contain()
 	select {
 	case <-s.leased:
 	case <-s.ctx.Done():
@@ -189,7 +199,19 @@ func (s *session) send(record any, end error, files ...*os.File) (sent bool) {
 	if s.ctx.Err() != nil {
 		return false
 	}
-	if err := s.write(record, files...); err != nil {
+	b, err := encode(record)
+	if err != nil {
+		s.fault("a record cannot be sent", "error", err)
+		a, answers := record.(protocol.Answer)
+		if !answers {
+			return false
+		}
+		if b, err = encode(protocol.Answer{Version: protocol.Version, ID: a.ID, Error: protocol.NewError(errFault)}); err != nil {
+			return false
+		}
+		files = nil
+	}
+	if err := protocol.WriteRecord(s.conn, b, s.limits.WriteTimeout, files...); err != nil {
 		s.log.Debug("record not sent", "error", err)
 		s.cancel(errWrite)
 		return false
@@ -200,13 +222,14 @@ func (s *session) send(record any, end error, files ...*os.File) (sent bool) {
 	return true
 }
 
-// write writes a record. s.writing is held.
-func (s *session) write(record any, files ...*os.File) error {
+// encode makes a record. The provider's answers and notices fit one; if one does not, that is a
+// fault of unetd.
+func encode(record any) ([]byte, error) {
 	b, err := json.Marshal(record)
-	if err != nil || len(b) > protocol.MaxRecord {
-		panic(fmt.Sprintf("BUG: a record of %d bytes, from what the provider has returned: %v", len(b), err))
+	if err == nil && len(b) > protocol.MaxRecord {
+		err = fmt.Errorf("it has %d bytes, at most %d fit", len(b), protocol.MaxRecord)
 	}
-	return protocol.WriteRecord(s.conn, b, s.limits.WriteTimeout, files...)
+	return b, err
 }
 
 // reasonOf is the message of the event closed for a lease that the session has not ended:

@@ -77,6 +77,8 @@ type Server struct {
 	Keep bool
 	// Suppressed counts records beyond the limit of a user; may be nil.
 	Suppressed *atomic.Uint64
+	// Faults counts sessions that a fault of unetd's own has ended; may be nil.
+	Faults *atomic.Uint64
 
 	records *records
 }

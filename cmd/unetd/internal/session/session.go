@@ -3,6 +3,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -10,6 +11,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -30,6 +32,7 @@ type session struct {
 	quotas   *quotas // shared by all sessions
 	log      *slog.Logger
 	records  *records
+	faults   *atomic.Uint64 // Server.Faults
 	peer     mux.Owner
 
 	ctx      context.Context // of all work for this connection
@@ -62,7 +65,7 @@ var (
 )
 
 func newSession(ctx context.Context, conn *net.UnixConn, peer mux.Owner, server *Server, limits Limits, q *quotas, log *slog.Logger) *session {
-	s := &session{conn: conn, provider: server.Provider, records: server.records, keep: server.Keep, limits: limits, quotas: q, peer: peer,
+	s := &session{conn: conn, provider: server.Provider, records: server.records, faults: cmp.Or(server.Faults, new(atomic.Uint64)), keep: server.Keep, limits: limits, quotas: q, peer: peer,
 		log: log.With("pid", peer.PID, "uid", peer.UID), leased: make(chan struct{}), requests: make(map[uint64]int)}
 	s.ctx, s.cancel = context.WithCancelCause(ctx)
 	return s
@@ -75,6 +78,7 @@ func (s *session) run() {
 	read := make(chan struct{}) // closed when the reader has ended
 	s.disposal.Go(func() {
 		defer close(read)
+		defer s.contain()
 		s.cancel(s.read())
 	})
 	select {
@@ -93,16 +97,15 @@ func (s *session) run() {
 	s.ended = true
 	s.mu.Unlock()
 	s.work.Wait()
-	if s.unwatch != nil {
-		s.unwatch()
-	}
 	farewell := s.endLease(reason)
 	s.disposal.Go(func() {
-		s.writing.Lock() // notify may be in progress
 		if farewell != "" {
-			_ = s.write(protocol.Event{Version: protocol.Version, Event: protocol.EventClosed, Message: farewell})
+			s.writing.Lock() // notify may be in progress
+			if b, err := encode(protocol.Event{Version: protocol.Version, Event: protocol.EventClosed, Message: farewell}); err == nil {
+				_ = protocol.WriteRecord(s.conn, b, s.limits.WriteTimeout)
+			}
+			s.writing.Unlock()
 		}
-		s.writing.Unlock()
 		<-read
 		_ = s.quotas.closing.take(context.Background(), s.peer.UID)
 		defer s.quotas.closing.give(s.peer.UID)
@@ -124,9 +127,16 @@ func reasonOfEnd(err error) string {
 // endLease closes the lease, if there is one and it is not to be kept. It returns the
 // message of the event closed; empty: there is none to send.
 func (s *session) endLease(reason error) (farewell string) {
+	defer s.contain()
+	if s.unwatch != nil {
+		s.unwatch()
+	}
+	if errors.Is(reason, errFault) {
+		farewell = reason.Error()
+	}
 	if s.lease == nil {
 		s.log.Debug("connection closed", "reason", reason)
-		return ""
+		return farewell
 	}
 	over := false
 	select {
@@ -293,6 +303,9 @@ func (s *session) begin(id uint64, size int, work func()) bool {
 	}
 	s.requests[id] = size
 	s.pending += size
-	s.work.Go(work)
+	s.work.Go(func() {
+		defer s.contain()
+		work()
+	})
 	return true
 }
