@@ -2,6 +2,8 @@ package stack
 
 import (
 	"encoding/binary"
+	"fmt"
+	"net/netip"
 	"runtime"
 
 	"github.com/unet-go/unet/wire"
@@ -100,4 +102,61 @@ func Quiet(s *Stack) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.publisher.quiet
+}
+
+// ForgetRoutes drops all routes that are not resolving, as after a minute without use.
+func ForgetRoutes(s *Stack) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range s.routes {
+		if r.state != routeResolving {
+			s.dropRoute(r)
+		}
+	}
+}
+
+// RouteState is the state of the route to dst: "none", "resolving", "ready", "stale" or "failed".
+func RouteState(s *Stack, dst netip.Addr) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.routes[wire.AddrFrom(dst)]
+	if r == nil {
+		return "none"
+	}
+	return [...]string{"resolving", "ready", "stale", "failed"}[r.state]
+}
+
+// WaitForEver is what waits for a route although nothing will end that: the route is not resolving,
+// or neither is its resolver asked nor its timer armed. Empty: nothing does.
+func WaitForEver(s *Stack) (what []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	held := make(map[*route]int)
+	for _, h := range s.held {
+		held[h.route]++
+	}
+	look := func(r *route, kind string) {
+		if held[r] != r.held {
+			what = append(what, fmt.Sprintf("the %s to %v counts %d held packets instead of %d", kind, r.dst.Netip(), r.held, held[r]))
+		}
+		delete(held, r)
+		if r.wanting() && (r.state != routeResolving || !r.asked && r.timer.slot == 0) {
+			what = append(what, fmt.Sprintf("%d connections and %d packets wait for the %s to %v in state %d, asked %t", len(r.waiting), r.held, kind, r.dst.Netip(), r.state, r.asked))
+		}
+	}
+	for _, r := range s.routes {
+		look(r, "route")
+	}
+	for _, r := range s.answers {
+		look(r, "answer")
+	}
+	for c := range s.tcpConns {
+		if r := c.route; r != nil {
+			look(r, "route of a connection")
+		}
+	}
+	for r, n := range held {
+		what = append(what, fmt.Sprintf("%d packets are held for a route to %v that is in no table", n, r.dst.Netip()))
+	}
+	return what
 }

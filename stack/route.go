@@ -40,6 +40,7 @@ const (
 	lookInterval    = 250 * second / 1000
 	refreshInterval = 5 * second
 	staleTime       = 60 * second
+	answerTime      = 10 * second  // without an answer for so long, a new route has failed
 	failureTime     = second       // how long a failure is remembered
 	pathMTUTime     = 600 * second // RFC 1191, section 6.3
 	minPathMTU      = 576          // bytes; less is ignored, as in TCP
@@ -74,13 +75,15 @@ const (
 //	             answer            unused for 250 ms          60 s
 //	resolving ──────────▶ ready ───────────────────▶ stale ──────────▶ dead
 //	    │                   ▲                           │
-//	    │ verdict           └───────── used ────────────┘
+//	    │ verdict, or       └───────── used ────────────┘
+//	    │ none for 10 s
 //	    ▼
 //	 failed ── 1 s ──▶ dead
 //
 // The resolver is asked again for a route in use every 5 s, and at once if the route is
 // silent (lookAt) or was invalidated. Until it has answered, and if it fails, the old
-// answer is used. A send does not wait for the resolver: its packet is held.
+// answer is used. A send does not wait for the resolver: its packet is held, and a connection
+// waits. Both only for a route that is resolving, which either answer, or answerTime, ends.
 type route struct {
 	state      routeState
 	asked      bool // the resolver has been asked and has not answered
@@ -109,6 +112,7 @@ type route struct {
 	tcpMTUUntil  instant // when that is forgotten
 	due          instant // when the state changes by itself
 	timer        timer   // for the earliest of the three
+	newAt        instant // when the route was made
 	askedAt      instant
 	lookedAt     instant
 	sentLooked   uint64 // sent, when it was looked at
@@ -116,6 +120,9 @@ type route struct {
 
 // resolved reports whether r has the resolver's answer.
 func (r *route) resolved() bool { return r.state == routeReady || r.state == routeStale }
+
+// wanting reports whether something waits for r.
+func (r *route) wanting() bool { return r.held > 0 || len(r.waiting) > 0 }
 
 // usableRoute returns a route that is ready, or resolving: then packets to dst are to be
 // held. mu is held, as in all of this file.
@@ -155,7 +162,8 @@ func (s *Stack) newRoute(dst wire.Addr) (*route, error) {
 	r.setMTU()
 	s.routes[dst] = r
 	s.routeClock = append(s.routeClock, r)
-	r.lookedAt = s.readClock()
+	r.newAt = s.readClock()
+	r.lookedAt = r.newAt
 	s.askResolver(r)
 	return r, nil
 }
@@ -217,7 +225,7 @@ func (r *route) expired(s *Stack) {
 		s.armRoute(r, r.due)
 	case r.state == routeReady:
 		s.lookAt(r)
-	case r.state == routeResolving && r.held > 0:
+	case r.state == routeResolving && r.wanting():
 		s.askResolver(r)
 	case r.state == routeResolving:
 		s.forgetResolving(r)
@@ -298,13 +306,16 @@ func (s *Stack) resolve(ctx context.Context, cancel context.CancelFunc, r *route
 	if err == nil && (answer.LinkAddr == wire.LinkAddr{} || answer.LinkAddr.IsGroup()) {
 		err = errAnswerLinkAddr
 	}
+	if err != nil {
+		s.count[routesFailed]++
+	}
 	switch {
 	case err == nil:
 		s.setRoute(r, answer)
 	case verdict:
 		s.failRoute(r, err)
 	default:
-		s.askLater(r)
+		s.askLater(r, err)
 	}
 	if r.again && r.state != routeDead { // the answer may be from before the change
 		r.again = false
@@ -338,7 +349,6 @@ func (s *Stack) setRoute(r *route, a Route) {
 
 // failRoute takes the verdict that r leads nowhere.
 func (s *Stack) failRoute(r *route, err error) {
-	s.count[routesFailed]++
 	s.stopResolving(r)
 	r.state = routeFailed
 	errno := syscall.EHOSTUNREACH
@@ -353,17 +363,20 @@ func (s *Stack) failRoute(r *route, err error) {
 
 // askLater is called when the route service has failed: it is not reachable or busy. A route
 // that is ready is kept, and asked for with its next look or use. One that is new is asked
-// for again as long as packets are held for it.
-func (s *Stack) askLater(r *route) {
-	s.count[routesFailed]++
+// for again as long as something waits for it, until answerTime has passed. why is the
+// resolver's error.
+func (s *Stack) askLater(r *route, why error) {
 	r.wanted = true
 	switch {
 	case r.state != routeResolving:
 		s.armRoute(r, s.now+lookInterval)
-	case r.held > 0:
+	case !r.wanting():
+		s.forgetResolving(r)
+	case s.now-r.newAt < answerTime:
 		s.armRoute(r, s.now+retryInterval)
 	default:
-		s.forgetResolving(r)
+		// %v: this is no verdict, and no deadline of a caller.
+		s.failRoute(r, fmt.Errorf("the route service has not answered for %v: %v", time.Duration(answerTime), why))
 	}
 }
 

@@ -148,7 +148,7 @@ func newSecret() (secret [16]byte) {
 // that has no connection to remote, see [tcp.Table.ChoosePort].
 //
 // Errors: ECONNREFUSED, ETIMEDOUT, EHOSTUNREACH and ENETUNREACH, which may come
-// with the resolver's error, EADDRINUSE if the two ends have a connection already,
+// with the resolver's error, EHOSTUNREACH also if the resolver does not answer for 10 s, EADDRINUSE if the two ends have a connection already,
 // EADDRNOTAVAIL if every port that may be chosen has a connection to remote ([ErrNoPort]
 // with Config.TCPPorts) or the address was removed from the host, ENETDOWN, and the error
 // of ctx. Before it fails because the two ends, or all ports, have a connection, it

@@ -158,8 +158,8 @@ func (c *TCPConn) happened(e tcp.Events) {
 	}
 }
 
-// findRouteTCP finds the route to the peer of a connection; c is nil if it has not been
-// accepted. loop: the peer is in this stack.
+// findRouteTCP finds the route to the peer of a connection, which is ready or resolving; c is
+// nil if it has not been accepted. loop: the peer is in this stack.
 func (s *Stack) findRouteTCP(conn *tcp.Conn, c *TCPConn) (r *route, loop bool, err error) {
 	if c != nil {
 		loop = c.loop
@@ -179,7 +179,8 @@ func (s *Stack) findRouteTCP(conn *tcp.Conn, c *TCPConn) (r *route, loop bool, e
 		// Its SYN,ACK has been sent (replyTCP), and is sent again to the same MAC address,
 		// without address resolution for an unknown host.
 		if r = s.routes[conn.Remote().Addr]; r != nil && r.resolved() {
-			return r, false, nil
+			r, err = s.usableRoute(conn.Remote().Addr)
+			return r, false, err
 		}
 		if conn.PeerLink == (wire.LinkAddr{}) {
 			return nil, false, syscall.EHOSTUNREACH
