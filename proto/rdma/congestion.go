@@ -46,15 +46,22 @@ func (c *congestion) grow(n uint32, limit int) {
 	c.limited = false
 }
 
-// halve reacts to a loss or a CNP, once a window.
-func (r *requester) halve() {
+// halve reacts to a loss or a CNP, once a window of requests or of responses, which take the same way.
+// It reports whether it has halved.
+func (q *QP) halve(now Time) bool {
+	r, p := &q.req, &q.resp.pacing
 	c := &r.congestion
-	if c.halved {
-		return
+	if c.halved || now < p.halvedUntil {
+		return false
 	}
 	c.threshold = max(c.window/2, minWindow)
 	c.window, c.acked = c.threshold, 0
-	c.halved, c.halvedAt = true, r.max
+	c.halved, c.halvedAt = r.una != r.max, r.max
+	p.window, p.acked, p.changedAt, p.congested = max(p.window/2, minWindow), 0, now, true
+	if p.inFlight > 0 {
+		p.halvedUntil = now + q.responseTurn()
+	}
+	return true
 }
 
 // collapse reacts to a timeout.
@@ -88,9 +95,12 @@ func (c *congestion) roundTrip() Time {
 }
 
 // congested takes a CNP.
-func (r *requester) congested() {
-	if r.una != r.max {
-		r.halve()
+func (q *QP) congested(now Time) {
+	q.drain(now)
+	if q.req.una != q.req.max || q.resp.inFlight > 0 {
+		if q.halve(now) {
+			q.resp.silence = 8 * q.responseTurn() // of CNPs: queues mark before they lose
+		}
 	}
 }
 

@@ -118,7 +118,7 @@ func (d *Device) Process(now Time, p *Packet) {
 	switch {
 	case h.Opcode == wire.OpCNP:
 		d.counts[CNPsReceived]++
-		q.req.congested()
+		q.congested(now)
 	case q.typ == RC && isResponse(h.Opcode):
 		q.response(now, h)
 	default:

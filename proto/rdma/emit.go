@@ -43,6 +43,7 @@ func (d *Device) unready(q *QP) {
 // update follows every call that may have changed the queue pair.
 func (q *QP) update(now Time) {
 	q.runLocal()
+	q.pace(now)
 	if q.state == StateSQD && !q.drained && q.idle() {
 		q.drained = true
 		q.d.raise(&q.events, EventSQDrained)
@@ -227,8 +228,8 @@ func (q *QP) emitRead(now Time, b []byte, h *wire.RoCE, w *sendWQE, off uint32, 
 			}
 		}
 	default:
-		if f := r.inFlight(); f < r.window {
-			packets = min(q.partLeft(w), r.window-f)
+		if f, window := r.inFlight(), q.requestWindow(); f < window {
+			packets = min(q.partLeft(w), window-f)
 		}
 	}
 	h.VA, h.RKey = w.remoteAddr, w.rkey

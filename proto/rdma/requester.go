@@ -55,7 +55,7 @@ func (r *requester) progress(q *QP) {
 
 func (r *requester) inFlight() uint32 { return (r.next - r.una) & psnMask }
 
-func (q *QP) deadline() Time { return min(q.req.timeoutAt, q.req.waitAt) }
+func (q *QP) deadline() Time { return min(q.req.timeoutAt, q.req.waitAt, q.resp.waitAt) }
 
 // timeout is the retransmission timeout: that of the attribute, or longer if the round trips
 // are. It doubles twice (IBA allows up to four times the attribute's).
@@ -82,6 +82,9 @@ func (q *QP) expire(now Time) {
 	r := &q.req
 	if r.waitAt <= now {
 		r.waitAt = Never
+	}
+	if q.resp.waitAt <= now {
+		q.resp.waitAt = Never
 	}
 	if r.timeoutAt <= now {
 		r.timeoutAt = Never
@@ -119,7 +122,7 @@ func (q *QP) lost(now Time) {
 		return
 	}
 	r.retries--
-	r.halve()
+	q.halve(now)
 	q.goBack(now)
 }
 
@@ -352,21 +355,29 @@ func (q *QP) requestReady() bool {
 			if len(r.parts) == cap(r.parts) {
 				return false
 			}
-			return r.room(min(q.partLeft(w), max(r.window/4, 1)))
+			return q.room(min(q.partLeft(w), max(r.window/4, 1)))
 		}
 	}
-	return r.room(1) || !r.eliciting
+	return q.room(1) || !r.eliciting
 }
 
 // room reports whether the window admits n more packets. It always admits them if nothing is in
 // flight.
-func (r *requester) room(n uint32) bool {
-	f := r.inFlight()
-	if f == 0 || f+n <= r.window {
+func (q *QP) room(n uint32) bool {
+	f := q.req.inFlight()
+	if f == 0 || f+n <= q.requestWindow() {
 		return true
 	}
-	r.limited = true
+	q.req.limited = true
 	return false
+}
+
+// requestWindow is the requester's part of the congestion window.
+func (q *QP) requestWindow() uint32 {
+	if q.resp.owed == 0 {
+		return q.req.window
+	}
+	return share(q.req.window, q.resp.inFlight)
 }
 
 // partLeft is the number of packets of w from the next one on; w may not have begun.

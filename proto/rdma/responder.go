@@ -28,6 +28,7 @@ type responder struct {
 	owed      int        // number of resources whose response is owed
 	nak       uint8      // its syndrome; 0: none
 	ack       bool       // of all requests before expected
+	pacing               // of the responses that are owed
 }
 
 // resource is a responder resource: a READ or an atomic, which is kept to answer duplicates
@@ -38,12 +39,14 @@ type resource struct {
 	msn      uint32
 	atomic   bool
 	owed     bool
+	complete bool // all of the response has been sent, at least once
 	va       uint64
 	rkey     uint32
 	length   uint32
 	original uint64 // of an atomic: what memory held before
 	// The owed response of a READ: bytes [offset, until) of it; it begins at begin.
 	begin, offset, until uint32
+	begunAt              Time // the packet at begin was sent then
 }
 
 type message uint8
@@ -99,6 +102,7 @@ var (
 // initResponder begins with the first request: the queue pair comes to RTR.
 func (q *QP) initResponder() {
 	q.resp = responder{expected: q.attr.RQPSN}
+	q.resp.pacing.init(q.d.cfg.Window)
 	if q.typ == RC {
 		q.resp.resources = make([]resource, q.attr.MaxDestRDAtomic)
 	}
@@ -109,7 +113,7 @@ func (q *QP) initResponder() {
 func (q *QP) stopResponder() {
 	q.endReceive(StatusWRFlushErr)
 	if r := &q.resp; !r.failed {
-		r.owed, r.nak, r.ack = 0, 0, false
+		r.owed, r.nak, r.ack, r.waitAt = 0, 0, false, Never
 	}
 }
 
@@ -129,7 +133,7 @@ func (q *QP) request(now Time, h *wire.RoCE, p *Packet) {
 	q.established = true
 	switch {
 	case q.typ == RC:
-		q.reliable(h)
+		q.reliable(now, h)
 	case q.typ == UC:
 		q.unreliable(h)
 	default:
@@ -138,7 +142,7 @@ func (q *QP) request(now Time, h *wire.RoCE, p *Packet) {
 }
 
 // reliable takes a request of RC (section 9.7.4.1).
-func (q *QP) reliable(h *wire.RoCE) {
+func (q *QP) reliable(now Time, h *wire.RoCE) {
 	r := &q.resp
 	switch diff := psnDiff(h.PSN, r.expected); {
 	case diff > 0:
@@ -148,7 +152,7 @@ func (q *QP) reliable(h *wire.RoCE) {
 		}
 		return
 	case diff < 0:
-		q.duplicate(h)
+		q.duplicate(now, h)
 		return
 	}
 	if r.refused { // and has come again
@@ -157,9 +161,9 @@ func (q *QP) reliable(h *wire.RoCE) {
 	var v *verdict
 	switch op := h.Opcode.Operation(); op {
 	case wire.OpReadRequest:
-		v = q.read(h)
+		v = q.read(now, h)
 	case wire.OpCompareSwap, wire.OpFetchAdd:
-		v = q.atomic(h)
+		v = q.atomic(now, h)
 	default:
 		if v = q.place(h, parts[op]); v == nil {
 			q.advance(h, parts[op])
@@ -186,7 +190,7 @@ func (r *responder) refuse(syndrome uint8) { r.refused, r.nak, r.ack = true, syn
 // duplicate answers a request that was executed: a SEND or WRITE with an ACK, a READ by
 // executing it again, an atomic with the result that was saved (section 9.7.5.1.3). A READ
 // or an atomic that has no resource any more, or that is not what it was, has no answer.
-func (q *QP) duplicate(h *wire.RoCE) {
+func (q *QP) duplicate(now Time, h *wire.RoCE) {
 	r := &q.resp
 	q.d.counts[Duplicates]++
 	op := h.Opcode.Operation()
@@ -209,6 +213,9 @@ func (q *QP) duplicate(h *wire.RoCE) {
 		}
 		if s.owed && s.offset <= offset && offset+n <= s.until {
 			return // it will be sent
+		}
+		if !s.atomic {
+			q.lostResponses(now, h.PSN, &r.resources[(i+1)%len(r.resources)])
 		}
 		if !s.owed {
 			s.owed = true
@@ -321,7 +328,7 @@ func (q *QP) received(h *wire.RoCE, p part, wc *WC) {
 }
 
 // read accepts a READ. Memory is read when the response is sent.
-func (q *QP) read(h *wire.RoCE) *verdict {
+func (q *QP) read(now Time, h *wire.RoCE) *verdict {
 	r := &q.resp
 	if r.message != noMessage || q.attr.AccessFlags&AccessRemoteRead == 0 || h.DMALen > maxMessage {
 		return invalidRequest
@@ -332,12 +339,12 @@ func (q *QP) read(h *wire.RoCE) *verdict {
 	if !r.hasResource() {
 		return invalidRequest
 	}
-	r.keep(resource{packets: max(1, (h.DMALen+q.mtu-1)/q.mtu), psn: h.PSN, va: h.VA, rkey: h.RKey, length: h.DMALen, until: h.DMALen})
+	q.keep(now, resource{packets: max(1, (h.DMALen+q.mtu-1)/q.mtu), psn: h.PSN, va: h.VA, rkey: h.RKey, length: h.DMALen, until: h.DMALen})
 	return nil
 }
 
 // atomic executes an atomic. Misaligned ones are invalid (section 9.4.5).
-func (q *QP) atomic(h *wire.RoCE) *verdict {
+func (q *QP) atomic(now Time, h *wire.RoCE) *verdict {
 	r := &q.resp
 	if r.message != noMessage || q.attr.AccessFlags&AccessRemoteAtomic == 0 || h.VA%8 != 0 {
 		return invalidRequest
@@ -355,22 +362,29 @@ func (q *QP) atomic(h *wire.RoCE) *verdict {
 	} else {
 		original = fetchAdd(memory, h.SwapAdd)
 	}
-	r.keep(resource{packets: 1, psn: h.PSN, atomic: true, va: h.VA, rkey: h.RKey, length: 8, until: 8, original: original})
+	q.keep(now, resource{packets: 1, psn: h.PSN, atomic: true, va: h.VA, rkey: h.RKey, length: 8, until: 8, original: original})
 	return nil
 }
 
 // hasResource says whether there is a resource for another READ or atomic. There is none if
-// the peer has more in flight than MaxDestRDAtomic.
+// the peer has more in flight than MaxDestRDAtomic. A response that is only being repeated does not
+// count: with its next request the peer says that it has got it.
 func (r *responder) hasResource() bool {
-	return len(r.resources) > 0 && !r.resources[r.next].owed
+	return len(r.resources) > 0 && (!r.resources[r.next].owed || r.resources[r.next].complete)
 }
 
 // keep makes s the youngest resource, in place of the oldest. Its response is owed, and
 // acknowledges what is before it.
-func (r *responder) keep(s resource) {
+func (q *QP) keep(now Time, s resource) {
+	r := &q.resp
+	q.proven(now, s.psn, &r.resources[r.next])
 	r.msn = psnAdd(r.msn, 1)
 	r.expected = psnAdd(r.expected, s.packets)
 	s.msn, s.owed = r.msn, true
+	if r.resources[r.next].owed { // it need not be repeated any more
+		r.owed--
+		r.serve = (r.next + 1) % len(r.resources)
+	}
 	if r.owed == 0 {
 		r.serve = r.next
 	}
@@ -383,7 +397,7 @@ func (r *responder) keep(s resource) {
 // responseReady says whether emitResponse has something to write.
 func (q *QP) responseReady() bool {
 	r := &q.resp
-	return r.owed > 0 || r.nak != 0 || r.ack
+	return r.owed > 0 && r.waitAt == Never || r.owed == 0 && (r.nak != 0 || r.ack)
 }
 
 // onlyACK says whether that is an ACK and nothing else.
@@ -395,7 +409,7 @@ func (q *QP) emitResponse(now Time, b []byte) int {
 	h := q.header()
 	h.Syndrome = wire.SyndromeAck
 	if r.owed > 0 {
-		if end := q.putResponse(b, &h); end > 0 {
+		if end := q.putResponse(now, b, &h); end > 0 {
 			return wire.SealRoCE(b, &q.flow, end)
 		}
 	}
@@ -418,12 +432,12 @@ func (r *responder) nextOwed() *resource {
 
 // putResponse writes a packet of the oldest response that is owed and returns where its payload
 // ends. 0: the memory is not accessible any more, and the queue pair has failed.
-func (q *QP) putResponse(b []byte, h *wire.RoCE) int {
+func (q *QP) putResponse(now Time, b []byte, h *wire.RoCE) int {
 	r := &q.resp
 	s := r.nextOwed()
 	h.PSN, h.MSN = s.psn, s.msn
 	if s.atomic {
-		s.owed = false
+		s.owed, s.complete = false, true
 		r.owed--
 		h.Opcode, h.Original = wire.OpAtomicAck, s.original
 		return wire.PutRoCE(b, h, 0)
@@ -450,8 +464,11 @@ func (q *QP) putResponse(b []byte, h *wire.RoCE) int {
 	default:
 		h.Opcode = wire.OpReadResponseMiddle
 	}
+	if r.inFlight, r.unproven = r.inFlight+1, r.unproven+1; s.offset == s.begin {
+		s.begunAt = now
+	}
 	if s.offset += n; n == left {
-		s.owed = false
+		s.owed, s.complete = false, s.complete || s.until == s.length
 		r.owed--
 	}
 	payload := wire.PutRoCE(b, h, int(n))
