@@ -93,8 +93,9 @@ const (
 	CaptureUnetCounterUNET_LOST_PORT_DOWN        CaptureUnetCounter = 56
 	CaptureUnetCounterUNET_LOST_QUEUE_REDIRECT   CaptureUnetCounter = 57
 	CaptureUnetCounterUNET_LOST_LOCAL_REDIRECT   CaptureUnetCounter = 58
-	CaptureUnetCounterUNET_LOST_HOST             CaptureUnetCounter = 59
-	CaptureUnetCounterUNET_COUNTERS              CaptureUnetCounter = 60
+	CaptureUnetCounterUNET_LOST_RESERVED         CaptureUnetCounter = 59
+	CaptureUnetCounterUNET_LOST_HOST             CaptureUnetCounter = 60
+	CaptureUnetCounterUNET_COUNTERS              CaptureUnetCounter = 61
 )
 
 type CaptureUnetPlace uint32

@@ -15,6 +15,7 @@ const (
 	LostPortRedirect    = MuxUnetCounterUNET_LOST_PORT_REDIRECT
 	LostDeliverBacklog  = MuxUnetCounterUNET_LOST_DELIVER_BACKLOG
 	LostDeliverRedirect = MuxUnetCounterUNET_LOST_DELIVER_REDIRECT
+	LostReserved        = MuxUnetCounterUNET_LOST_RESERVED
 )
 
 // CounterName is the name of c: rx_port for UNET_RX_PORT.
@@ -88,6 +89,7 @@ var counters = [NumCounters]struct{ name, help string }{
 	MuxUnetCounterUNET_LOST_PORT_DOWN:        {"lost_port_down", "tcx mode: of rx_port and rx_host, the port was being removed, since its process has died"},
 	MuxUnetCounterUNET_LOST_QUEUE_REDIRECT:   {"lost_queue_redirect", "of rx_queue, the endpoint's receive queue was full or its fill queue empty"},
 	MuxUnetCounterUNET_LOST_LOCAL_REDIRECT:   {"lost_local_redirect", "of tx_local, the port did not accept it"},
+	MuxUnetCounterUNET_LOST_RESERVED:         {"lost_reserved", "to a claimed port, but received by the kernel: by another interface of this host, on another queue than the endpoint's (rx_pass_other_queue), or from this host for an endpoint on a queue"},
 	MuxUnetCounterUNET_LOST_HOST:             {"lost_host", "between an endpoint and the kernel of this host, after tx_host or before rx_host: a processor's backlog was full (that of lo also for the kernel's own packets), or the kernel had no memory"},
 }
 

@@ -119,8 +119,9 @@ const (
 	MuxUnetCounterUNET_LOST_PORT_DOWN        MuxUnetCounter = 56
 	MuxUnetCounterUNET_LOST_QUEUE_REDIRECT   MuxUnetCounter = 57
 	MuxUnetCounterUNET_LOST_LOCAL_REDIRECT   MuxUnetCounter = 58
-	MuxUnetCounterUNET_LOST_HOST             MuxUnetCounter = 59
-	MuxUnetCounterUNET_COUNTERS              MuxUnetCounter = 60
+	MuxUnetCounterUNET_LOST_RESERVED         MuxUnetCounter = 59
+	MuxUnetCounterUNET_LOST_HOST             MuxUnetCounter = 60
+	MuxUnetCounterUNET_COUNTERS              MuxUnetCounter = 61
 )
 
 type MuxUnetEndpoint struct {

@@ -115,7 +115,11 @@ func (p *programs) load(spec *ebpf.CollectionSpec, u *uplink) (err error) {
 	if err := spec.LoadAndAssign(&p.maps, pinMaps(spec, p.pins)); err != nil {
 		return fmt.Errorf("pinned maps: %w", err)
 	}
-	p.loaded = map[string]*ebpf.Program{}
+	refuse, err := loadRefuse(p.maps.Counters)
+	if err != nil {
+		return err
+	}
+	p.loaded = map[string]*ebpf.Program{refuseProgram: refuse}
 	for _, name := range portPrograms(p.mode) {
 		if p.loaded[name], err = ebpf.LoadPinnedProgram(p.pins.at(name), nil); err != nil {
 			return fmt.Errorf("pinned program: %w", err)

@@ -175,12 +175,12 @@ func (m *Mux) releaseAll(l *Lease, tags []endpoint.Tag) error {
 	return err
 }
 
-// claimAll enters the tags of a request, whose owned addresses are vacant, all or none. It
-// closes r. m.mu is held and the calling thread is in the uplink's namespace.
+// claimAll enters the tags of a request, whose owned addresses are vacant, all or none. m.mu is
+// held and the calling thread is in the uplink's namespace.
 func (m *Mux) claimAll(c *claiming, r *reserver) (claimed []endpoint.Tag, err error) {
 	entered := make([]endpoint.Tag, len(c.tags))
 	defer func() {
-		if err = errors.Join(err, r.close()); err != nil {
+		if err != nil {
 			claimed, err = nil, errors.Join(err, m.releaseAll(c.l, entered))
 		}
 	}()
@@ -254,7 +254,7 @@ func (m *Mux) readmit(l *Lease, t endpoint.Tag, suspended bool) error {
 			return err
 		}
 		c.reserved, err = r.again(t, m.tags.held[endpoint.AddrTag(t.Addr)] != nil)
-		return errors.Join(err, r.close())
+		return err
 	})
 	var serr error
 	if c.rules, serr = m.steer(l, t, true); serr != nil {

@@ -326,7 +326,6 @@ func (m *Mux) readmitGroup(t endpoint.Tag, ports []uint32, alive map[uint32]*Lea
 	r, jerr := m.newReserver()
 	if jerr == nil {
 		g.joined, jerr = r.join(t.Addr)
-		jerr = errors.Join(jerr, r.close())
 	}
 	return errors.Join(err, jerr)
 }

@@ -29,7 +29,7 @@ type programs struct {
 	stateMu   sync.Mutex      // guards state, while goroutines run
 	state     bpf.State       // as in the kernel's table
 	maps      bpf.MuxMaps
-	loaded    map[string]*ebpf.Program // by name: programsOf(mode), or portPrograms(mode) if they were taken over
+	loaded    map[string]*ebpf.Program // by name: programsOf(mode), or portPrograms(mode) if they were taken over, and refuseProgram
 	uplink    link.Link
 	sideLinks []link.Link // of the programs named by sidePrograms
 	pins      *pins
@@ -151,6 +151,9 @@ func attachIn(h *netlink.Handle, m Mode, u *uplink, keep *pins, log *slog.Logger
 	defer objects.Close()
 	p.loaded, objects.Programs = objects.Programs, nil
 	if err := objects.Assign(&p.maps); err != nil {
+		return nil, err
+	}
+	if p.loaded[refuseProgram], err = loadRefuse(p.maps.Counters); err != nil {
 		return nil, err
 	}
 	err = p.changeState(func(s *bpf.State) {

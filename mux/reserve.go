@@ -15,6 +15,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"golang.org/x/sys/unix"
 
+	"github.com/unet-go/unet/bpf"
 	"github.com/unet-go/unet/endpoint"
 )
 
@@ -23,9 +24,10 @@ import (
 // both sockets would need SO_REUSEADDR or SO_REUSEPORT) nor to one that calls connect. The
 // bind fails if the port is in use, also by a TCP connection in TIME-WAIT.
 //
-// Datagrams for the port can still reach the kernel, over lo or on another queue of the uplink
-// than the owner's. The UDP socket would queue them, so it has a filter that accepts nothing.
-// The kernel refuses connections to the TCP socket, since it does not listen.
+// Packets for the port can still reach the kernel: by another interface of the host, over lo for an endpoint on a queue, on another
+// queue of the uplink than the owner's. Without a socket that takes them the kernel would answer them in the endpoint's
+// name, and a RST would end its connection. So the TCP socket listens, and all have a filter that drops and counts
+// (lost_reserved).
 //
 // Methods are called in the uplink's namespace.
 type reserver struct {
@@ -33,7 +35,7 @@ type reserver struct {
 	room    int           // number of sockets that it may still make
 	limit   int           // number of sockets that all claims may have
 	free    bool          // bind also to addresses that the host does not have (IP_FREEBIND)
-	refuse  *ebpf.Program // the filter of all UDP sockets; nil until there is one
+	refuse  *ebpf.Program // the filter of all sockets
 }
 
 // newReserver uses at most three quarters of the limit of open files for reserved ports. m.mu
@@ -44,14 +46,7 @@ func (m *Mux) newReserver() (*reserver, error) {
 		return nil, os.NewSyscallError("getrlimit RLIMIT_NOFILE", err)
 	}
 	limit := int(min(files.Cur, 1<<30)) / 4 * 3
-	return &reserver{ifindex: m.up.ifindex, room: limit - m.tags.sockets() - len(m.groups), limit: limit}, nil
-}
-
-func (r *reserver) close() error {
-	if r.refuse == nil {
-		return nil
-	}
-	return r.refuse.Close() // the sockets keep the program
+	return &reserver{ifindex: m.up.ifindex, room: limit - m.tags.sockets() - len(m.groups), limit: limit, refuse: m.progs.loaded[refuseProgram]}, nil
 }
 
 // ports reserves all ports of t, or none.
@@ -153,10 +148,8 @@ func (r *reserver) bind(k endpoint.TagKind, ap netip.AddrPort) (fd int, port uin
 			fd = -1
 		}
 	}()
-	if k == endpoint.TagUDP {
-		if err := r.refuseAll(fd); err != nil {
-			return fd, 0, err
-		}
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ATTACH_BPF, r.refuse.FD()); err != nil {
+		return fd, 0, os.NewSyscallError("setsockopt SO_ATTACH_BPF", err)
 	}
 	if domain == unix.AF_INET6 {
 		// The same port of an IPv4 address is a tag of its own.
@@ -171,6 +164,11 @@ func (r *reserver) bind(k endpoint.TagKind, ap netip.AddrPort) (fd int, port uin
 	}
 	if err := unix.Bind(fd, r.sockaddr(ap)); err != nil {
 		return fd, 0, os.NewSyscallError("bind", err)
+	}
+	if k == endpoint.TagTCP {
+		if err := unix.Listen(fd, 0); err != nil {
+			return fd, 0, os.NewSyscallError("listen", err)
+		}
 	}
 	if ap.Port() != 0 {
 		return fd, ap.Port(), nil
@@ -205,22 +203,34 @@ func (r *reserver) sockaddr(ap netip.AddrPort) unix.Sockaddr {
 	return sa
 }
 
-// refuseAll attaches a filter that accepts nothing. All sockets share the program; a classic
-// filter would take a page of memory for each socket.
-func (r *reserver) refuseAll(fd int) error {
-	if r.refuse == nil {
-		refuse, err := ebpf.NewProgram(&ebpf.ProgramSpec{
-			Name:         "unet_refuse",
-			Type:         ebpf.SocketFilter,
-			License:      "Apache-2.0",
-			Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()},
-		})
-		if err != nil {
-			return fmt.Errorf("socket filter: %w", err)
-		}
-		r.refuse = refuse
+// refuseProgram is the name of the socket filter that drops and counts. All sockets share it; a classic filter would take
+// a page of memory for each socket.
+const refuseProgram = "unet_refuse"
+
+// loadRefuse loads the socket filter, which returns the number of bytes that the socket may have: 0.
+func loadRefuse(counters *ebpf.Map) (*ebpf.Program, error) {
+	refuse, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name:    refuseProgram,
+		Type:    ebpf.SocketFilter,
+		License: "Apache-2.0",
+		Instructions: asm.Instructions{
+			asm.StoreImm(asm.RFP, -4, int64(bpf.LostReserved), asm.Word),
+			asm.Mov.Reg(asm.R2, asm.RFP),
+			asm.Add.Imm(asm.R2, -4),
+			asm.LoadMapPtr(asm.R1, counters.FD()),
+			asm.FnMapLookupElem.Call(),
+			asm.JEq.Imm(asm.R0, 0, "drop"),
+			asm.LoadMem(asm.R1, asm.R0, 0, asm.DWord),
+			asm.Add.Imm(asm.R1, 1),
+			asm.StoreMem(asm.R0, 0, asm.R1, asm.DWord),
+			asm.Mov.Imm(asm.R0, 0).WithSymbol("drop"),
+			asm.Return(),
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("socket filter: %w", err)
 	}
-	return os.NewSyscallError("setsockopt SO_ATTACH_BPF", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ATTACH_BPF, r.refuse.FD()))
+	return refuse, nil
 }
 
 // excludedBlocks are the blocks with ports that the administrator has excluded from automatic

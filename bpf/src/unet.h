@@ -228,6 +228,7 @@ enum unet_counter {
 	UNET_LOST_PORT_DOWN,        /* tcx mode: rx_port or rx_host, the inner end of the port was down or gone */
 	UNET_LOST_QUEUE_REDIRECT,   /* rx_queue, the socket's receive queue was full or its fill queue empty */
 	UNET_LOST_LOCAL_REDIRECT,   /* tx_local */
+	UNET_LOST_RESERVED,         /* a packet to a claimed port, by another interface or queue: dropped by the socket that reserves it (mux/reserve.go) */
 	UNET_LOST_HOST,             /* tx_host, or before rx_host: on the way between a port and the kernel; see host.h */
 	UNET_COUNTERS,
 };
