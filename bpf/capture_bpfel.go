@@ -81,21 +81,22 @@ const (
 	CaptureUnetCounterUNET_DELIVER_NO_SOCKET     CaptureUnetCounter = 44
 	CaptureUnetCounterUNET_DELIVER_BAD_FILL      CaptureUnetCounter = 45
 	CaptureUnetCounterUNET_DELIVER_TOO_LONG      CaptureUnetCounter = 46
-	CaptureUnetCounterUNET_LOST_CUT              CaptureUnetCounter = 47
-	CaptureUnetCounterUNET_LOST_UPLINK_REDIRECT  CaptureUnetCounter = 48
-	CaptureUnetCounterUNET_LOST_PORT_REDIRECT    CaptureUnetCounter = 49
-	CaptureUnetCounterUNET_LOST_DELIVER_REDIRECT CaptureUnetCounter = 50
-	CaptureUnetCounterUNET_LOST_UPLINK_BACKLOG   CaptureUnetCounter = 51
-	CaptureUnetCounterUNET_LOST_PORT_BACKLOG     CaptureUnetCounter = 52
-	CaptureUnetCounterUNET_LOST_DELIVER_BACKLOG  CaptureUnetCounter = 53
-	CaptureUnetCounterUNET_LOST_DEVICE_FULL      CaptureUnetCounter = 54
-	CaptureUnetCounterUNET_LOST_PORT_FULL        CaptureUnetCounter = 55
-	CaptureUnetCounterUNET_LOST_PORT_DOWN        CaptureUnetCounter = 56
-	CaptureUnetCounterUNET_LOST_QUEUE_REDIRECT   CaptureUnetCounter = 57
-	CaptureUnetCounterUNET_LOST_LOCAL_REDIRECT   CaptureUnetCounter = 58
-	CaptureUnetCounterUNET_LOST_RESERVED         CaptureUnetCounter = 59
-	CaptureUnetCounterUNET_LOST_HOST             CaptureUnetCounter = 60
-	CaptureUnetCounterUNET_COUNTERS              CaptureUnetCounter = 61
+	CaptureUnetCounterUNET_DELIVER_KERNEL        CaptureUnetCounter = 47
+	CaptureUnetCounterUNET_LOST_CUT              CaptureUnetCounter = 48
+	CaptureUnetCounterUNET_LOST_UPLINK_REDIRECT  CaptureUnetCounter = 49
+	CaptureUnetCounterUNET_LOST_PORT_REDIRECT    CaptureUnetCounter = 50
+	CaptureUnetCounterUNET_LOST_DELIVER_REDIRECT CaptureUnetCounter = 51
+	CaptureUnetCounterUNET_LOST_UPLINK_BACKLOG   CaptureUnetCounter = 52
+	CaptureUnetCounterUNET_LOST_PORT_BACKLOG     CaptureUnetCounter = 53
+	CaptureUnetCounterUNET_LOST_DELIVER_BACKLOG  CaptureUnetCounter = 54
+	CaptureUnetCounterUNET_LOST_DEVICE_FULL      CaptureUnetCounter = 55
+	CaptureUnetCounterUNET_LOST_PORT_FULL        CaptureUnetCounter = 56
+	CaptureUnetCounterUNET_LOST_PORT_DOWN        CaptureUnetCounter = 57
+	CaptureUnetCounterUNET_LOST_QUEUE_REDIRECT   CaptureUnetCounter = 58
+	CaptureUnetCounterUNET_LOST_LOCAL_REDIRECT   CaptureUnetCounter = 59
+	CaptureUnetCounterUNET_LOST_RESERVED         CaptureUnetCounter = 60
+	CaptureUnetCounterUNET_LOST_HOST             CaptureUnetCounter = 61
+	CaptureUnetCounterUNET_COUNTERS              CaptureUnetCounter = 62
 )
 
 type CaptureUnetPlace uint32

@@ -76,6 +76,7 @@ var counters = [NumCounters]struct{ name, help string }{
 	MuxUnetCounterUNET_DELIVER_NO_SOCKET: {"deliver_no_socket", "to an endpoint, its socket is gone: dropped"},
 	MuxUnetCounterUNET_DELIVER_BAD_FILL:  {"deliver_bad_fill", "to an endpoint, its fill ring has more entries than its size, or entries that are not frames: dropped, and the endpoint is revoked (unless another processor delivered to it at the same time)"},
 	MuxUnetCounterUNET_DELIVER_TOO_LONG:  {"deliver_too_long", "to an endpoint, longer than a frame of its segment: dropped"},
+	MuxUnetCounterUNET_DELIVER_KERNEL:    {"deliver_kernel", "from the kernel of this host, past the tags: out of the outer end of a port, or of another device of unetd, to which a program has bound a socket: dropped"},
 
 	MuxUnetCounterUNET_LOST_CUT:              {"lost_cut", "of rx_cut, the kernel did not segment it (in tcx mode also before it was counted as rx_cut)"},
 	MuxUnetCounterUNET_LOST_UPLINK_REDIRECT:  {"lost_uplink_redirect", "of rx_port, the port did not accept it"},

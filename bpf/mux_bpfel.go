@@ -107,21 +107,22 @@ const (
 	MuxUnetCounterUNET_DELIVER_NO_SOCKET     MuxUnetCounter = 44
 	MuxUnetCounterUNET_DELIVER_BAD_FILL      MuxUnetCounter = 45
 	MuxUnetCounterUNET_DELIVER_TOO_LONG      MuxUnetCounter = 46
-	MuxUnetCounterUNET_LOST_CUT              MuxUnetCounter = 47
-	MuxUnetCounterUNET_LOST_UPLINK_REDIRECT  MuxUnetCounter = 48
-	MuxUnetCounterUNET_LOST_PORT_REDIRECT    MuxUnetCounter = 49
-	MuxUnetCounterUNET_LOST_DELIVER_REDIRECT MuxUnetCounter = 50
-	MuxUnetCounterUNET_LOST_UPLINK_BACKLOG   MuxUnetCounter = 51
-	MuxUnetCounterUNET_LOST_PORT_BACKLOG     MuxUnetCounter = 52
-	MuxUnetCounterUNET_LOST_DELIVER_BACKLOG  MuxUnetCounter = 53
-	MuxUnetCounterUNET_LOST_DEVICE_FULL      MuxUnetCounter = 54
-	MuxUnetCounterUNET_LOST_PORT_FULL        MuxUnetCounter = 55
-	MuxUnetCounterUNET_LOST_PORT_DOWN        MuxUnetCounter = 56
-	MuxUnetCounterUNET_LOST_QUEUE_REDIRECT   MuxUnetCounter = 57
-	MuxUnetCounterUNET_LOST_LOCAL_REDIRECT   MuxUnetCounter = 58
-	MuxUnetCounterUNET_LOST_RESERVED         MuxUnetCounter = 59
-	MuxUnetCounterUNET_LOST_HOST             MuxUnetCounter = 60
-	MuxUnetCounterUNET_COUNTERS              MuxUnetCounter = 61
+	MuxUnetCounterUNET_DELIVER_KERNEL        MuxUnetCounter = 47
+	MuxUnetCounterUNET_LOST_CUT              MuxUnetCounter = 48
+	MuxUnetCounterUNET_LOST_UPLINK_REDIRECT  MuxUnetCounter = 49
+	MuxUnetCounterUNET_LOST_PORT_REDIRECT    MuxUnetCounter = 50
+	MuxUnetCounterUNET_LOST_DELIVER_REDIRECT MuxUnetCounter = 51
+	MuxUnetCounterUNET_LOST_UPLINK_BACKLOG   MuxUnetCounter = 52
+	MuxUnetCounterUNET_LOST_PORT_BACKLOG     MuxUnetCounter = 53
+	MuxUnetCounterUNET_LOST_DELIVER_BACKLOG  MuxUnetCounter = 54
+	MuxUnetCounterUNET_LOST_DEVICE_FULL      MuxUnetCounter = 55
+	MuxUnetCounterUNET_LOST_PORT_FULL        MuxUnetCounter = 56
+	MuxUnetCounterUNET_LOST_PORT_DOWN        MuxUnetCounter = 57
+	MuxUnetCounterUNET_LOST_QUEUE_REDIRECT   MuxUnetCounter = 58
+	MuxUnetCounterUNET_LOST_LOCAL_REDIRECT   MuxUnetCounter = 59
+	MuxUnetCounterUNET_LOST_RESERVED         MuxUnetCounter = 60
+	MuxUnetCounterUNET_LOST_HOST             MuxUnetCounter = 61
+	MuxUnetCounterUNET_COUNTERS              MuxUnetCounter = 62
 )
 
 type MuxUnetEndpoint struct {

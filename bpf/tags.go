@@ -52,6 +52,10 @@ const AlarmFill = MuxUnetAlarmKindUNET_ALARM_FILL
 // of a network sends: see check.h.
 const Infrastructure = 1 // UNET_INFRASTRUCTURE
 
+// KernelLink is the MAC address of the devices of a mux out of which only its programs send (UNET_KERNEL_LINK): what
+// the kernel itself sends there has it as its source, and is dropped.
+var KernelLink = [6]byte{0x02, 'u', 'n', 'e', 't', 0}
+
 // Sizes of the tables.
 const (
 	MaxPorts     = 4096              // UNET_MAX_PORTS

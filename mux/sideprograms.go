@@ -192,10 +192,10 @@ func makeUp(h *netlink.Handle, uplink int) (up, top netlink.Link, err error) {
 		return nil, nil, err
 	}
 	a := netlink.NewLinkAttrs()
-	a.Name, a.MTU = upName(uplink), portMTU
+	a.Name, a.MTU, a.HardwareAddr = upName(uplink), portMTU, bpf.KernelLink[:]
 	a.NumTxQueues, a.NumRxQueues = 1, 1
 	pair := netlink.NewVeth(a)
-	pair.PeerName, pair.PeerMTU, pair.PeerNumTxQueues, pair.PeerNumRxQueues = fmt.Sprintf("unettop%d", uplink), portMTU, 1, 1
+	pair.PeerName, pair.PeerMTU, pair.PeerHardwareAddr, pair.PeerNumTxQueues, pair.PeerNumRxQueues = fmt.Sprintf("unettop%d", uplink), portMTU, bpf.KernelLink[:], 1, 1
 	err = h.LinkAdd(pair)
 	ends := make([]netlink.Link, 2)
 	for i, name := range []string{pair.Name, pair.PeerName} {

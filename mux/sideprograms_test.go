@@ -27,6 +27,7 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
+	"github.com/unet-go/unet/bpf"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/mux"
@@ -545,6 +546,19 @@ func TestFramesDroppedByFullBacklogAreCounted(t *testing.T) {
 			t.Errorf("the device dropped %d, counters: %v", n, c)
 		}
 		onlyLost(t, c, "lost_deliver_backlog", name)
+	})
+	t.Run("of a port, sent by the kernel itself", func(t *testing.T) { // dropped in any case
+		l := openLab(t, mux.ModeAuto)
+		l.open(udpTag("10.0.0.1:7001"))
+		a := l.open(udpTag("10.0.0.1:7000"))
+		device := fmt.Sprint("unet", a.grant.ID)
+		multiply(t, l.A, device, 0, backlog+overflow)
+		sendRaw(t, l.B, unknown(l.A, &netlab.Host{LinkAddr: bpf.KernelLink}))
+		eventually(t, "the dropped frames are counted", func() bool { return l.count()["deliver_kernel"] >= overflow-1 })
+		if n, c := droppedBy(t, l.A, device), l.count(); c["deliver_kernel"] != n {
+			t.Errorf("the device dropped %d, counters: %v", n, c)
+		}
+		onlyLost(t, l.count(), fmt.Sprint("lost_deliver_backlog.", a.grant.ID)) // the statistics of the device
 	})
 	t.Run("of an endpoint", func(t *testing.T) {
 		l := openLab(t, mux.ModeAuto)

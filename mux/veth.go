@@ -13,6 +13,7 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
+	"github.com/unet-go/unet/bpf"
 	"github.com/unet-go/unet/internal/route"
 )
 
@@ -44,8 +45,9 @@ func routeRequest(sock *nl.SocketHandle, kind, flags int) *nl.NetlinkRequest {
 }
 
 // addVeth makes a port's pair. The inner end is in the namespace of the socket, has the ifindex
-// innerIndex, and is up. The outer end is in outerNS and is down. ARP is off on both. It
-// returns the ifindex of the outer end.
+// innerIndex, and is up. The outer end is in outerNS, is down, and has the MAC address by which the
+// programs drop what the kernel itself sends there. ARP is off on both. It returns the ifindex of the
+// outer end.
 //
 // A request can give an ifindex only to the device that it creates first: the inner end.
 func addVeth(inner *nl.SocketHandle, innerIndex int, outerName string, outerNS netns.NsHandle) (outerIndex int, err error) {
@@ -67,6 +69,7 @@ func addVeth(inner *nl.SocketHandle, innerIndex int, outerName string, outerNS n
 	peerHead.Flags = unix.IFF_NOARP
 	peerHead.Change = peerHead.Flags
 	peer.AddRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(outerName))
+	peer.AddRtAttr(unix.IFLA_ADDRESS, bpf.KernelLink[:])
 	peer.AddRtAttr(unix.IFLA_MTU, nl.Uint32Attr(portMTU))
 	peer.AddRtAttr(unix.IFLA_NUM_TX_QUEUES, one)
 	peer.AddRtAttr(unix.IFLA_NUM_RX_QUEUES, one)

@@ -2,7 +2,8 @@
 
 /*
  * A deliver program is attached to the inner end of a port, in the port's own network
- * namespace. Frames that reach it have passed the mux and belong to the endpoint.
+ * namespace. Frames that reach it have passed the mux and belong to the endpoint, except those that the
+ * kernel itself sends out of the outer end, which are dropped.
  *
  * There are three; the owner and the mode of the port decide which is attached. For a
  * frame of several buffers the kernel uses entries of the fill ring that the socket's
@@ -33,6 +34,14 @@ static __always_inline void raise_alarm(enum unet_alarm_kind kind, __u32 slot)
 	bpf_ringbuf_output(&alarms, &alarm, sizeof(alarm), 0);
 }
 
+/* is_of_kernel: the frame has not passed the mux. The kernel itself has sent it out of the outer end. */
+static __always_inline bool is_of_kernel(struct xdp_md *ctx)
+{
+	struct eth_header *eth = (void *)(long)ctx->data;
+
+	return (void *)(eth + 1) <= (void *)(long)ctx->data_end && is_from(eth, UNET_KERNEL_LINK);
+}
+
 static __always_inline int deliver(struct xdp_md *ctx, bool several_buffers)
 {
 	__u32 slot = ctx->ingress_ifindex - UNET_FIRST_IFINDEX;
@@ -40,6 +49,8 @@ static __always_inline int deliver(struct xdp_md *ctx, bool several_buffers)
 	bool whole = is_whole(ctx, pool);
 	enum fill fill;
 
+	if (unlikely(is_of_kernel(ctx)))
+		return count(UNET_DELIVER_KERNEL, XDP_DROP);
 	if (unlikely(!whole && !several_buffers))
 		return count(UNET_DELIVER_TOO_LONG, XDP_DROP);
 	fill = look_at_fill(ctx, pool, whole);

@@ -129,7 +129,7 @@ int unet_group_in(struct __sk_buff *skb)
 	return TCX_NEXT;
 }
 
-/* unet_group is generic XDP of the device up: a frame there is a copy. */
+/* unet_group is generic XDP of the device up: a frame there is a copy, or the kernel has sent it out of top. */
 SEC("xdp.frags")
 int unet_group(struct xdp_md *ctx)
 {
@@ -139,7 +139,11 @@ int unet_group(struct xdp_md *ctx)
 	__u32 *members;
 	void *ports;
 
-	if ((void *)(eth + 1) > data_end || !group_tag(eth, data_end, &tag))
+	if ((void *)(eth + 1) > data_end)
+		return XDP_DROP;
+	if (is_from(eth, UNET_KERNEL_LINK))
+		return count(UNET_DELIVER_KERNEL, XDP_DROP);
+	if (!group_tag(eth, data_end, &tag))
 		return XDP_DROP;
 	members = bpf_map_lookup_elem(&groups, &tag);
 	ports = bpf_map_lookup_elem(&group_ports, &tag);

@@ -231,6 +231,12 @@ static __always_inline bool is_link(const __u8 *link, __u32 head, __u16 tail)
 	return *(const __u32 *)link == head && *(const __u16 *)(link + 4) == tail;
 }
 
+/* is_from compares the source with a MAC address in the lower 48 bits, by one load of 8 bytes. */
+static __always_inline bool is_from(const struct eth_header *eth, __u64 link)
+{
+	return *(const __u64 *)(eth->src - 2) >> 16 == link;
+}
+
 /* is_group: a MAC address of IPv6 multicast (RFC 2464, 7). */
 static __always_inline bool is_group(const __u8 *link)
 {

@@ -115,6 +115,8 @@ int unet_up(struct __sk_buff *skb)
 
 	if ((void *)(eth + 1) > data_end)
 		return count(UNET_LOST_HOST, TCX_DROP);
+	if (is_from(eth, UNET_KERNEL_LINK))
+		return count(UNET_DELIVER_KERNEL, TCX_DROP);
 	device = entry(eth, data_end);
 	/* The MAC address of lo. With another one the kernel drops the frame there. */
 	if (device == LO && bpf_skb_store_bytes(skb, 0, none, sizeof(none), 0))

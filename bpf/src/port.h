@@ -26,12 +26,7 @@ static __always_inline __u32 whole_len(struct xdp_md *ctx)
 	return likely(!(xdp->flags & XDP_FLAGS_HAS_FRAGS)) ? ctx->data_end - ctx->data : bpf_xdp_get_buff_len(ctx);
 }
 
-/* is_from and is_to compare a MAC address of the frame by one load of 8 bytes. */
-static __always_inline bool is_from(struct eth_header *eth, __u64 link)
-{
-	return *(__u64 *)(eth->src - 2) >> 16 == link;
-}
-
+/* is_to compares the destination by one load of 8 bytes, as is_from does the source. */
 static __always_inline bool is_to(struct eth_header *eth, __u64 link)
 {
 	return *(__u64 *)eth->dst << 16 == link << 16;

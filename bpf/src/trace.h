@@ -87,6 +87,15 @@ static __always_inline bool was_to_port(struct sk_buff *skb)
 	return BPF_CORE_READ_BITFIELD(skb, tc_at_ingress) && skb->data == skb->head + skb->mac_header;
 }
 
+/* was_of_kernel: see UNET_KERNEL_LINK. */
+static __always_inline bool was_of_kernel(struct sk_buff *skb)
+{
+	__u64 src = 0;
+
+	bpf_probe_read_kernel(&src, 6, skb->head + skb->mac_header + 6);
+	return src == UNET_KERNEL_LINK;
+}
+
 SEC("tp_btf/kfree_skb")
 int BPF_PROG(unet_backlog_full, struct sk_buff *skb, void *location, enum skb_drop_reason reason)
 {
@@ -110,7 +119,9 @@ int BPF_PROG(unet_backlog_full, struct sk_buff *skb, void *location, enum skb_dr
 	}
 	id = skb->dev->xdp_prog->aux->id; /* 0 if there is none */
 	counter = bpf_map_lookup_elem(&losses, &id);
-	if (counter)
+	if (counter && was_of_kernel(skb))
+		add(UNET_DELIVER_KERNEL, 1);
+	else if (counter)
 		add(*counter + UNET_LOST_UPLINK_BACKLOG - UNET_LOST_UPLINK_REDIRECT, 1);
 	return 0;
 }

@@ -133,6 +133,14 @@ struct unet_alarm {
  */
 #define UNET_SUPER_FRAME 0x01000000
 
+/*
+ * 02:75:6e:65:74:00, the MAC address of the outer ends of ports and of the devices up and top (host.h), as the
+ * lower 48 bits of a load. The kernel sends frames of its own from it if a program binds a socket to such a
+ * device. No other frame there has it as its source: those from ports have the uplink's, those from the
+ * wire that of another host.
+ */
+#define UNET_KERNEL_LINK 0x0074656e7502ull
+
 /* The constants of the programs of a mux, set before they are loaded. */
 struct unet_config {
 	__u32 link_head;  /* first four bytes of the uplink's MAC address, in the order of a frame */
@@ -214,6 +222,7 @@ enum unet_counter {
 	UNET_DELIVER_NO_SOCKET,
 	UNET_DELIVER_BAD_FILL, /* the fill ring's indices are further apart than its size, or entries are not frames */
 	UNET_DELIVER_TOO_LONG, /* the owner is not trusted, and it is in several buffers or longer than a frame of the segment */
+	UNET_DELIVER_KERNEL,   /* the kernel itself has sent it out of a device of the mux: see UNET_KERNEL_LINK */
 	/* lost after a program had redirected or passed it; see trace.h */
 	UNET_LOST_CUT,              /* rx_cut, but the kernel did not segment it; in tcx mode also before rx_cut */
 	UNET_LOST_UPLINK_REDIRECT,  /* rx_port */

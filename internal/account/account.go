@@ -64,8 +64,8 @@ func (b Balance) Missing() int64 { return int64(b.In - b.Out) }
 // balances are the checks.
 var balances = []Balance{{
 	Name:    "ports",
-	Help:    "frames redirected to ports, and frames that have reached the inner ends of ports or are counted as lost on the way",
-	InFrom:  []string{"rx_port", "rx_host", "rx_group", "tx_local", "tx_group"},
+	Help:    "frames redirected to ports or sent there by the kernel itself, and frames that have reached the inner ends of ports or are counted as lost on the way",
+	InFrom:  []string{"rx_port", "rx_host", "rx_group", "tx_local", "tx_group", "deliver_kernel"},
 	OutFrom: []string{"deliver_*", "lost_uplink_redirect", "lost_local_redirect", "lost_port_full", "lost_port_down", "lost_deliver_backlog"},
 }}
 

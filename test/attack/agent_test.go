@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -58,11 +59,18 @@ func (p *tail) String() string {
 // if it has not ended before. Files become its descriptors from 3 on.
 func startAgent(t testing.TB, h *netlab.Host, uid uint32, files ...*os.File) *agentProcess {
 	t.Helper()
+	return startAgentAs(t, h, netlab.User(uid), files...)
+}
+
+// startAgentAs is startAgent for a process with other attributes, which have a user.
+func startAgentAs(t testing.TB, h *netlab.Host, attr *syscall.SysProcAttr, files ...*os.File) *agentProcess {
+	t.Helper()
+	uid := attr.Credential.Uid
 	a := &agentProcess{uid: uid, replies: make(chan reply, 1)}
 	// By this link the binary can also be executed if the user cannot reach its folder.
 	a.cmd = exec.Command("/proc/self/exe")
 	a.cmd.Env = append(os.Environ(), agentVariable+"=1")
-	a.cmd.SysProcAttr = netlab.User(uid)
+	a.cmd.SysProcAttr = attr
 	a.cmd.ExtraFiles = files
 	a.cmd.Stderr = &a.printed
 	stdin, err := a.cmd.StdinPipe()
