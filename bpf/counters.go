@@ -46,6 +46,7 @@ var counters = [NumCounters]struct{ name, help string }{
 	MuxUnetCounterUNET_RX_MANY_PARTS:       {"rx_many_parts", "from the wire, a super-frame of more than 128 parts, to a port that accepts single frames: dropped"},
 	MuxUnetCounterUNET_RX_CUTTER_BUSY:      {"rx_cutter_busy", "from the wire, a super-frame to a port that accepts single frames, while too many parts are on the way to it: dropped"},
 	MuxUnetCounterUNET_RX_STALE_PART:       {"rx_stale_part", "from the wire, a part of a super-frame whose tag has another owner now, or a super-frame with a forged mark: dropped"},
+	MuxUnetCounterUNET_RX_FORGED_RDMA:      {"rx_forged_rdma", "from the kernel of this host, to an endpoint or the wire, to UDP port 4791 from an address whose RDMA device an endpoint is: dropped"},
 
 	MuxUnetCounterUNET_TX_UPLINK:         {"tx_uplink", "from an endpoint, sent out of the uplink"},
 	MuxUnetCounterUNET_TX_LOCAL:          {"tx_local", "from an endpoint, sent to another one of this host"},
@@ -65,6 +66,7 @@ var counters = [NumCounters]struct{ name, help string }{
 	MuxUnetCounterUNET_TX_FORGED_GROUP:   {"tx_forged_group", "from an endpoint, to a group MAC address that is not the one of the destination IP address: dropped"},
 	MuxUnetCounterUNET_TX_BROADCAST:      {"tx_broadcast", "from an endpoint, a broadcast without the tag udp:255.255.255.255:PORT of its source port: dropped"},
 	MuxUnetCounterUNET_TX_INFRASTRUCTURE: {"tx_infrastructure", "from an endpoint, a service or an IP protocol of the network's infrastructure, which the policy does not permit: dropped"},
+	MuxUnetCounterUNET_TX_FORGED_RDMA:    {"tx_forged_rdma", "from an endpoint, to UDP port 4791 without the tag of port 4791 of its source address, whose RDMA device it is not: dropped"},
 	MuxUnetCounterUNET_TX_NO_OWNER:       {"tx_no_owner", "from an endpoint, to this host, where no endpoint holds the tag, and not for its kernel (a loopback address, or one that is not the host's): dropped"},
 	MuxUnetCounterUNET_TX_TO_QUEUE:       {"tx_to_queue", "from an endpoint, to one of this host on a queue, which receives frames of the uplink only: dropped"},
 	MuxUnetCounterUNET_TX_PORT_GONE:      {"tx_port_gone", "from an endpoint, to one of this host whose port no longer exists: dropped"},

@@ -11,7 +11,10 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-const rxStalePart = MuxUnetCounterUNET_RX_STALE_PART
+const (
+	rxStalePart  = MuxUnetCounterUNET_RX_STALE_PART
+	rxForgedRDMA = MuxUnetCounterUNET_RX_FORGED_RDMA
+)
 
 // A part of a super-frame goes to the owner of the super-frame, or is dropped.
 func TestParts(t *testing.T) {

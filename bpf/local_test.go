@@ -85,6 +85,57 @@ func testPortLocal6(l *lab) {
 	})
 }
 
+// A program on kernel sockets is not the RDMA device of an address that an endpoint is: neither by lo, nor by the uplink.
+func testKernelRDMA(l *lab) {
+	at := netip.AddrPortFrom
+	none := net.HardwareAddr(make([]byte, 6))
+	l.reach(l.a)
+	for _, a := range []struct{ shared, owned, peer netip.Addr }{{shared, owned, peer}, {shared6, owned6, peer6}} {
+		device := at(a.shared, 4791)
+		if a.shared.Is4() {
+			l.claim(Key(TagUDP, a.shared.As4(), 4791), l.port(l.a))
+		} else {
+			l.claim6(Key6(TagUDP, a.shared.As16(), 4791), l.port(l.a))
+		}
+		fragment := fragment4
+		if a.shared.Is6() {
+			fragment = fragment6
+		}
+		other := a.peer.Next() // an address of the host that no endpoint holds a port of
+		for _, c := range []struct {
+			name    string
+			program *ebpf.Program
+			frame   []byte
+			forged  bool
+			want    Counter // if it is not forged; rxPass: none
+		}{
+			{"by lo", l.objs.UnetLo, datagram(none, none, at(a.shared, 4000), device, 64), true, 0},
+			{"by lo from another address", l.objs.UnetLo, datagram(none, none, at(other, 4000), device, 64), false, rxHost},
+			{"by lo to another port", l.objs.UnetLo, datagram(none, none, at(a.shared, 4000), at(a.shared, 7000), 64), false, rxHost},
+			{"by the uplink", l.objs.UnetEgress, datagram(peerMAC, l.mac, at(a.shared, 4000), at(a.peer, 4791), 64), true, 0},
+			{"by the uplink in fragments", l.objs.UnetEgress, fragment(datagram(peerMAC, l.mac, at(a.shared, 4000), at(a.peer, 4791), 64), 0, 32, true), true, 0},
+			{"by the uplink, a later fragment", l.objs.UnetEgress, fragment(datagram(peerMAC, l.mac, at(a.shared, 4000), at(a.peer, 4791), 64), 32, 32, false), false, rxPass},
+			{"by the uplink from another address", l.objs.UnetEgress, datagram(peerMAC, l.mac, at(other, 4000), at(a.peer, 4791), 64), false, rxPass},
+			{"by the uplink to another port", l.objs.UnetEgress, datagram(peerMAC, l.mac, at(a.shared, 4000), at(a.peer, 4790), 64), false, rxPass},
+			{"by the uplink by TCP", l.objs.UnetEgress, segment(peerMAC, l.mac, at(a.shared, 4000), at(a.peer, 4791), 64), false, rxPass},
+		} {
+			want := c.want
+			if c.forged {
+				want = rxForgedRDMA
+			}
+			verdict, moved, err := l.runCounted(func() (uint32, error) {
+				return c.program.Run(&ebpf.RunOptions{Data: c.frame, DataOut: make([]byte, len(c.frame)+256)})
+			})
+			switch passes := err == nil && verdict == 0xffffffff && moved == nil; {
+			case want == rxPass && !passes:
+				l.t.Errorf("%s, %v: verdict %d, %v, %v; want it to pass, and no counter", c.name, a.shared, int32(verdict), names(moved), err)
+			case want != rxPass && (err != nil || len(moved) != 1 || moved[0] != want):
+				l.t.Errorf("%s, %v: %v, %v; want %s", c.name, a.shared, names(moved), err, CounterName(want))
+			}
+		}
+	}
+}
+
 // Frames of the kernel on lo are redirected to their owner. All others pass, and are not counted.
 func testLo(l *lab) {
 	at := netip.AddrPortFrom

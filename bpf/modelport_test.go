@@ -143,6 +143,13 @@ func (b *tagTable) checkIP(f *frameErrors, from holder, p []byte, version int) {
 		f.addIf(badLength, txBadLength)
 		owner := b.portHolder(h.inner == 6, h.src, port)
 		f.addIf(owner != noHolder && owner != from, txForgedTag)
+		if h.inner == 17 && to == 4791 { // only the RDMA device of the source address sends there
+			device := b.portHolder(false, h.src, 4791)
+			if device == noHolder {
+				device = b.addrHolder(h.src)
+			}
+			f.addIf(device != from, txForgedRDMA)
+		}
 		plain := h.inner != 17 || plainPort(port, to)
 		if owner == from && !h.fragment && !h.options && (plain || b.addrHolder(h.src) == noHolder) {
 			return

@@ -29,6 +29,7 @@ const (
 	txBroadcast      = MuxUnetCounterUNET_TX_BROADCAST
 	txGroup          = MuxUnetCounterUNET_TX_GROUP
 	txInfrastructure = MuxUnetCounterUNET_TX_INFRASTRUCTURE
+	txForgedRDMA     = MuxUnetCounterUNET_TX_FORGED_RDMA
 	txNoOwner        = MuxUnetCounterUNET_TX_NO_OWNER
 	txHost           = MuxUnetCounterUNET_TX_HOST
 	txToQueue        = MuxUnetCounterUNET_TX_TO_QUEUE
@@ -53,6 +54,7 @@ func TestPort(t *testing.T) {
 		testPortLocal6(l)
 		testPortInfrastructure(l)
 		testPortGroups(l)
+		testPortRDMA(l)
 		l.wantAll(txUplink, txUplinkGone)
 		testPortBuffers(l)
 	})

@@ -3,6 +3,7 @@
 package bpf
 
 import (
+	"net"
 	"net/netip"
 	"testing"
 
@@ -92,6 +93,42 @@ func testPortInfrastructure(l *lab) {
 	l.wantSent(frames)
 	l.claim(Key(TagAddr, owned.As4(), 0), l.port(l.b))
 	l.claim6(Key6(TagAddr, owned6.As16(), 0), l.port(l.b))
+}
+
+// To the port of RDMA devices only the device of an address sends from there: the holder of its port 4791, or of the
+// owned address. The source port is any.
+func testPortRDMA(l *lab) {
+	for _, a := range []struct{ shared, owned, peer netip.Addr }{{shared, owned, peer}, {shared6, owned6, peer6}} {
+		at := netip.AddrPortFrom
+		to := func(link net.HardwareAddr, src netip.AddrPort, port uint16) []byte {
+			return datagram(link, l.mac, src, at(a.peer, port), 64)
+		}
+		local := func(src, dst netip.AddrPort) []byte { return datagram(l.mac, l.mac, src, dst, 64) }
+		l.wantSent([]sent{
+			{"from a port of an address without a device", to(peerMAC, at(a.shared, 7000), 4791), l.a, l.uplink, txForgedRDMA},
+			{"to the next port", to(peerMAC, at(a.shared, 7000), 4792), l.a, l.uplink, txUplink},
+			{"from the owned address", to(peerMAC, at(a.owned, 5), 4791), l.b, l.uplink, txUplink},
+			{"from another's port of it", to(peerMAC, at(a.owned, 9), 4791), l.a, l.uplink, txForgedRDMA},
+			{"the same to an endpoint", local(at(a.owned, 9), at(a.owned, 4791)), l.a, l.b, txForgedRDMA},
+			{"by TCP", segment(peerMAC, l.mac, at(a.shared, 32769), at(a.peer, 4791), 64), l.a, l.uplink, txUplink},
+		})
+		claim := func(addr netip.Addr, w int) {
+			if addr.Is4() {
+				l.claim(Key(TagUDP, addr.As4(), 4791), l.port(w))
+			} else {
+				l.claim6(Key6(TagUDP, addr.As16(), 4791), l.port(w))
+			}
+		}
+		claim(a.shared, l.a)
+		claim(a.owned, l.a)
+		l.wantSent([]sent{
+			{"from the device", to(peerMAC, at(a.shared, 4791), 4791), l.a, l.uplink, txUplink},
+			{"from another port of the device", to(peerMAC, at(a.shared, 7000), 4791), l.a, l.uplink, txUplink},
+			{"the same to an endpoint", local(at(a.shared, 7000), at(a.owned, 4791)), l.a, l.a, txLocal},
+			{"from an owned address whose port another has", to(peerMAC, at(a.owned, 5), 4791), l.b, l.uplink, txForgedRDMA},
+			{"that port from the owned address", to(peerMAC, at(a.owned, 4791), 4791), l.b, l.uplink, txForgedTag},
+		})
+	}
 }
 
 // Infrastructure applies to owned addresses only.

@@ -54,6 +54,7 @@ func (l *lab) claimForModel() *tagTable {
 	} {
 		addr(own.shared, TagUDP, 7000, l.a)
 		addr(own.shared, TagTCP, 7000, l.b)
+		addr(own.shared, TagUDP, 4791, l.a)
 		addr(own.shared, TagUDPBlock, 128, l.b)
 		addr(own.shared, TagTCPBlock, 128, l.a)
 		addr(own.owned, TagAddr, 0, l.b)
@@ -82,7 +83,7 @@ func (l *lab) frame(r *rand.Rand) []byte {
 		return pick(r, shared, owned, netip.MustParseAddr("10.0.0.78"), peer)
 	}
 	port := func() uint16 {
-		return pick[uint16](r, 7000, 128, 130, 191, 192, 9, 53, pick[uint16](r, 67, 68, 520, 521, 546, 547))
+		return pick[uint16](r, 7000, 128, 130, 191, 192, 9, 53, 4791, pick[uint16](r, 67, 68, 520, 521, 546, 547))
 	}
 	mac := func() net.HardwareAddr {
 		return pick(r, l.mac, l.mac, l.mac, l.mac, l.mac, l.mac, peerMAC, bcast, partMAC(l.a, 0), partMAC(l.b, 7))

@@ -155,6 +155,7 @@ func testUplink(l *lab) {
 		l.want("owner on this queue", p, to(shared, 7001), l.uplink, 0, rxQueue)
 	}
 	testLo(l)
+	testKernelRDMA(l)
 	testGroup(l)
 	l.wantAll(rxPass, rxQueueGone)
 

@@ -13,12 +13,13 @@
  * requires a privilege for it: all other IP protocols, and some UDP ports. The same
  * holds for a port of an owned address, since the holder of an owned address may claim any
  * port of it. Destinations are not restricted, as for a program of the kernel's stack:
- * broadcast and multicast are allowed.
+ * broadcast and multicast are allowed. The exception is the port of RDMA devices (tags.h).
  */
 #ifndef UNET_CHECK_H
 #define UNET_CHECK_H
 
 #include "find.h"
+#include "kernel.h"
 
 #define ALLOWED (-1)
 
@@ -48,6 +49,12 @@ static __always_inline bool is_plain_udp(struct udp_header *udp)
 	return udp->src != bpf_htons(67) && udp->src != bpf_htons(547) &&
 	       udp->src != bpf_htons(520) && udp->src != bpf_htons(521) &&
 	       udp->dst != bpf_htons(68) && udp->dst != bpf_htons(546);
+}
+
+/* is_rdma: to an RDMA device, from another port than the device's own, whose holder is checked as that of any port. */
+static __always_inline bool is_rdma(__u8 protocol, const struct udp_header *udp)
+{
+	return udp->dst == RDMA_PORT && protocol == PROTOCOL_UDP && udp->src != RDMA_PORT;
 }
 
 /*
@@ -144,6 +151,8 @@ static __always_inline int check_ipv4(struct ipv4_header *ip, void *data_end, __
 		owner = port_holder(ip->protocol, ip->src, ((struct udp_header *)l4)->src);
 		if (owner && !held_by(owner, port))
 			return UNET_TX_FORGED_TAG;
+		if (unlikely(is_rdma(ip->protocol, l4)) && !held_by(rdma_device(ip->src), port))
+			return UNET_TX_FORGED_RDMA;
 		plain = ip->protocol == PROTOCOL_TCP || is_plain_udp(l4);
 		if (owner && !is_fragment(ip) && ihl == sizeof(*ip) && (plain || !addr_holder(ip->src)))
 			return ALLOWED;

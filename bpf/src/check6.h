@@ -118,6 +118,8 @@ static __always_inline int check_ipv6(struct ipv6_header *ip, void *data_end, __
 		owner = port_holder6(next, ip->src, ((struct udp_header *)l4)->src);
 		if (owner && !held_by(owner, port))
 			return UNET_TX_FORGED_TAG;
+		if (unlikely(is_rdma(next, l4)) && !held_by(rdma_device6(ip->src), port))
+			return UNET_TX_FORGED_RDMA;
 		plain = next == PROTOCOL_TCP || is_plain_udp(l4);
 		if (owner && !fragment && (plain || !addr_holder6(ip->src)))
 			return ALLOWED;

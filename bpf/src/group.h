@@ -166,6 +166,8 @@ int unet_egress(struct __sk_buff *skb)
 
 	if ((void *)(eth + 1) > data_end || skb->vlan_tci & VLAN_ID || is_vlan(eth->type))
 		return TCX_NEXT;
+	if (forges_rdma(eth, data_end))
+		return count(UNET_RX_FORGED_RDMA, TCX_DROP);
 	if (is_link(eth->dst, config.link_head, config.link_tail))
 		return bpf_redirect(LO, BPF_F_INGRESS);
 	if (!(eth->dst[0] & 1))

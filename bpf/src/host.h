@@ -163,6 +163,8 @@ int unet_lo(struct __sk_buff *skb)
 		return TCX_NEXT;
 	if (f.problem)
 		return count(UNET_RX_BAD_LENGTH, TCX_DROP);
+	if (forges_rdma(eth, data_end))
+		return count(UNET_RX_FORGED_RDMA, TCX_DROP);
 	owner = *f.owner;
 	if (unicast) {
 		__u64 link = uplink_link();

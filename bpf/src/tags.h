@@ -109,6 +109,27 @@ static __always_inline struct unet_owner *addr_holder6(const __be32 *addr)
 	return holder6(UNET_TAG_ADDR, 0, addr);
 }
 
+/*
+ * The RDMA device of an address is the holder of its UDP port 4791 (RoCEv2, IBTA A17). Receivers take a
+ * packet to that port as sent by the device, whatever its source port is: switches spread flows by it. So only the
+ * holder may send there from the address.
+ */
+#define RDMA_PORT bpf_htons(4791)
+
+static __always_inline struct unet_owner *rdma_device(__be32 addr)
+{
+	struct unet_owner *owner = port_holder(PROTOCOL_UDP, addr, RDMA_PORT);
+
+	return owner ? owner : addr_holder(addr);
+}
+
+static __always_inline struct unet_owner *rdma_device6(const __be32 *addr)
+{
+	struct unet_owner *owner = port_holder6(PROTOCOL_UDP, addr, RDMA_PORT);
+
+	return owner ? owner : addr_holder6(addr);
+}
+
 /* any_port and any_addr: there may be a holder of the UDP or TCP port at some address, or of some owned address. */
 static __always_inline bool any_port(__be16 port)
 {

@@ -55,6 +55,42 @@ static __always_inline bool has_headers(struct __sk_buff *skb)
 	return l4 + (protocol == PROTOCOL_UDP ? sizeof(struct udp_header) : sizeof(struct tcp_header)) <= data_end;
 }
 
+/*
+ * forges_rdma: a datagram that a program sends by the kernel of this host as the RDMA device of an address, which an
+ * endpoint is (tags.h). An address that no endpoint holds can be that of a device of the kernel.
+ */
+static __always_inline bool forges_rdma(struct eth_header *eth, void *data_end)
+{
+	struct ipv4_header *ip = (void *)(eth + 1);
+	struct ipv6_header *ip6 = (void *)(eth + 1);
+	struct udp_header *udp;
+	__u8 next;
+
+	if (!any_port(RDMA_PORT))
+		return false;
+	if (eth->type == bpf_htons(ETHERTYPE_IPV4)) {
+		if ((void *)(ip + 1) > data_end || !is_ipv4(ip) || ip->protocol != PROTOCOL_UDP || !is_first(ip))
+			return false;
+		udp = (void *)ip + header_len(ip);
+		return (void *)(udp + 1) <= data_end && udp->dst == RDMA_PORT && port_holder(PROTOCOL_UDP, ip->src, RDMA_PORT);
+	}
+	if (eth->type == bpf_htons(ETHERTYPE_IPV6)) {
+		udp = (void *)(ip6 + 1);
+		if ((void *)(udp + 1) > data_end || !is_ipv6(ip6))
+			return false;
+		next = ip6->next_header;
+		if (next == PROTOCOL_FRAGMENT) {
+			struct ipv6_fragment *f = (void *)udp++;
+
+			if ((void *)(udp + 1) > data_end || f->offset & bpf_htons(IPV6_OFFSET))
+				return false;
+			next = f->next_header;
+		}
+		return next == PROTOCOL_UDP && udp->dst == RDMA_PORT && port_holder6(PROTOCOL_UDP, ip6->src, RDMA_PORT);
+	}
+	return false;
+}
+
 static __always_inline int tcx_verdict(int xdp)
 {
 	return xdp == XDP_PASS ? TCX_NEXT : TCX_DROP;

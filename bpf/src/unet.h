@@ -191,6 +191,7 @@ enum unet_counter {
 	UNET_RX_MANY_PARTS,  /* a super-frame of more than CUT_MAX_PARTS parts */
 	UNET_RX_CUTTER_BUSY, /* a super-frame, and CUT_LINE allows its owner no more parts now */
 	UNET_RX_STALE_PART,  /* a part of a super-frame whose tag has another owner now, or a super-frame with a forged mark */
+	UNET_RX_FORGED_RDMA, /* from the kernel of this host, as the RDMA device of an address that an endpoint is: see tags.h */
 	/* port: redirected */
 	UNET_TX_UPLINK,
 	UNET_TX_LOCAL, /* to another endpoint of this host */
@@ -211,6 +212,7 @@ enum unet_counter {
 	UNET_TX_FORGED_GROUP,  /* the group MAC address is not that of the destination IP address */
 	UNET_TX_BROADCAST,     /* a broadcast, for which the sender holds neither the tag of its source port nor the owned address */
 	UNET_TX_INFRASTRUCTURE, /* traffic of network infrastructure from an owner without UNET_INFRASTRUCTURE */
+	UNET_TX_FORGED_RDMA,   /* as the RDMA device of an address, which the sender is not: see tags.h */
 	UNET_TX_NO_OWNER,      /* addressed to this host, no endpoint holds the tag, and it is not for the kernel: see host.h */
 	UNET_TX_TO_QUEUE,      /* the owner is on a queue, and receives frames of the uplink only */
 	UNET_TX_PORT_GONE,     /* the local owner's port no longer exists */

@@ -8,7 +8,10 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-const discard = 9 // the port that attackers send to
+const (
+	discard  = 9    // the port that attackers send to
+	rdmaPort = 4791 // RoCEv2
+)
 
 var (
 	broadcast  = wire.LinkAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
@@ -150,6 +153,24 @@ func forgedCases(attacker *attacker) []attackCase {
 					v.add(to(typeIPv6, ipv6(hostA6, hostB6, byte(next), udp(attackerPort, discard, v.mark()))))
 				}
 			}
+			v.send(attacker)
+		}},
+		{"RDMA device", "datagrams to port 4791 from ports, a block and the address of others, to the wire, the neighbour and itself: a receiver takes them as the RDMA device's of that address", func(s *caseRun) {
+			v := s.forged("tx_forged_rdma")
+			for _, port := range []int{attackerPort, attackerBlock, attackerBlock + 63} {
+				v.add(to(typeIPv4, ipv4(hostA, hostB, protocolUDP, udp(port, rdmaPort, v.mark()))))
+				for _, dst := range []netip.Addr{hostA, neighbourAddr, attackerAddr} {
+					v.add(ether(linkA, linkA, typeIPv4, ipv4(hostA, dst, protocolUDP, udp(port, rdmaPort, v.mark()))))
+				}
+			}
+			v.add(to(typeIPv6, ipv6(hostA6, hostB6, protocolUDP, udp(attackerPort, rdmaPort, v.mark()))))
+			for _, dst := range []netip.Addr{hostA6, neighbourAddr6, attackerAddr6} {
+				v.add(ether(linkA, linkA, typeIPv6, ipv6(hostA6, dst, protocolUDP, udp(attackerPort, rdmaPort, v.mark()))))
+			}
+			v.send(attacker)
+			v = s.permitted() // the attacker itself is the device of its own address
+			v.add(to(typeIPv4, ipv4(attackerAddr, hostB, protocolUDP, udp(discard, rdmaPort, v.mark()))),
+				to(typeIPv6, ipv6(attackerAddr6, hostB6, protocolUDP, udp(discard, rdmaPort, v.mark()))))
 			v.send(attacker)
 		}},
 		{"source port", "all UDP and TCP ports of the shared addresses that are not the attacker's: the neighbour's, the kernel's, nobody's", func(s *caseRun) {

@@ -154,6 +154,34 @@ var sendByDevice = newCommand("sendByDevice", func(a *agent, arg deviceArg) (sen
 	return sent, nil
 })
 
+// rdmaArg is what to send to the port of RDMA devices, and where.
+type rdmaArg struct {
+	Payload []byte
+	Targets []netip.Addr
+}
+
+// sendToRDMA sends two datagrams to each target from any port, of which one is fragmented on the wire. It returns how many.
+var sendToRDMA = newCommand("sendToRDMA", func(a *agent, arg rdmaArg) (sent int, err error) {
+	for _, to := range arg.Targets {
+		local := net.UDPAddrFromAddrPort(netip.AddrPortFrom(hostA, 0))
+		if to.Is6() {
+			local = net.UDPAddrFromAddrPort(netip.AddrPortFrom(hostA6, 0))
+		}
+		c, err := net.DialUDP("udp", local, net.UDPAddrFromAddrPort(netip.AddrPortFrom(to, rdmaPort)))
+		if err != nil {
+			return sent, err
+		}
+		defer c.Close()
+		for _, more := range []int{0, 2000} { // bytes; later fragments go on without the mark
+			if _, err := c.Write(append(slices.Clone(arg.Payload), make([]byte, more)...)); err != nil {
+				return sent, err
+			}
+			sent++
+		}
+	}
+	return sent, nil
+})
+
 // openPacketSockets tries the sockets that write link headers, and what would lead to them.
 var openPacketSockets = newCommand("openPacketSockets", func(a *agent, arg deviceArg) (list []attempt, err error) {
 	device, err := net.InterfaceByName(arg.Device)
@@ -268,6 +296,25 @@ func kernelSideCases() []attackCase {
 				s.Errorf("the victim has received %+v", got)
 			}
 			closeEndpoint.do(s, target, endpointArg{victim.Endpoint})
+		}},
+		{"kernel sockets as an RDMA device", "another user's datagrams from the host's address to port 4791, of the endpoint that is the RDMA device of that address and of host B, whole and in fragments, over IPv4 and IPv6", func(s *caseRun) {
+			owner := startAgent(s, s.pair.A, neighbourID)
+			device := openEndpoint.do(s, owner, openArg{s.unetd.Socket, endpoint.Request{Geometry: smallGeometry, Tags: []endpoint.Tag{
+				endpoint.UDPTag(netip.AddrPortFrom(hostA, rdmaPort)), endpoint.UDPTag(netip.AddrPortFrom(hostA6, rdmaPort))}}})
+			before := s.counters(s)
+			arg := rdmaArg{s.forged().mark(), []netip.Addr{hostA, hostB, hostA6, hostB6}}
+			sent := sendToRDMA.do(s, startAgent(s, s.pair.A, strangerID), arg)
+			var counts map[string]uint64
+			if !unetd.Eventually(func() bool {
+				counts = since(before, s.counters(s))
+				return counts["rx_forged_rdma"] == uint64(sent)
+			}) || sent == 0 {
+				s.Errorf("%d packets sent: %v", sent, counts)
+			}
+			if got := drain.do(s, owner, endpointArg{device.Endpoint}); got.Frames != 0 {
+				s.Errorf("the device has received %+v", got)
+			}
+			closeEndpoint.do(s, owner, endpointArg{device.Endpoint})
 		}},
 		{"packet sockets on a port", "packet, raw and AF_XDP sockets and changes of the device, by another user and by root of a user namespace of its own", func(s *caseRun) {
 			devices := s.muxDevices()["unet"]
