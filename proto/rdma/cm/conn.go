@@ -50,7 +50,7 @@ type Conn struct {
 	local    uint32 // communication IDs
 	remote   uint32
 	tid      uint64 // of the handshake
-	dreqTID  uint64 // of our DREQ
+	dreqTID  uint64 // of our DREQ; before it, of our question whether the peer knows the connection, or 0
 	qpn      uint32 // of the local queue pair
 	attr     Attr
 	private  []byte

@@ -14,7 +14,7 @@ const (
 	NoListener                     // REQs to a service that nobody offers
 	BacklogFull                    // REQs dropped because a listener or the engine has too many connections
 	BadRequests                    // REQs and REPs with impossible or unsupported content
-	Stale                          // connections ended because their queue pair appeared in a new REQ or REP
+	Stale                          // REQs and REPs that name the queue pair or the ID of a connection that there is
 	RejectsSent                    // REJs
 	RejectsReceived                // REJs that ended a connection
 	RepliesDropped                 // messages without a connection that found their queue full

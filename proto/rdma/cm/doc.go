@@ -28,8 +28,8 @@
 // connections by [Config].MaxConns, the time of a handshake by [Config].MaxHandshake. What a
 // message without a connection is answered (REJ, DREP) is not larger than the message, and
 // waits in a queue of [Config].MaxReplies. A REQ from the address of a connected peer that
-// names its queue pair ends that connection as stale, as the specification demands. So a sender
-// that forges the source address and guesses the queue pair number can end a connection.
+// names its queue pair is rejected as stale, as the specification demands. The connection ends when the
+// peer confirms that it does not know it, so not by a REQ with a forged source address.
 //
 // Not implemented: SIDR (UD service lookup), alternate paths (LAP, APR), sending of MRA, IPv6.
 package cm

@@ -2,6 +2,7 @@ package cm
 
 import (
 	"encoding/binary"
+	"fmt"
 	"net/netip"
 	"testing"
 
@@ -292,12 +293,49 @@ func TestReusedID(t *testing.T) {
 		p.input(&d)
 	}
 	p.wantCount(p.srv, Stale, 1)
-	got := events(p.srv)
-	if len(got) != 2 || got[0].Type != ConnectRequest || got[1].Type != Rejected {
+	if got := events(p.srv); len(got) != 1 || got[0].Type != ConnectRequest {
 		t.Fatalf("events %v", got)
 	}
-	wantReject(t, got[1].Conn, wire.CMRejStale)
-	p.wantEmpty(p.srv)
+	if sent := emitted(p.srv); len(sent) != 1 || wire.CM(sent[0].mad[:]).Attr() != wire.CMRejAttr {
+		t.Errorf("%d messages", len(sent))
+	}
+}
+
+// REQs with the address and the queue pair or the ID of a peer do not end its connection, in whatever state it is,
+// nor do DREPs that guess. They end it if the peer has forgotten it.
+func TestForgedStaleRequest(t *testing.T) {
+	for _, by := range []string{"queue pair", "ID"} {
+		for _, active := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, active %v", by, active), func(t *testing.T) {
+				p := newPair(t, nil)
+				cli, srv := p.connect(0x50)
+				attacked, from, to, c := p.srv, client, server, srv
+				if active {
+					attacked, from, to, c = p.cli, server, client, cli
+				}
+				for n := range uint32(100) {
+					d := request(from, 1000+n, func(r *wire.CMReq, _ *wire.CMAddress) { r.QPN = c.attr.DestQPN })
+					if by == "ID" {
+						d = request(from, c.remote, func(r *wire.CMReq, _ *wire.CMAddress) { r.QPN = 0x700000 + n })
+					}
+					d.to = to
+					attacked.Input(0, d.from, d.mad[:])
+					p.deliver(attacked) // REJ, and the question, which the living peer does not answer
+					wire.PutCM(d.mad[:], wire.CMDrepAttr, uint64(n), c.remote, c.local)
+					attacked.Input(0, d.from, d.mad[:])
+					p.deliver(p.srv)
+					p.deliver(p.cli)
+				}
+				p.wantCount(attacked, Stale, 100)
+				if cli.State() != StateEstablished || srv.State() != StateEstablished {
+					t.Errorf("after forged REQs: %v, %v", cli.State(), srv.State())
+				}
+				if got := len(events(p.srv)) + len(events(p.cli)); got != 0 {
+					t.Errorf("%d events", got)
+				}
+			})
+		}
+	}
 }
 
 // A REP that asks for more than the REQ has offered gets what was offered. One with an impossible

@@ -76,7 +76,7 @@ func (e *Engine) req(now Time, from [4]byte, m wire.CM) {
 	self, peer := netip.AddrFrom4(e.cfg.Addr), netip.AddrFrom4(from)
 	switch {
 	case stale != nil:
-		stale.makeStale(now)
+		stale.suspect()
 		e.refuse(from, m, wire.CMMessageReq, wire.CMRejStale)
 	case l == nil:
 		e.counts[NoListener]++
@@ -113,16 +113,25 @@ func (e *Engine) req(now Time, from [4]byte, m wire.CM) {
 	}
 }
 
-// makeStale ends a connection of whose queue pair the peer has shown that it knows no connection
-// any more (section 12.9.8.3.1).
-func (c *Conn) makeStale(now Time) {
+// suspect asks the peer whether it still knows a connection whose queue pair or ID it gives to another
+// one, as a host does that has forgotten it (section 12.9.8.3.1). Whoever can forge the peer's address can
+// send such a REQ, and numbers of queue pairs are often given in sequence. So the connection ends only by the peer's answer:
+// a DREQ that names no queue pair has no effect on a connection, and where there is none a DREP answers it,
+// which has the 64 random bits of the transaction ID. If either is lost, the peer's next REQ repeats the question.
+//
+// A connection whose handshake has not ended times out. Its peer may not know our ID yet, so the answer would be wrong.
+func (c *Conn) suspect() {
 	c.e.counts[Stale]++
-	if c.state < StateEstablished {
-		c.end(Rejected, &RejectError{Reason: wire.CMRejStale})
+	if !c.mayBeStale() {
 		return
 	}
-	c.Close(now)
+	if c.dreqTID == 0 {
+		c.dreqTID = c.e.cfg.Rand()
+	}
+	wire.PutCMDreq(c.e.reply(c.peer.Addr), c.dreqTID, c.local, c.remote, 0)
 }
+
+func (c *Conn) mayBeStale() bool { return c.state == RepReceived || c.state == StateEstablished }
 
 // refuse answers a REQ or a REP that has no connection here.
 func (e *Engine) refuse(to [4]byte, m wire.CM, message wire.CMMessage, reason wire.CMReason) {
@@ -157,7 +166,7 @@ func (e *Engine) rep(now Time, from [4]byte, m wire.CM) {
 		return
 	}
 	if stale := e.qps[qp]; stale != nil {
-		stale.makeStale(now)
+		stale.suspect()
 		e.refuse(from, m, wire.CMMessageRep, wire.CMRejStale)
 		c.end(Rejected, &RejectError{Reason: wire.CMRejStale})
 		return
@@ -235,7 +244,11 @@ func (e *Engine) drep(from [4]byte, m wire.CM) {
 	switch {
 	case c == nil:
 		e.counts[NoConnection]++
-	case c.state == DreqSent && m.TransactionID() == c.dreqTID:
+	case c.dreqTID == 0 || m.TransactionID() != c.dreqTID:
+		e.counts[WrongState]++
+	case c.state == RepReceived:
+		c.end(Rejected, &RejectError{Reason: wire.CMRejStale})
+	case c.state == DreqSent || c.state == StateEstablished:
 		c.end(Disconnected, nil)
 	default:
 		e.counts[WrongState]++
