@@ -132,6 +132,7 @@ type MuxUnetEndpoint struct {
 	Id           uint64
 	Cookie       uint64
 	SegmentBytes uint64
+	CountedBytes uint64
 	Uid          uint32
 	Pid          uint32
 	Slot         uint32

@@ -304,7 +304,7 @@ func (m *Mux) adopt() error {
 // adopted makes the lease of an endpoint that its owner has not presented yet.
 func (m *Mux) adopted(owner bpf.Owner, e bpf.Endpoint, device string) (*Lease, error) {
 	l := newLease(m)
-	l.id, l.cookie, l.segmentBytes = e.Id, e.Cookie, int64(e.SegmentBytes)
+	l.id, l.cookie, l.segmentBytes, l.counted = e.Id, e.Cookie, int64(e.SegmentBytes), int64(e.CountedBytes)
 	l.fillSize = e.FillSize
 	l.owner = Owner{PID: int(e.Pid), UID: e.Uid}
 	l.at = &attachment{owner: owner, device: device}
@@ -326,7 +326,7 @@ func (m *Mux) adopted(owner bpf.Owner, e bpf.Endpoint, device string) (*Lease, e
 		m.queues[l.queue] = true
 	}
 	m.leases[l.id] = l
-	m.users.count(e.Uid, Usage{Endpoints: 1, Memory: l.segmentBytes})
+	m.users.count(e.Uid, Usage{Endpoints: 1, Memory: l.counted})
 	return l, nil
 }
 
@@ -339,7 +339,7 @@ func (m *Mux) adoptRest(owner bpf.Owner, e bpf.Endpoint) (there bool, err error)
 	}
 	m.mu.Lock()
 	m.slots[e.Slot] = true
-	m.users.count(e.Uid, Usage{Endpoints: 1, Memory: int64(e.SegmentBytes)})
+	m.users.count(e.Uid, Usage{Endpoints: 1, Memory: int64(e.CountedBytes)})
 	m.mu.Unlock()
 	info := endpoint.Info{
 		ID:           e.Id,
@@ -349,7 +349,7 @@ func (m *Mux) adoptRest(owner bpf.Owner, e bpf.Endpoint) (there bool, err error)
 		SegmentBytes: int64(e.SegmentBytes),
 	}
 	m.log.Info("endpoint has ended, and its socket is open", "endpoint", e.Id, "uid", e.Uid, "pid", e.Pid)
-	m.linger(&lingering{info: info, at: &attachment{owner: owner, slot: e.Slot, hasSlot: true}, granted: true})
+	m.linger(&lingering{info: info, counted: int64(e.CountedBytes), at: &attachment{owner: owner, slot: e.Slot, hasSlot: true}, granted: true})
 	return true, nil
 }
 

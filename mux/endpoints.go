@@ -42,7 +42,7 @@ func (m *Mux) open(ctx context.Context, o Owner, req endpoint.Request) (*endpoin
 	if err != nil {
 		return nil, nil, err
 	}
-	geometry, bound, err := m.shape(req)
+	geometry, bound, err := m.shape(req, terms)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -61,6 +61,8 @@ func (m *Mux) open(ctx context.Context, o Owner, req endpoint.Request) (*endpoin
 	l := newLease(m)
 	l.owner, l.terms, l.attach, l.segmentBytes, l.leased = o, terms, req.Attach, geometry.SegmentSize(), true
 	l.frameSize, l.fillSize, l.bound = geometry.FrameSize, geometry.FillSize, bound
+	params := paramsOf(geometry, terms)
+	l.counted = countedMemory(&params)
 	grant := &endpoint.Grant{Attach: req.Attach, Geometry: geometry, Identity: m.Identity()}
 	if !terms.Trusted { // a received packet must fit one frame of the segment
 		grant.Identity.MTU = min(grant.Identity.MTU, xsk.RxRoom(geometry.FrameSize)-wire.EthernetHeaderLen)
@@ -68,14 +70,14 @@ func (m *Mux) open(ctx context.Context, o Owner, req endpoint.Request) (*endpoin
 	tags, err := m.ask(l, req.Tags)
 	if err == nil {
 		m.mu.Lock()
-		err = m.users.open(o.UID, l.segmentBytes, terms)
+		err = m.users.open(o.UID, l.counted, terms)
 		m.mu.Unlock()
 	}
 	if err != nil {
 		l.cancel()
 		return nil, nil, err
 	}
-	if err = m.build(ctx, l, grant, req); err == nil {
+	if err = m.build(ctx, l, grant, req, params); err == nil {
 		grant.Tags, err = m.claimTags(ctx, tags)
 	}
 	if err == nil {
@@ -87,7 +89,7 @@ func (m *Mux) open(ctx context.Context, o Owner, req endpoint.Request) (*endpoin
 			err = l.Err() // with the reason
 		}
 		m.mu.Lock()
-		m.users.uncount(o.UID, Usage{Endpoints: 1, Memory: l.segmentBytes})
+		m.users.uncount(o.UID, Usage{Endpoints: 1, Memory: l.counted})
 		m.mu.Unlock()
 		return nil, nil, errors.Join(err, cerr, grant.Close())
 	}
@@ -102,7 +104,7 @@ func (m *Mux) open(ctx context.Context, o Owner, req endpoint.Request) (*endpoin
 
 // build makes the segment, the socket and the port or queue of an endpoint, and enters them in
 // lease and grant. After an error the caller closes both.
-func (m *Mux) build(ctx context.Context, l *Lease, g *endpoint.Grant, req endpoint.Request) (err error) {
+func (m *Mux) build(ctx context.Context, l *Lease, g *endpoint.Grant, req endpoint.Request, params xsk.Params) (err error) {
 	if req.Huge && l.segmentBytes%xsk.HugePageSize != 0 {
 		return fmt.Errorf("%w: a segment of huge pages has a multiple of %d bytes, not %d", endpoint.ErrGeometry, xsk.HugePageSize, l.segmentBytes)
 	}
@@ -116,17 +118,6 @@ func (m *Mux) build(ctx context.Context, l *Lease, g *endpoint.Grant, req endpoi
 	}
 	if g.Segment, err = xsk.ShareSegment(l.memory); err != nil {
 		return err
-	}
-	params := xsk.Params{
-		FrameSize:      g.Geometry.FrameSize,
-		FrameCount:     g.Geometry.FrameCount,
-		FillSize:       g.Geometry.FillSize,
-		CompletionSize: g.Geometry.CompletionSize,
-		RxSize:         g.Geometry.RxSize,
-		TxSize:         g.Geometry.TxSize,
-		Prefill:        g.Geometry.Prefilled(),
-		SG:             l.terms.Trusted,
-		NeedWakeup:     true,
 	}
 	if l.terms.Registered > 0 {
 		params.Charge = &xsk.Charge{UID: l.owner.UID, Limit: uint64(l.terms.Registered), Command: l.terms.Register}
@@ -144,6 +135,21 @@ func (m *Mux) build(ctx context.Context, l *Lease, g *endpoint.Grant, req endpoi
 	}
 	g.ID, g.ZeroCopy, g.CopyReason = l.id, l.bound.zeroCopy, l.bound.why
 	return ctx.Err()
+}
+
+// paramsOf describes the socket of an endpoint, without its device and its user.
+func paramsOf(g endpoint.Geometry, t Terms) xsk.Params {
+	return xsk.Params{
+		FrameSize:      g.FrameSize,
+		FrameCount:     g.FrameCount,
+		FillSize:       g.FillSize,
+		CompletionSize: g.CompletionSize,
+		RxSize:         g.RxSize,
+		TxSize:         g.TxSize,
+		Prefill:        g.Prefilled(),
+		SG:             t.Trusted,
+		NeedWakeup:     true,
+	}
 }
 
 // enlist adds a complete lease to the mux.
@@ -287,6 +293,7 @@ func (m *Mux) putEndpoint(l *Lease) error {
 		Id:           l.id,
 		Cookie:       l.cookie,
 		SegmentBytes: uint64(l.segmentBytes),
+		CountedBytes: uint64(l.counted),
 		Uid:          l.owner.UID,
 		Pid:          uint32(l.owner.PID),
 		Slot:         l.at.slot,

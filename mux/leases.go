@@ -34,6 +34,7 @@ type Lease struct {
 	holdsQueue   bool
 	spreadOver   uint32 // endpoint.Info.SpreadOver; guarded by m.mu
 	segmentBytes int64
+	counted      int64      // bytes of memory that count for its user (countedMemory)
 	frameSize    uint32     // set at the opening only
 	fillSize     uint32     // entries of the fill ring of a port's socket
 	bound        binding    // its socket; guarded by m.mu after the opening
@@ -227,7 +228,7 @@ func (l *Lease) close(why error) error {
 			l.err = errors.Join(l.err, l.m.releaseQueues())
 		}
 		if l.granted || l.at.port { // at.port: the port could not be deleted
-			l.m.linger(&lingering{info: info, at: l.at, granted: l.granted, memory: l.memory})
+			l.m.linger(&lingering{info: info, counted: l.counted, at: l.at, granted: l.granted, memory: l.memory})
 			l.m.log.Debug("endpoint closed", "endpoint", l.id, "error", l.err)
 			return
 		}
@@ -323,6 +324,7 @@ const (
 // lingering is an endpoint whose lease has ended.
 type lingering struct {
 	info    endpoint.Info
+	counted int64 // bytes, of Lease
 	at      *attachment
 	granted bool     // it counts for its user
 	socket  bool     // the socket may exist
@@ -456,7 +458,7 @@ func (m *Mux) freed(e *lingering) {
 	if e.granted {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		m.users.uncount(e.info.UID, Usage{Endpoints: 1, Memory: e.info.SegmentBytes})
+		m.users.uncount(e.info.UID, Usage{Endpoints: 1, Memory: e.counted})
 	}
 }
 

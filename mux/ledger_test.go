@@ -28,7 +28,7 @@ func TestLimitsOfAUser(t *testing.T) {
 	if err := g.open(7, 8*mib, terms); err != nil {
 		t.Fatal(err)
 	}
-	if err := g.open(7, 13*mib, terms); !busyWith(err, "uid 7 has 8MiB of at most 20MiB of memory in segments (rule web) and asks for 13MiB;") {
+	if err := g.open(7, 13*mib, terms); !busyWith(err, "uid 7 has 8MiB of at most 20MiB of memory in segments and rings (rule web) and asks for 13MiB;") {
 		t.Errorf("%v", err)
 	}
 	if err := g.open(7, 12*mib, terms); err != nil { // exactly the limit
@@ -173,6 +173,46 @@ func TestTextOfSize(t *testing.T) {
 	for n, want := range map[Size]string{0: "0", 1: "1", 1023: "1023", 1024: "1KiB", 1536: "1536", 3 << 19: "1536KiB", 8 << 20: "8MiB", 1 << 40: "1024GiB"} {
 		if got := n.String(); got != want {
 			t.Errorf("%d: %s, want %s", n, got, want)
+		}
+	}
+}
+
+// An endpoint counts as its segment, and its rings as far as they exceed an eighth of it.
+func TestCountedMemory(t *testing.T) {
+	count := func(g endpoint.Geometry) int64 {
+		p := paramsOf(g.WithDefaults(), Terms{})
+		return countedMemory(&p)
+	}
+	if n := count(endpoint.Geometry{}); n != 8*mib {
+		t.Errorf("an endpoint of the default geometry counts as %v", Size(n))
+	}
+	// 16 bytes for an entry of the receive ring, and twice for one of the transmit ring; 8 for the others.
+	if n := count(endpoint.Geometry{FrameCount: 16, FillSize: 1 << 16, CompletionSize: 1 << 16, RxSize: 1 << 16, TxSize: 1 << 16}); n < 4*mib || n > 4*mib+128<<10 {
+		t.Errorf("a segment of 32 KiB with the largest rings counts as %v", Size(n))
+	}
+	random := rand.New(rand.NewPCG(5, 6))
+	for range 10000 {
+		g := endpoint.Geometry{FrameSize: 2048 << random.IntN(2), FrameCount: 16 + random.Uint32N(1<<random.IntN(18)), FillSize: 1 << random.IntN(17), CompletionSize: 1 << random.IntN(17),
+			RxSize: 1 << random.IntN(17), TxSize: 1 << random.IntN(17)}
+		p := paramsOf(g, Terms{})
+		all := g.SegmentSize() + p.KernelMemory()
+		if n := count(g); n < g.SegmentSize() || 9*n < 8*all || n > all {
+			t.Fatalf("%+v counts as %d of %d bytes", g, n, all)
+		}
+	}
+}
+
+// The transmit ring of an owner who is not trusted is bounded: by default silently, and if another size
+// was asked for by an error.
+func TestBoundOfTransmitRings(t *testing.T) {
+	for _, c := range []struct {
+		trusted     bool
+		asked, want uint32 // 0: refused
+	}{{false, 0, maxTx}, {false, maxTx, maxTx}, {false, 64, 64}, {false, 2 * maxTx, 0}, {false, 1 << 16, 0}, {true, 0, endpoint.DefaultRingSize}, {true, 1 << 16, 1 << 16}} {
+		g := endpoint.Geometry{TxSize: c.asked}.WithDefaults()
+		err := (&Terms{Trusted: c.trusted, Rule: "rule web"}).boundTx(&g, c.asked)
+		if c.want == 0 && !errors.Is(err, endpoint.ErrGeometry) || c.want != 0 && (err != nil || g.TxSize != c.want) {
+			t.Errorf("trusted %v, %d entries: %d, %v", c.trusted, c.asked, g.TxSize, err)
 		}
 	}
 }

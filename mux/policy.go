@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/xsk"
 )
 
 // Owner is the process that an endpoint is opened for.
@@ -58,9 +59,10 @@ type Claims interface {
 type Terms struct {
 	// Rule names the source of the limits in errors.
 	Rule string
-	// Endpoints and Memory are the number of endpoints and of bytes of segments that the
-	// user may have at once; 0: no limit. A socket or segment that is still open after its
-	// lease counts (ADR 17).
+	// Endpoints and Memory are the number of endpoints and of bytes of segments and rings that
+	// the user may have at once; 0: no limit. A socket or segment that is still open after its
+	// lease counts (ADR 17). Rings count as far as they have more than an eighth of the segment
+	// (ADR 54).
 	Endpoints, Memory int64
 	// Trusted owners may receive frames of several buffers on a port, such as TSO
 	// super-frames of a kernel peer on a virtual link. The kernel relies on the owner's fill
@@ -81,6 +83,32 @@ type Terms struct {
 	// that registers it.
 	Registered int64
 	Register   []string
+}
+
+// maxTx is the largest TX ring of an owner who is not trusted, in entries. The owner can have the
+// kernel send a whole ring in one system call (XDP_MAX_TX_SKB_BUDGET), which nothing interrupts
+// on a kernel without preemption (ADR 54).
+const maxTx = 256
+
+// boundTx bounds the TX ring of a geometry. asked is the size that was asked for; 0: the default.
+func (t *Terms) boundTx(g *endpoint.Geometry, asked uint32) error {
+	switch {
+	case t.Trusted:
+	case asked == 0:
+		g.TxSize = min(g.TxSize, maxTx)
+	case asked > maxTx:
+		return fmt.Errorf("%w: tx ring of %d entries: at most %d for a user who is not trusted (%s): ask for fewer, or ask an operator for trusted: true", endpoint.ErrGeometry, asked, maxTx, t.Rule)
+	}
+	return nil
+}
+
+// countedMemory is the memory of an endpoint that counts for its user, in bytes: the segment, and
+// what the kernel allocates for rings and frames beyond an eighth of the segment. So an endpoint of
+// the default geometry counts as its segment, and a user never has more than 9/8 of its limit.
+func countedMemory(p *xsk.Params) int64 {
+	const free = 8
+	segment := int64(p.FrameSize) * int64(p.FrameCount)
+	return segment + max(0, p.KernelMemory()-segment/free)
 }
 
 // Permit returns a policy that permits every user every tag, on these terms.
@@ -126,7 +154,7 @@ func (s Size) String() string {
 // endpoint.BlockPorts tags.
 type Limits struct {
 	Endpoints  int64
-	Memory     int64 // bytes of segments
+	Memory     int64 // bytes of segments and rings, as those of Terms
 	Tags       int64
 	TagsPerUID int64 // tags of one user; it does not apply to uid 0
 }
@@ -183,12 +211,12 @@ func (g *ledger) open(uid uint32, bytes int64, t Terms) error {
 		return fmt.Errorf("%w: uid %d has %d of at most %d endpoints (%s); one that was closed counts until its socket and its segment are closed and unmapped: end one, or ask an operator for more",
 			endpoint.ErrBusy, uid, has.Endpoints, t.Endpoints, t.Rule)
 	case t.Memory != 0 && bytes > t.Memory-has.Memory:
-		return fmt.Errorf("%w: uid %d has %v of at most %v of memory in segments (%s) and asks for %v; that of an endpoint that was closed counts until it is unmapped: end one, ask for less, or ask an operator for more",
+		return fmt.Errorf("%w: uid %d has %v of at most %v of memory in segments and rings (%s) and asks for %v; that of an endpoint that was closed counts until it is unmapped: end one, ask for less, or ask an operator for more",
 			endpoint.ErrBusy, uid, Size(has.Memory), Size(t.Memory), t.Rule, Size(bytes))
 	case g.limits.Endpoints != 0 && g.all.Endpoints >= g.limits.Endpoints:
 		return fmt.Errorf("%w: all users have %d of at most %d endpoints: try later", endpoint.ErrBusy, g.all.Endpoints, g.limits.Endpoints)
 	case g.limits.Memory != 0 && bytes > g.limits.Memory-g.all.Memory:
-		return fmt.Errorf("%w: all users have %v of at most %v of memory in segments, which is what the memory cgroup of unetd allows: try later, or ask an operator to raise its limit (MemoryMax)",
+		return fmt.Errorf("%w: all users have %v of at most %v of memory in segments and rings, which is what the memory cgroup of unetd allows: try later, or ask an operator to raise its limit (MemoryMax)",
 			endpoint.ErrBusy, Size(g.all.Memory), Size(g.limits.Memory))
 	}
 	g.count(uid, Usage{Endpoints: 1, Memory: bytes})

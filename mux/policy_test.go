@@ -410,3 +410,31 @@ func TestPolicyDecidesWhenRulesCannotBeRead(t *testing.T) {
 		t.Errorf("permitted by the rule: %v", err)
 	}
 }
+
+// Rings count for their user, from the open until nothing is left of the endpoint.
+func TestRingsCount(t *testing.T) {
+	t.Parallel()
+	l := openLab(t, mux.ModeAuto)
+	large := endpoint.Geometry{FrameCount: 16, FillSize: 1 << 16, CompletionSize: 1 << 16, RxSize: 1 << 16}
+	owner, terms := mux.Owner{UID: 1001}, mux.Terms{Memory: 3 << 20}
+	g, lease, err := l.openAs(owner, terms, endpoint.Request{Geometry: large})
+	must(t, err)
+	if g.Geometry.TxSize != 256 {
+		t.Errorf("a transmit ring of %d entries", g.Geometry.TxSize)
+	}
+	if _, bytes := l.mux.Counted(1001); bytes < 2<<20 || bytes > 3<<20 {
+		t.Errorf("%d bytes count", bytes)
+	}
+	if _, _, err := l.openAs(owner, terms, endpoint.Request{Geometry: large}); !errors.Is(err, endpoint.ErrBusy) {
+		t.Errorf("a second endpoint: %v", err)
+	}
+	large.TxSize = 1024
+	if _, _, err := l.openAs(owner, mux.Terms{}, endpoint.Request{Geometry: large}); !errors.Is(err, endpoint.ErrGeometry) {
+		t.Errorf("a transmit ring of 1,024 entries: %v", err)
+	}
+	must(t, errors.Join(lease.Close(), g.Close()))
+	eventually(t, "the memory to be given back", func() bool {
+		endpoints, bytes := l.mux.Counted(1001)
+		return endpoints == 0 && bytes == 0
+	})
+}

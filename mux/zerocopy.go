@@ -68,8 +68,11 @@ func zeroCopyRoom(driver string, frameSize uint32) uint32 {
 
 // shape completes the geometry that a request leaves open, and chooses how the socket is bound:
 // frames of 4096 bytes if those get zero copy and the default does not.
-func (m *Mux) shape(req endpoint.Request) (endpoint.Geometry, binding, error) {
+func (m *Mux) shape(req endpoint.Request, terms Terms) (endpoint.Geometry, binding, error) {
 	geometry := req.Geometry.WithDefaults()
+	if err := terms.boundTx(&geometry, req.Geometry.TxSize); err != nil {
+		return geometry, portBinding, err
+	}
 	if err := geometry.Validate(); err != nil || req.Attach != endpoint.AttachQueue {
 		return geometry, portBinding, err
 	}

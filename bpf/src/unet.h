@@ -72,6 +72,7 @@ struct unet_endpoint {
 	__u64 id;
 	__u64 cookie;        /* of its socket (SO_COOKIE) */
 	__u64 segment_bytes;
+	__u64 counted_bytes; /* for its owner's user: segment and rings */
 	__u32 uid;           /* of its owner */
 	__u32 pid;           /* of the process that opened or presented it; 0: not known */
 	__u32 slot;          /* of its socket in port_sockets; ports only */

@@ -53,6 +53,30 @@ type Params struct {
 
 func (p *Params) segmentSize() int { return int(p.FrameSize) * int(p.FrameCount) }
 
+// What the kernel allocates for a socket and its UMEM, in bytes (net/xdp of Linux 6.18): struct
+// xdp_ring before the entries of a ring, struct xdp_buff_xsk for each frame, and a pointer and an
+// entry of a page table for each page of the segment.
+const (
+	ringHead   = 320
+	bufferHead = 128
+	pageEntry  = 16
+	pageSize   = 4096
+)
+
+// KernelMemory is the memory that the kernel allocates for the rings, and to describe the frames
+// of the segment, in whole pages. It belongs to no user and to no memory cgroup.
+func (p *Params) KernelMemory() (bytes int64) {
+	const desc, addr = 16, 8 // bytes of an entry
+	for _, n := range []int64{
+		ringHead + desc*int64(p.RxSize), ringHead + desc*int64(p.TxSize), ringHead + addr*int64(p.FillSize), ringHead + addr*int64(p.CompletionSize),
+		desc * int64(p.TxSize), // xsk_buff_pool.tx_descs
+		bufferHead * int64(p.FrameCount), pageEntry * int64(p.segmentSize()/pageSize),
+	} {
+		bytes += (n + pageSize - 1) / pageSize * pageSize
+	}
+	return bytes
+}
+
 func (p *Params) bindFlags() uint16 {
 	f := uint16(unix.XDP_COPY)
 	if p.ZeroCopy {

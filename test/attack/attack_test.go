@@ -60,7 +60,7 @@ func TestAttacks(t *testing.T) {
 	attacker := (&caseRun{t, w, &row{}}).startAttacker(tagged(attackerTags()...)) // for the cases that need no endpoint of their own
 	cases := slices.Concat(
 		forgedCases(attacker), malformedCases(attacker), hiddenCases(attacker), descriptorCases(attacker),
-		ringCases(), memoryCases(), socketCases(), leftoverCases(), intruderCases(), kernelSideCases(), policyCases(),
+		ringCases(), longKickCases(), memoryCases(), socketCases(), leftoverCases(), intruderCases(), kernelSideCases(), policyCases(),
 		controlCases(idle), presentCases(), unreadCases(), connectionCases(), floodCases(attacker), superCases(attacker), invalidFillCases())
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) { w.runCase(t, c) })

@@ -25,6 +25,7 @@ const (
 	idleID      = 65532 // connects to unetd and then does nothing
 	strangerID  = 65531 // gets nothing by the policy
 	limitedID   = 65529 // may send limitedRate packets a second
+	ringsID     = 65528 // may have many endpoints and ringsMemory
 
 	// Attackers whose endpoint is revoked get no other for a minute, so each case has
 	// an attacker of its own.
@@ -37,6 +38,9 @@ const (
 	attackerEndpoints = 8
 	attackerMemory    = 128 << 20 // bytes
 )
+
+// ringsMemory is the memory of ringsID, in bytes.
+const ringsMemory = 16 << 20
 
 // What the limited user may send: packets a second of all its endpoints together, and of each.
 const (
@@ -73,6 +77,11 @@ rules:
     endpoints: 4
     memory: 64MiB
     rates: {endpoint: {packets: $limitedEndpointRate/s}, user: {packets: $limitedRate/s}}
+  - name: rings
+    users: [$rings]
+    tags: ["msg:*"]
+    endpoints: 64
+    memory: ${ringsMemory}MiB
   - name: idle
     users: [$idle]
     tags: ["msg:*"]
@@ -91,7 +100,7 @@ rules:
     memory: 128MiB
 `, func(name string) string {
 	return fmt.Sprint(map[string]any{
-		"attackers": attackers(), "limited": limitedID, "limitedRate": limitedRate, "limitedEndpointRate": limitedEndpointRate, "idle": idleID, "neighbour": neighbourID,
+		"attackers": attackers(), "limited": limitedID, "limitedRate": limitedRate, "limitedEndpointRate": limitedEndpointRate, "idle": idleID, "rings": ringsID, "ringsMemory": ringsMemory >> 20, "neighbour": neighbourID,
 		"host": hostA, "host6": hostA6, "attackerAddr": attackerAddr, "attackerAddr6": attackerAddr6,
 		"attackerTags": fmt.Sprintf("%d-%d", attackerTag, attackerTag+0xfff), "endpoints": attackerEndpoints, "memory": attackerMemory >> 20,
 		"neighbourAddr": neighbourAddr, "neighbourAddr6": neighbourAddr6, "neighbourTag": neighbourTag,

@@ -111,10 +111,10 @@ var (
 	tcpRTT          = family(gauge, "endpoint_tcp_rtt_mean_seconds", "Mean of the smoothed round-trip times of the present TCP connections of an endpoint.", "interface", "endpoint")
 
 	userEndpoints  = family(gauge, "user_endpoints", "Endpoints of a user, also closed ones whose socket or segment is still open.", "interface", "uid")
-	userMemory     = family(gauge, "user_memory_bytes", "Memory of the segments of a user.", "interface", "uid")
+	userMemory     = family(gauge, "user_memory_bytes", "Memory of the segments and rings of a user.", "interface", "uid")
 	userTags       = family(gauge, "user_tags", "Tags of a user; a block of ports counts as 64.", "interface", "uid")
 	endpointsLimit = family(gauge, "endpoints_limit", "Endpoints that all users together may have; 0: no limit.", "interface")
-	memoryLimit    = family(gauge, "memory_limit_bytes", "Memory of segments that all users together may have; 0: no limit.", "interface")
+	memoryLimit    = family(gauge, "memory_limit_bytes", "Memory of segments and rings that all users together may have; 0: no limit.", "interface")
 	tagsLimit      = family(gauge, "tags_limit", "Tags that all users together may have; 0: no limit.", "interface")
 )
 

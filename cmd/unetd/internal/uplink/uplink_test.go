@@ -275,7 +275,7 @@ func TestRefusals(t *testing.T) {
 		{u, 1001, endpoint.Request{Tags: []endpoint.Tag{tag(t, "tcp:10.0.0.2:0")}}, endpoint.ErrTagDenied,
 			"tag not allowed: tcp:10.0.0.2:0: rule web of " + file + " does not permit it to uid 1001: ask an operator to add it to the tags of the rule"},
 		{u, 1001, endpoint.Request{Geometry: endpoint.Geometry{FrameCount: 1}}, endpoint.ErrGeometry, "unusable segment geometry: 1 frames: want at least 16"},
-		{u, 1001, endpoint.Request{}, endpoint.ErrBusy, "busy: uid 1001 has 0 of at most 1MiB of memory in segments (rule web of " + file +
+		{u, 1001, endpoint.Request{}, endpoint.ErrBusy, "busy: uid 1001 has 0 of at most 1MiB of memory in segments and rings (rule web of " + file +
 			") and asks for 8MiB; that of an endpoint that was closed counts until it is unmapped: end one, ask for less, or ask an operator for more"},
 		{u, 1001, endpoint.Request{Tags: []endpoint.Tag{tag(t, fmt.Sprintf("udp:10.0.0.1:%d", first-1))}}, endpoint.ErrTagDenied,
 			fmt.Sprintf("tag not allowed: udp:10.0.0.1:%d: rule web of %s does not permit it to uid 1001: its port * does not stand for ports below %d: ask an operator to name the port in the rule", first-1, file, first)},
