@@ -98,7 +98,11 @@ const (
 	CaptureUnetCounterUNET_LOST_LOCAL_REDIRECT   CaptureUnetCounter = 61
 	CaptureUnetCounterUNET_LOST_RESERVED         CaptureUnetCounter = 62
 	CaptureUnetCounterUNET_LOST_HOST             CaptureUnetCounter = 63
-	CaptureUnetCounterUNET_COUNTERS              CaptureUnetCounter = 64
+	CaptureUnetCounterUNET_MUX_UPLINK            CaptureUnetCounter = 64
+	CaptureUnetCounterUNET_MUX_LOCAL             CaptureUnetCounter = 65
+	CaptureUnetCounterUNET_MUX_HOST              CaptureUnetCounter = 66
+	CaptureUnetCounterUNET_MUX_RATE              CaptureUnetCounter = 67
+	CaptureUnetCounterUNET_COUNTERS              CaptureUnetCounter = 68
 )
 
 type CaptureUnetPlace uint32

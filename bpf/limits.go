@@ -45,3 +45,40 @@ func (b MuxUnetBucket) Change(other Bucket) Bucket {
 func (l *MuxUnetLimit) FullAt() time.Duration {
 	return time.Duration(l.Last + max(l.Packets.FillNs, l.Bytes.FillNs))
 }
+
+// Take takes up to n frames of a number of bytes from a limit, at a time of the programs' clock, as admit in src/limit.h does for
+// one frame after another. It returns how many there was enough for.
+func (l *MuxUnetLimit) Take(n, size int, now time.Duration) int {
+	if elapsed := uint64(now) - l.Last; int64(elapsed) > 0 {
+		l.Packets.fill(elapsed)
+		l.Bytes.fill(elapsed)
+		l.Last = uint64(now)
+	}
+	n = min(n, l.Packets.holds(1), l.Bytes.holds(size))
+	l.Packets.take(n)
+	l.Bytes.take(n * size)
+	return n
+}
+
+// fill adds what the rate gives in a number of nanoseconds.
+func (b *MuxUnetBucket) fill(elapsed uint64) {
+	if elapsed >= b.FillNs {
+		b.Level = b.Full
+		return
+	}
+	b.Level = min(b.Level+elapsed*b.Rate, b.Full)
+}
+
+// holds is how many times the bucket has so many packets or bytes.
+func (b *MuxUnetBucket) holds(size int) int {
+	if b.Rate == 0 {
+		return math.MaxInt
+	}
+	return int(b.Level / BucketUnit / uint64(size))
+}
+
+func (b *MuxUnetBucket) take(n int) {
+	if b.Rate != 0 {
+		b.Level -= uint64(n) * BucketUnit
+	}
+}

@@ -294,3 +294,28 @@ func TestBuckets(t *testing.T) {
 		t.Error(l.FullAt())
 	}
 }
+
+// Take does what the program does for one frame after another.
+func TestTakeModel(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	for range 20_000 {
+		before := Limit{Last: r.Uint64N(1 << 40), Packets: randomBucket(r), Bytes: randomBucket(r)}
+		now, n, size := before.Last+r.Uint64N(1<<r.IntN(33)), r.IntN(40), 1+r.IntN(1500)
+		if r.IntN(8) == 0 { // another processor has filled it later
+			now = r.Uint64N(before.Last + 1)
+		}
+		want, taken := filled(before, now), 0
+		for range n {
+			next, enough := takes(want, size)
+			if !enough {
+				break
+			}
+			want = next
+			taken++
+		}
+		got := before
+		if of := got.Take(n, size, time.Duration(now)); of != taken || got != want {
+			t.Fatalf("%+v, %d frames of %d bytes at %d: %d taken, want %d; becomes %+v, want %+v", before, n, size, now, of, taken, got, want)
+		}
+	}
+}

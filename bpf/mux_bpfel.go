@@ -124,7 +124,11 @@ const (
 	MuxUnetCounterUNET_LOST_LOCAL_REDIRECT   MuxUnetCounter = 61
 	MuxUnetCounterUNET_LOST_RESERVED         MuxUnetCounter = 62
 	MuxUnetCounterUNET_LOST_HOST             MuxUnetCounter = 63
-	MuxUnetCounterUNET_COUNTERS              MuxUnetCounter = 64
+	MuxUnetCounterUNET_MUX_UPLINK            MuxUnetCounter = 64
+	MuxUnetCounterUNET_MUX_LOCAL             MuxUnetCounter = 65
+	MuxUnetCounterUNET_MUX_HOST              MuxUnetCounter = 66
+	MuxUnetCounterUNET_MUX_RATE              MuxUnetCounter = 67
+	MuxUnetCounterUNET_COUNTERS              MuxUnetCounter = 68
 )
 
 type MuxUnetEndpoint struct {

@@ -136,6 +136,9 @@ func (m *Mux) claimTags(ctx context.Context, c *claiming) (claimed []endpoint.Ta
 			return nil, err
 		}
 	}
+	if err := m.payClaims(ctx, c); err != nil {
+		return nil, err
+	}
 	if err := m.vacant(ctx, c); err != nil {
 		return nil, err
 	}

@@ -35,7 +35,8 @@
 // and can still send under their tags.
 //
 // The rates that the policy gives an owner are token buckets in the kernel (ADR 41, rates.go): what an
-// endpoint on a port sends beyond them is dropped. They change with the policy.
+// endpoint on a port sends beyond them is dropped. They change with the policy. What the mux sends for an
+// endpoint itself comes out of the same buckets (ADR 45, sent.go).
 //
 // A UDP or TCP port is also reserved in the kernel, by a bound socket that is never read
 // (ADR 5). Ports that network address translation uses are refused (ADR 27). An owned address

@@ -339,3 +339,9 @@ func (m *Mux) LimitEntries() (ports, users int, err error) {
 	}
 	return ports, users, err
 }
+
+// OwnRate and OwnBurst are the bound of the frames that the mux sends for a user.
+const (
+	OwnRate  = ownRate
+	OwnBurst = ownBurst
+)

@@ -215,12 +215,23 @@ func (l *Lease) close(why error) error {
 		// Resets can take seconds (resetTime). The port is deleted at the same time: as long
 		// as it exists, guardFillRings writes a revoked owner's fill ring without a pause.
 		var resets sync.WaitGroup
+		var answers func()
 		if l.connections != nil {
-			resets.Go(func() { l.m.resetConnections(l.connections, tags) })
+			resets.Go(func() { answers = l.m.resetConnections(l, tags) })
 		}
-		l.err = errors.Join(l.err, l.m.takeAway(l.at), l.m.endRates(l), l.m.fills.remove(l))
+		l.err = errors.Join(l.err, l.m.takeAway(l.at), l.m.fills.remove(l))
 		resets.Wait()
 		l.err = errors.Join(l.err, l.connections.Close())
+		if answers == nil {
+			l.err = errors.Join(l.err, l.m.endRates(l))
+		} else {
+			l.m.running.Go(func() { // the answers are sent at these rates, too
+				answers()
+				if err := l.m.endRates(l); err != nil {
+					l.m.log.Warn("rates of an endpoint that has ended", "endpoint", l.id, "error", err)
+				}
+			})
+		}
 		if l.holdsQueue {
 			l.m.mu.Lock()
 			delete(l.m.queues, l.queue)

@@ -80,7 +80,8 @@ type Mux struct {
 	trustedOnly bool // untrusted owners get no endpoints (ErrFillRings)
 
 	rates    rates
-	queueing queueHold // the uplink's program for endpoints on queues, in tcx mode
+	counting sync.Mutex // guards the counters that countSent writes
+	queueing queueHold  // the uplink's program for endpoints on queues, in tcx mode
 
 	handles    undoStack      // closes the descriptors that Open has opened; pinned and attached objects stay
 	background undoStack      // ends goroutines
@@ -297,7 +298,7 @@ func Open(cfg Config) (_ *Mux, err error) {
 		nextSlot: rand.Uint32N(bpf.MaxPorts),
 		leases:   map[uint64]*Lease{},
 		endings:  map[string]uint64{},
-		rates:    rates{users: map[uint32]int{}, emptied: map[uint32]struct{}{}},
+		rates:    rates{users: map[uint32]int{}, emptied: map[uint32]struct{}{}, own: map[uint32]*bpf.Limit{}},
 	}
 	if m.log == nil {
 		m.log = slog.New(slog.DiscardHandler)
@@ -360,10 +361,10 @@ func (m *Mux) prepare(cfg Config) (err error) {
 	m.handles.push(m.unbound.Close)
 	// Protocol 0: it receives nothing.
 	if m.sender, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0); err != nil {
-		return fmt.Errorf("packet socket for resets: %w", err)
+		return fmt.Errorf("packet socket of the mux: %w", err)
 	}
 	m.handles.push(func() error { return unix.Close(m.sender) })
-	if m.routes, err = route.New(m.ns, m.up.ifindex, m.hopChanged); err != nil {
+	if m.routes, err = route.New(m.ns, m.up.ifindex, m.hopChanged, func() { m.countSent(bpf.MuxUplink, 1) }); err != nil {
 		return err
 	}
 	m.handles.push(m.routes.Close)

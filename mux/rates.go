@@ -6,10 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"time"
 
 	"github.com/cilium/ebpf"
-	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/bpf"
 	"github.com/unet-go/unet/endpoint"
@@ -37,9 +35,10 @@ func validRates(r endpoint.Rates) error {
 
 // rates is the state of limits that is not in the kernel.
 type rates struct {
-	mu      sync.Mutex          // guards what follows, and Lease.rates
-	users   map[uint32]int      // endpoints under a limit of their user, by uid
-	emptied map[uint32]struct{} // users without such endpoints whose buckets may not be full yet
+	mu      sync.Mutex            // guards what follows, and Lease.rates
+	users   map[uint32]int        // endpoints under a limit of their user, by uid
+	emptied map[uint32]struct{}   // users without such endpoints whose buckets may not be full yet
+	own     map[uint32]*bpf.Limit // of frames that the mux sends for users (sent.go), by uid; a missing one is full
 }
 
 // setRates gives an endpoint on a port these rates.
@@ -129,14 +128,11 @@ func (m *Mux) endRates(l *Lease) error {
 
 // sweepUsers deletes the entries of users without endpoints whose buckets are full. m.rates.mu is held.
 func (m *Mux) sweepUsers() {
-	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
-		panic(fmt.Sprintf("BUG: clock_gettime: %v", err))
-	}
+	now := clock()
 	for uid := range m.rates.emptied {
 		if m.rates.users[uid] == 0 {
 			l, _, err := limitIn(m.progs.maps.UserLimits, uid)
-			if err == nil && l.FullAt() > time.Duration(now.Nano()) {
+			if err == nil && l.FullAt() > now {
 				continue
 			}
 			if err = errors.Join(err, absentIsFine(m.progs.maps.UserLimits.Delete(uid))); err != nil {

@@ -5,13 +5,15 @@ package mux
 import (
 	"context"
 	"encoding/binary"
+	"hash/maphash"
 	"net/netip"
 	"os"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/unet-go/unet/bpf"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/route"
 	"github.com/unet-go/unet/wire"
@@ -21,7 +23,8 @@ import (
 // 3.10.7.4) to each peer of its TCP connections, according to the records that the process
 // has published (ADR 26). A record may be wrong. So a RST is sent only if the lease could have
 // sent it: from an address and port that it held and that no other lease has claimed since, to
-// a destination with a route, once for each record.
+// a destination with a route, and once for each connection. It is paid like a frame of the endpoint
+// (sent.go): a RST beyond the rates of the user is sent later, or after resetTime not at all.
 //
 // If the sequence number of a RST is in the peer's window but is not the next one, the peer
 // answers with an ACK (RFC 5961, section 3.2), which no tag claims. On an address of the host
@@ -33,7 +36,8 @@ const (
 	hopTime       = 50 * time.Millisecond // limit of the discovery of a neighbour
 	maxSilentHops = 32                    // after this number of failed discoveries only known neighbours are used
 	answerTime    = time.Second           // the time in which ACKs to an owned address are answered
-	resetPause    = time.Millisecond      // until the next attempt when the device's queue is full
+	resetPause    = time.Millisecond      // until the next attempt when the device's queue is full, or the rates permit no frame
+	maxBatch      = 16                    // RSTs that are paid at once
 )
 
 // flow is the two ends of a connection.
@@ -41,36 +45,51 @@ type flow struct{ local, remote netip.AddrPort }
 
 // resetter ends the connections of one lease.
 type resetter struct {
+	l      *Lease
 	m      *Mux
 	until  time.Time                    // end of resetTime, or of answerTime
 	held   map[endpoint.Tag]bool        // tags that the lease held, in effect
 	hops   map[netip.Addr]wire.LinkAddr // by destination; the uplink's: this host's kernel; zero: no route
 	silent int                          // number of neighbours that did not answer
-	sent   atomic.Int64
+	paid   int                          // number of RSTs that are paid and not sent
+	batch  int                          // number of RSTs to pay next
+	left   int                          // number of records whose RST was not sent within resetTime
 
-	answers   map[flow]bool               // connections on owned addresses
+	// reset are the hashes of the connections whose RST was sent: a set of flows would take many times the memory.
+	reset     map[uint64]struct{}
+	seed      maphash.Seed
 	answerers map[wire.EtherType]*os.File // receive frames for these addresses
 }
 
-// resetConnections sends a RST to the peer of each connection in a table. held are the tags in
-// effect that its lease held.
-func (m *Mux) resetConnections(table *published, held map[endpoint.Tag]bool) {
+// resetConnections sends a RST to the peer of each connection in the table of a lease, whose process
+// has published it. held are the tags in effect that the lease held. It then returns; wait waits for the end of
+// the answers on owned addresses, if there are any, else it is nil.
+func (m *Mux) resetConnections(l *Lease, held map[endpoint.Tag]bool) (wait func()) {
 	r := &resetter{
-		m: m, until: time.Now().Add(resetTime),
-		held: held, hops: map[netip.Addr]wire.LinkAddr{}, answers: map[flow]bool{}, answerers: map[wire.EtherType]*os.File{},
+		l: l, m: m, until: time.Now().Add(resetTime), batch: 1,
+		held: held, hops: map[netip.Addr]wire.LinkAddr{}, answerers: map[wire.EtherType]*os.File{},
+		reset: map[uint64]struct{}{}, seed: maphash.MakeSeed(),
 	}
-	err := table.each(0, func(_ uint32, c wire.Connection) error { return r.reset(c) })
-	if sent := r.sent.Load(); sent > 0 || err != nil {
-		m.log.Debug("connections reset", "sent", sent, "error", err)
+	err := l.connections.each(0, func(_ uint32, c wire.Connection) error { return r.end(c) })
+	if r.left > 0 {
+		m.countSent(bpf.MuxRate, r.left)
+	}
+	if len(r.reset) > 0 || r.left > 0 || err != nil {
+		m.log.Debug("connections reset", "endpoint", l.id, "sent", len(r.reset), "not_sent", r.left, "error", err)
+	}
+	if len(r.answerers) == 0 {
+		return nil
 	}
 	r.until = time.Now().Add(answerTime)
+	var answering sync.WaitGroup
 	for _, a := range r.answerers {
-		m.running.Go(func() { r.answer(a) })
+		answering.Go(func() { r.answer(a) })
 	}
+	return answering.Wait
 }
 
-// reset sends one RST, if the lease could have sent it. An error ends the resets.
-func (r *resetter) reset(c wire.Connection) error {
+// end sends one RST, if the lease could have sent it. An error ends the resets.
+func (r *resetter) end(c wire.Connection) error {
 	if c.Protocol != wire.ProtocolTCP || c.RemotePort == 0 || c.Local.Is4() != c.Remote.Is4() || !c.Local.IsHost() || !c.Remote.IsHost() {
 		return nil
 	}
@@ -82,10 +101,14 @@ func (r *resetter) reset(c wire.Connection) error {
 	if !owned && !r.held[endpoint.TCPTag(f.local)] && !r.held[endpoint.TCPTag(f.local).AsBlock()] {
 		return nil
 	}
-	if time.Now().After(r.until) {
-		return os.ErrDeadlineExceeded
+	if _, done := r.reset[r.hash(f)]; done {
+		return nil // another record of it
 	}
-	to, ifindex, ok := r.route(f)
+	if time.Now().After(r.until) {
+		r.left++
+		return nil
+	}
+	to, ok := r.route(f)
 	if !ok {
 		return nil
 	}
@@ -93,25 +116,58 @@ func (r *resetter) reset(c wire.Connection) error {
 		if err := r.listen(etherType(f.local.Addr())); err != nil {
 			return err
 		}
-		r.answers[f] = true
 	}
-	return r.send(ifindex, to, f, wire.TCPFields{Seq: c.Next, Flags: wire.TCPRst})
+	if !r.pay(f) {
+		r.left++
+		return nil
+	}
+	r.reset[r.hash(f)] = struct{}{}
+	if r.send(to, f, wire.TCPFields{Seq: c.Next, Flags: wire.TCPRst}) != nil {
+		r.left++
+	}
+	return nil
 }
 
-// route is the next hop of a RST and the device that it leaves by: the uplink, the port of an
-// endpoint of this host, or the pair to this host's kernel (bpf/src/host.h). An endpoint on a queue
-// of the uplink cannot be reached.
-func (r *resetter) route(f flow) (to wire.LinkAddr, ifindex int, ok bool) {
+func (r *resetter) hash(f flow) uint64 { return maphash.Comparable(r.seed, f) }
+
+// pay pays a RST, and waits until the rates permit it. It returns false if resetTime is over. It pays for
+// several in advance, but at most as many as were sent, since what is left is lost.
+func (r *resetter) pay(f flow) bool {
+	for r.paid == 0 {
+		if r.paid = r.m.pay(r.l, r.batch, frameLen(f)); r.paid > 0 {
+			r.batch = min(2*r.batch, maxBatch)
+			break
+		}
+		r.batch = 1
+		if time.Now().After(r.until) {
+			return false
+		}
+		time.Sleep(resetPause)
+	}
+	r.paid--
+	return true
+}
+
+// resetPath is where a RST is sent: by the uplink, to the port of an endpoint of this host, or to
+// this host's kernel by the pair to it (bpf/src/host.h). An endpoint on a queue of the uplink cannot be reached.
+type resetPath struct {
+	link    wire.LinkAddr
+	ifindex int
+	counter bpf.Counter
+}
+
+// route is the path of a RST. ok is false if there is none.
+func (r *resetter) route(f flow) (_ resetPath, ok bool) {
 	m := r.m
 	m.mu.Lock()
 	claimed, peer := m.tags.ofTCP(f.local), m.tags.ofTCP(f.remote)
 	m.mu.Unlock()
 	switch {
 	case claimed != nil:
-		return to, 0, false
+		return resetPath{}, false
 	case peer != nil && !peer.suspended:
 		port := peer.by.at.owner.Port
-		return m.up.addr, int(port), port != 0
+		return resetPath{m.up.addr, int(port), bpf.MuxLocal}, port != 0
 	}
 	dst := f.remote.Addr()
 	to, known := r.hops[dst]
@@ -120,13 +176,13 @@ func (r *resetter) route(f flow) (to wire.LinkAddr, ifindex int, ok bool) {
 		r.hops[dst] = to
 	}
 	if to != m.up.addr {
-		return to, m.up.ifindex, to != wire.LinkAddr{}
+		return resetPath{to, m.up.ifindex, bpf.MuxUplink}, to != wire.LinkAddr{}
 	}
 	up, err := m.nl.LinkByName(upName(m.up.ifindex))
 	if err != nil {
-		return to, 0, false
+		return resetPath{}, false
 	}
-	return to, up.Attrs().Index, true
+	return resetPath{to, up.Attrs().Index, bpf.MuxHost}, true
 }
 
 // resolve returns the MAC address of the next hop to a host; zero: there is none.
@@ -157,16 +213,24 @@ func etherType(a netip.Addr) wire.EtherType {
 	return wire.EtherTypeIPv6
 }
 
-// send sends a segment without data. It waits while the device's queue is full.
-func (r *resetter) send(ifindex int, to wire.LinkAddr, f flow, h wire.TCPFields) error {
+// frameLen is the length of a RST in bytes.
+func frameLen(f flow) int {
+	if f.local.Addr().Is4() {
+		return wire.EthernetHeaderLen + wire.IPv4HeaderLen + wire.TCPHeaderLen
+	}
+	return wire.EthernetHeaderLen + wire.IPv6HeaderLen + wire.TCPHeaderLen
+}
+
+// send sends a segment without data, which is paid. It waits while the device's queue is full. The error is
+// os.ErrDeadlineExceeded.
+func (r *resetter) send(to resetPath, f flow, h wire.TCPFields) error {
 	const ip = wire.EthernetHeaderLen
 	var room [ip + wire.IPv6HeaderLen + wire.TCPHeaderLen]byte
-	frame := room[:]
+	frame := room[:frameLen(f)]
 	src, dst := f.local.Addr(), f.remote.Addr()
 	h.SrcPort, h.DstPort = f.local.Port(), f.remote.Port()
-	wire.PutEthernet(frame, to, r.m.up.addr, etherType(src))
+	wire.PutEthernet(frame, to.link, r.m.up.addr, etherType(src))
 	if src.Is4() {
-		frame = frame[:ip+wire.IPv4HeaderLen+wire.TCPHeaderLen]
 		wire.PutIPv4(frame[ip:], wire.IPv4Fields{
 			TTL: 64, Protocol: wire.ProtocolTCP, DontFragment: true, TotalLen: uint16(len(frame) - ip), Src: src.As4(), Dst: dst.As4(),
 		})
@@ -176,11 +240,7 @@ func (r *resetter) send(ifindex int, to wire.LinkAddr, f flow, h wire.TCPFields)
 	tcp := frame[len(frame)-wire.TCPHeaderLen:]
 	wire.PutTCP(tcp, &h, wire.TCPHeaderLen, wire.PseudoHeader(wire.AddrFrom(src), wire.AddrFrom(dst), wire.ProtocolTCP, wire.TCPHeaderLen))
 	for {
-		err := unix.Sendto(r.m.sender, frame, unix.MSG_DONTWAIT, &unix.SockaddrLinklayer{Ifindex: ifindex})
-		if err != unix.EAGAIN && err != unix.ENOBUFS {
-			if err == nil {
-				r.sent.Add(1)
-			}
+		if err := r.m.sendFrame(frame, to.ifindex, to.counter); err != errFull {
 			return nil // sent, or the device is down or gone, which need not concern the other peers
 		}
 		if time.Now().After(r.until) {
@@ -260,10 +320,15 @@ func (r *resetter) answer(from *os.File) {
 			return
 		}
 		to, f, h, ok := answerTo(frame[:n])
-		if ok && r.answers[f] {
-			if r.send(r.m.up.ifindex, to, f, h) != nil {
-				return
-			}
+		if _, ended := r.reset[r.hash(f)]; !ok || !ended {
+			continue
+		}
+		if r.m.pay(r.l, 1, frameLen(f)) == 0 {
+			r.m.countSent(bpf.MuxRate, 1)
+			continue
+		}
+		if r.send(resetPath{to, r.m.up.ifindex, bpf.MuxUplink}, f, h) != nil {
+			return
 		}
 	}
 }

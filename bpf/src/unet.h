@@ -162,7 +162,7 @@ struct unet_config {
 /*
  * Counters. Each frame counts once as rx_* in the uplink program, once as tx_* in
  * the port program, once as deliver_* in a deliver program; rx_group and tx_group count
- * copies, each in addition to its frame. The lost_* counters are
+ * copies, each in addition to its frame. mux_* counts what user space sends for endpoints. The lost_* counters are
  * frames that the kernel dropped where no program could see it: after a program had
  * redirected and counted them, or on the way from an endpoint or the wire to their
  * first program.
@@ -242,6 +242,11 @@ enum unet_counter {
 	UNET_LOST_LOCAL_REDIRECT,   /* tx_local */
 	UNET_LOST_RESERVED,         /* a packet to a claimed port, by another interface or queue: dropped by the socket that reserves it (mux/reserve.go) */
 	UNET_LOST_HOST,             /* tx_host, or before rx_host: on the way between a port and the kernel; see host.h */
+	/* sent by the mux itself for an endpoint, or not sent; counted by package mux, not by a program */
+	UNET_MUX_UPLINK,
+	UNET_MUX_LOCAL, /* to an endpoint of this host */
+	UNET_MUX_HOST,  /* to the kernel of this host */
+	UNET_MUX_RATE,  /* beyond what the endpoint or its user may send */
 	UNET_COUNTERS,
 };
 

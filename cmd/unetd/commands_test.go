@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/unet-go/unet/cmd/unetd/internal/policy"
+	"github.com/unet-go/unet/internal/account"
 	"github.com/unet-go/unet/internal/netlab"
 )
 
@@ -85,7 +86,7 @@ ID  UID            %[2]s  ATTACH  DEVICE  MODE  ZERO-COPY                    SEG
 		Balances []struct{ Name string }
 		Balanced bool
 	}
-	if err := json.Unmarshal([]byte(s.run(t, "counters", "--check", "--json")), &verdict); err != nil || !verdict.Balanced || len(verdict.Totals) != 4 || len(verdict.Balances) != 1 {
+	if err := json.Unmarshal([]byte(s.run(t, "counters", "--check", "--json")), &verdict); err != nil || !verdict.Balanced || len(verdict.Totals) != len(account.Stages)+1 || len(verdict.Balances) != 1 {
 		t.Errorf("%+v, %v", verdict, err)
 	}
 

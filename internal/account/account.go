@@ -24,7 +24,7 @@ const (
 // not count frames (lease_*), and for those of one endpoint, which are parts of others.
 func OutcomeOf(counter string) (f Outcome, ok bool) {
 	switch counter {
-	case "rx_port", "rx_queue", "rx_host", "rx_group", "tx_uplink", "tx_local", "tx_host", "tx_group", "deliver_socket":
+	case "rx_port", "rx_queue", "rx_host", "rx_group", "tx_uplink", "tx_local", "tx_host", "tx_group", "deliver_socket", "mux_uplink", "mux_local", "mux_host":
 		return Redirected, true
 	case "rx_cut":
 		return Cut, true
@@ -43,9 +43,9 @@ func OutcomeOf(counter string) (f Outcome, ok bool) {
 	return "", false
 }
 
-// Stages are the prefixes of the counters of programs: received by the uplink or from the kernel of
-// this host, sent by an endpoint, at the inner end of a port.
-var Stages = []string{"rx", "tx", "deliver"}
+// Stages are the prefixes of counters: received by the uplink or from the kernel of this host, sent by an
+// endpoint, sent by the mux itself for an endpoint, at the inner end of a port.
+var Stages = []string{"rx", "tx", "mux", "deliver"}
 
 // Balance is one check. On a mux at rest In equals Out.
 type Balance struct {
@@ -65,7 +65,7 @@ func (b Balance) Missing() int64 { return int64(b.In - b.Out) }
 var balances = []Balance{{
 	Name:    "ports",
 	Help:    "frames redirected to ports or sent there by the kernel itself, and frames that have reached the inner ends of ports or are counted as lost on the way",
-	InFrom:  []string{"rx_port", "rx_host", "rx_group", "tx_local", "tx_group", "deliver_kernel"},
+	InFrom:  []string{"rx_port", "rx_host", "rx_group", "tx_local", "tx_group", "deliver_kernel", "mux_local"},
 	OutFrom: []string{"deliver_*", "lost_uplink_redirect", "lost_local_redirect", "lost_port_full", "lost_port_down", "lost_deliver_backlog"},
 }}
 

@@ -5,6 +5,7 @@
 //
 //	frames received = sum of rx_* = redirected + passed to the kernel + dropped + cut
 //	frames sent by endpoints = sum of tx_* = redirected + dropped
+//	frames sent by the mux for endpoints = sum of mux_* = redirected + dropped
 //	frames that reach a port's inner end = sum of deliver_* = put into the socket + dropped
 //
 // holds by itself ([OutcomeOf] tells the parts). What can fail is the way between two programs. What

@@ -46,6 +46,7 @@ type sender struct {
 type prober struct {
 	fd      int
 	ifindex int
+	sent    func()
 	ctx     context.Context // ends with close
 	cancel  context.CancelFunc
 	running sync.WaitGroup
@@ -56,7 +57,7 @@ type prober struct {
 	closed bool
 }
 
-func newProber(ns netns.NsHandle, ifindex int) (*prober, error) {
+func newProber(ns netns.NsHandle, ifindex int, sent func()) (*prober, error) {
 	fd := -1
 	err := Within(ns, func() (err error) {
 		// Protocol 0: it receives nothing.
@@ -66,7 +67,7 @@ func newProber(ns netns.NsHandle, ifindex int) (*prober, error) {
 	if err != nil {
 		return nil, fmt.Errorf("packet socket for neighbour probes: %w", err)
 	}
-	p := &prober{fd: fd, ifindex: ifindex, probed: recentHops{period: probeInterval, most: maxProbed}}
+	p := &prober{fd: fd, ifindex: ifindex, sent: sent, probed: recentHops{period: probeInterval, most: maxProbed}}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	return p, nil
 }
@@ -153,5 +154,9 @@ func (p *prober) ask(hop netip.Addr, to wire.LinkAddr, from sender) bool {
 	if hop.Is6() && !from.addr.Is6() {
 		return false
 	}
-	return unix.Sendto(p.fd, solicitation(hop, to, from), unix.MSG_DONTWAIT, &unix.SockaddrLinklayer{Ifindex: p.ifindex}) == nil
+	if unix.Sendto(p.fd, solicitation(hop, to, from), unix.MSG_DONTWAIT, &unix.SockaddrLinklayer{Ifindex: p.ifindex}) != nil {
+		return false
+	}
+	p.sent()
+	return true
 }

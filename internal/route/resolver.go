@@ -27,6 +27,7 @@ type Resolver struct {
 	probes  *prober
 	dead    recentHops // those whose discovery has failed
 	ifindex int
+	sent    func()
 }
 
 // New makes a resolver for the interface with number ifindex in ns. It duplicates the handle.
@@ -35,12 +36,15 @@ type Resolver struct {
 // any more, or answers again. A hop that is not valid means that routes or addresses have
 // changed, or that events were lost, so any answer of Resolve may have changed. Each change of
 // an answer is reported, also a change while Resolve is in progress. changed must not block.
-func New(ns netns.NsHandle, ifindex int, changed func(hop netip.Addr)) (_ *Resolver, err error) {
+//
+// The resolver calls sent after each frame that it has sent itself: probes of neighbours and of vacant
+// addresses. The kernel's discoveries are not among them.
+func New(ns netns.NsHandle, ifindex int, changed func(hop netip.Addr), sent func()) (_ *Resolver, err error) {
 	fd, err := unix.FcntlInt(uintptr(ns), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("network namespace of the resolver: %w", err)
 	}
-	r := &Resolver{ns: netns.NsHandle(fd), ifindex: ifindex, dead: recentHops{period: deadTime, most: 1024}}
+	r := &Resolver{ns: netns.NsHandle(fd), ifindex: ifindex, sent: sent, dead: recentHops{period: deadTime, most: 1024}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, r.Close())
@@ -54,7 +58,7 @@ func New(ns netns.NsHandle, ifindex int, changed func(hop netip.Addr)) (_ *Resol
 		return nil, fmt.Errorf("netlink of the resolver: %w", err)
 	}
 	r.get = &nl.SocketHandle{Socket: sock}
-	if r.probes, err = newProber(r.ns, ifindex); err != nil {
+	if r.probes, err = newProber(r.ns, ifindex, sent); err != nil {
 		return nil, err
 	}
 	if r.watch, err = newWatch(r.ns, ifindex, changed); err != nil {

@@ -81,7 +81,7 @@ func resolverOn(t *testing.T, p *netlab.Pair) (*netlab.Pair, *route.Resolver, ne
 		t.Fatal(err)
 	}
 	reported := make(chan netip.Addr, 10000)
-	r, err := route.New(p.A.NS, uplink.Attrs().Index, func(hop netip.Addr) { reported <- hop })
+	r, err := route.New(p.A.NS, uplink.Attrs().Index, func(hop netip.Addr) { reported <- hop }, func() {})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,7 +21,7 @@ import (
 // The times of RFC 5227 and RFC 4862 are longer, for networks in which an answer takes up to a
 // second. Hosts of a wired network answer in milliseconds.
 const (
-	vacantProbes   = 3
+	VacantProbes   = 3                      // for each address
 	vacantInterval = 150 * time.Millisecond // after each probe, also the last
 	vacantAtOnce   = 64                     // addresses probed by one socket: the answers fit its receive buffer
 	maxVacantFrame = 128                    // bytes read of a frame
@@ -82,8 +82,8 @@ func (r *Resolver) vacant(ctx context.Context, us wire.LinkAddr, addrs []netip.A
 	}
 	if err == nil {
 		defer context.AfterFunc(ctx, func() { sock.SetDeadline(time.Unix(1, 0)) })()
-		for range vacantProbes {
-			if err = probeOnce(ctx, sock, us, addrs); err != nil {
+		for range VacantProbes {
+			if err = r.probeOnce(ctx, sock, us, addrs); err != nil {
 				break
 			}
 		}
@@ -100,7 +100,7 @@ func (r *Resolver) vacant(ctx context.Context, us wire.LinkAddr, addrs []netip.A
 
 // probeOnce sends one probe for each address and reads answers for vacantInterval. When ctx ends
 // the caller sets a deadline in the past, which ends the read.
-func probeOnce(ctx context.Context, sock *os.File, us wire.LinkAddr, addrs []netip.Addr) error {
+func (r *Resolver) probeOnce(ctx context.Context, sock *os.File, us wire.LinkAddr, addrs []netip.Addr) error {
 	if err := sock.SetDeadline(time.Now().Add(vacantInterval)); err != nil {
 		return err
 	}
@@ -111,6 +111,7 @@ func probeOnce(ctx context.Context, sock *os.File, us wire.LinkAddr, addrs []net
 		if _, err := sock.Write(solicitation(a, groupOf(a), sender{link: us})); err != nil {
 			return err
 		}
+		r.sent()
 	}
 	for {
 		var frame [maxVacantFrame]byte

@@ -33,6 +33,7 @@ type capture struct {
 
 	mu        sync.Mutex
 	permitted map[uint32]int // frames with a legal mark, by the number of their batch
+	resets    int            // RSTs from resetBlock
 	escaped   []string       // frames that the mux should have dropped
 	err       error
 }
@@ -154,6 +155,8 @@ func (c *capture) record(check *senderCheck, frame []byte, vlan bool) {
 		c.escaped = append(c.escaped, fmt.Sprintf("batch %d, %s: %s", batch, why, hex.EncodeToString(frame[:min(len(frame), 128)])))
 	case marked:
 		c.permitted[batch]++
+	case check.reset:
+		c.resets++
 	}
 	if reply := repliedMessage(frame); why == "" && reply != nil {
 		c.raw.Control(func(fd uintptr) { unix.Write(int(fd), reply) }) // the sender notices a missing answer
@@ -165,6 +168,13 @@ func (c *capture) legalFrames(batch uint32) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.permitted[batch]
+}
+
+// resetsSoFar is how many RSTs from resetBlock have come.
+func (c *capture) resetsSoFar() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.resets
 }
 
 // newEscaped returns the frames that the mux should have dropped, since the last call.
@@ -220,6 +230,7 @@ const (
 	attackerTag    = 0xa0000000 // to 0xa0000fff
 	neighbourPort  = 8000
 	neighbourBlock = 20096
+	resetBlock     = 20160 // TCP, of hostA; the mux sends RSTs from there for attackers
 	neighbourTag   = 0xb0000001
 	kernelPort     = 9000 // of the echo services of both kernels
 	nobodysPort    = 9999
@@ -241,12 +252,15 @@ type senderCheck struct {
 	icmp6         layers.ICMPv6
 	solicitation  layers.ICMPv6NeighborSolicitation
 	advertisement layers.ICMPv6NeighborAdvertisement
+
+	reset bool // the last frame was a RST from resetBlock
 }
 
 var ignored = gopacket.NilDecodeFeedback
 
 // check returns what is wrong with a frame, or "".
 func (j *senderCheck) check(frame []byte, marked bool) string {
+	j.reset = false
 	if err := j.eth.DecodeFromBytes(frame, ignored); err != nil {
 		return fmt.Sprintf("no Ethernet frame: %v", err)
 	}
@@ -366,6 +380,9 @@ func (j *senderCheck) checkPorts(protocol byte, payload []byte, marked bool) str
 		return fmt.Sprintf("protocol %d from a shared address", protocol)
 	}
 	ours := port == kernelPort || port == neighbourPort || port >= neighbourBlock && port < neighbourBlock+64
+	if protocol == protocolTCP && j.tcp.RST && port >= resetBlock && port < resetBlock+64 {
+		ours, j.reset = true, true
+	}
 	if marked {
 		ours = port >= attackerPort && port < attackerPort+100 || port >= attackerBlock && port < attackerBlock+64
 	}

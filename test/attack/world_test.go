@@ -73,7 +73,7 @@ rules:
     memory: ${memory}MiB
   - name: limited
     users: [$limited]
-    tags: ["udp:$host:7000-39999"]
+    tags: ["udp:$host:7000-39999", "tcp:$host:7000-39999"]
     endpoints: 4
     memory: 64MiB
     rates: {endpoint: {packets: $limitedEndpointRate/s}, user: {packets: $limitedRate/s}}

@@ -87,7 +87,7 @@ unet_uplink_up{interface="eth0"} 1
 unet_uplink_up{interface="eth1"} 0
 `: {"unet_uplink_up"},
 		`
-# HELP unet_frames_total Frames by the counter that unetd counters shows, its stage (rx: received, tx: sent by endpoints, deliver: at the end of a port, lost: by the kernel), and their outcome.
+# HELP unet_frames_total Frames by the counter that unetd counters shows, its stage (rx: received, tx: sent by endpoints, mux: sent by unetd for endpoints, deliver: at the end of a port, lost: by the kernel), and their outcome.
 # TYPE unet_frames_total counter
 unet_frames_total{counter="deliver_socket",interface="eth0",outcome="redirected",stage="deliver"} 94
 unet_frames_total{counter="lost_deliver_backlog",interface="eth0",outcome="lost",stage="lost"} 5

@@ -55,7 +55,7 @@ func check(w io.Writer, totals []account.Total, verdict account.Verdict) error {
 		if len(parts) == 0 {
 			parts = []string{"-"}
 		}
-		what := map[string]string{"rx": "received", "tx": "sent by endpoints", "deliver": "at the ends of ports", "lost": "lost by the kernel"}[total.Stage]
+		what := map[string]string{"rx": "received", "tx": "sent by endpoints", "mux": "sent for endpoints", "deliver": "at the ends of ports", "lost": "lost by the kernel"}[total.Stage]
 		fmt.Fprintf(t, "%s\t%d\t%s\n", what, total.Frames, strings.Join(parts, ", "))
 	}
 	for _, b := range verdict.Balances {

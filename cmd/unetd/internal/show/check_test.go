@@ -32,7 +32,8 @@ func TestCheckText(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := "received              120  100 redirected, 20 passed\n" +
-			"sent by endpoints     3    3 dropped\n"
+			"sent by endpoints     3    3 dropped\n" +
+			"sent for endpoints    0    -\n"
 		if !bytes.HasPrefix(out.Bytes(), []byte(want)) || !bytes.HasSuffix(out.Bytes(), []byte("counted as lost: "+c.want+"\n")) {
 			t.Errorf("%s", out.String())
 		}
