@@ -2,6 +2,8 @@ package verbs
 
 import (
 	"context"
+	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 
@@ -10,10 +12,25 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
+// The most private data of the messages, in bytes. The peer sees zeros behind shorter data: the wire does
+// not carry its length. A call with more returns an error, and has no other effect.
+const (
+	MaxDialPrivate   = wire.CMReqPrivate - wire.CMAddressLen // 56, of [Context.Dial]
+	MaxAcceptPrivate = wire.CMRepPrivate                     // 196, of [Request.Accept]
+	MaxRejectPrivate = wire.CMRejPrivate                     // 148, of [Request.Reject]
+)
+
+func checkPrivate(b []byte, most int) error {
+	if len(b) > most {
+		return fmt.Errorf("%w: %d bytes, %d at most", cm.ErrPrivateTooLong, len(b), most)
+	}
+	return nil
+}
+
 // ConnParam is what one side of a connection proposes: rdma_conn_param. 0 is 0: no READs, no
 // retries. [DefaultConnParam] is what nil stands for in Dial.
 type ConnParam struct {
-	PrivateData        []byte // for the peer's application, bytes: up to 56 from Dial, 196 from Accept
+	PrivateData        []byte // for the peer's application: up to MaxDialPrivate or MaxAcceptPrivate bytes
 	ResponderResources uint8  // READs and atomics of the peer that are served at a time
 	InitiatorDepth     uint8  // READs and atomics that are outstanding at a time
 	RetryCount         uint8  // of the transport, 0 to 7; of Dial
@@ -40,45 +57,50 @@ type Conn struct {
 	changed stack.Event
 	state   connState
 	private []byte
+	cause   error // why it has ended
 	done    chan struct{}
 }
 
 type connState uint8
 
 const (
-	connWaiting  connState = iota // for the answer to a REQ, or for the RTU
+	connWaiting  connState = iota // for the answer to a REQ
 	connAnswered                  // REP came
+	connAccepted                  // REP was sent
 	connOpen                      // established
 	connEnded
 )
 
 // Dial connects a queue pair, in RESET or INIT, to a listener: rdma_connect with all that
-// comes before. It returns with the queue pair in RTS. One in RESET passes INIT with the
-// access that the peer's listener needs: remote write, read and atomic. The errors wrap
-// [*RejectError], [cm.ErrTimeout], or that of ctx, and are net.Errors.
+// comes before. It returns with the queue pair in RTS. One in RESET passes INIT without any access for
+// the peer: use [QP.Init] before to give it some. The errors wrap
+// [*RejectError], [cm.ErrTimeout], or that of ctx, and are net.Errors that name both ends.
 func (c *Context) Dial(ctx context.Context, remote netip.AddrPort, qp *QP, param *ConnParam) (*Conn, error) {
 	addr := remote.Addr().Unmap()
 	if !addr.Is4() {
-		return nil, c.opError("dial", errNotIPv4)
+		return nil, connError("dial", c.port.Local(), remote, errNotIPv4)
 	}
 	c.port.Lock()
 	defer c.port.Unlock()
 	conn, err := c.dial(ctx, wire.AddrPort4{Addr: addr.As4(), Port: remote.Port()}, qp, param)
 	if err != nil {
-		return nil, c.opError("dial", err)
+		return nil, connError("dial", c.port.Local(), remote, err)
 	}
 	return conn, nil
 }
 
 func (c *Context) dial(ctx context.Context, to wire.AddrPort4, qp *QP, param *ConnParam) (*Conn, error) {
-	if err := c.port.Err(); err != nil {
+	if param == nil {
+		param = new(DefaultConnParam())
+	}
+	if c.closing || c.port.Err() != nil {
+		return nil, c.ended()
+	}
+	if err := checkPrivate(param.PrivateData, MaxDialPrivate); err != nil {
 		return nil, err
 	}
 	if err := qp.prepare(c); err != nil {
 		return nil, err
-	}
-	if param == nil {
-		param = new(DefaultConnParam())
 	}
 	made, err := c.cm.Dial(cm.Time(c.port.Now()), to, qp.cmParam(param))
 	if err != nil {
@@ -88,7 +110,7 @@ func (c *Context) dial(ctx context.Context, to wire.AddrPort4, qp *QP, param *Co
 	c.port.Run()
 	err = c.await(ctx, &conn.changed, func() bool { return conn.state != connWaiting })
 	if err == nil && conn.state == connEnded {
-		return nil, conn.err()
+		return nil, conn.cause
 	}
 	if err == nil {
 		err = qp.toPeer(to.Addr, conn.conn.Attr())
@@ -129,16 +151,17 @@ type Listener struct {
 func (c *Context) Listen(port uint16, backlog int) (*Listener, error) {
 	c.port.Lock()
 	defer c.port.Unlock()
-	err := c.port.Err()
-	if err == nil {
-		l := &Listener{ctx: c}
-		if l.listener, err = c.cm.Listen(port, backlog); err == nil {
-			l.listener.Data = l
-			c.waited[&l.arrived] = struct{}{}
-			return l, nil
-		}
+	if err := c.use("listen", false); err != nil {
+		return nil, err
 	}
-	return nil, c.opError("listen", err)
+	l := &Listener{ctx: c}
+	var err error
+	if l.listener, err = c.cm.Listen(port, backlog); err != nil {
+		return nil, c.opError("listen", err)
+	}
+	l.listener.Data = l
+	c.waited[&l.arrived], c.listens[l] = struct{}{}, struct{}{}
+	return l, nil
 }
 
 // Addr is the address to dial.
@@ -154,15 +177,22 @@ func (l *Listener) Close() error {
 	if l.closed {
 		return c.opError("close", c.ended())
 	}
-	l.closed = true
-	l.listener.Close()
-	delete(c.waited, &l.arrived)
-	c.port.Broadcast(&l.arrived)
+	l.close()
 	c.port.Run()
 	return nil
 }
 
-// Accept waits for a connection request.
+func (l *Listener) close() {
+	c := l.ctx
+	l.closed = true
+	l.listener.Close()
+	delete(c.waited, &l.arrived)
+	delete(c.listens, l)
+	c.port.Broadcast(&l.arrived)
+}
+
+// Accept waits for a connection request. The errors are that of ctx, and net.ErrClosed if the listener, or its
+// context, is closed. None comes from a peer.
 func (l *Listener) Accept(ctx context.Context) (*Request, error) {
 	c := l.ctx
 	c.port.Lock()
@@ -172,7 +202,7 @@ func (l *Listener) Accept(ctx context.Context) (*Request, error) {
 		err = c.ended()
 	}
 	if err != nil {
-		return nil, c.opError("accept", err)
+		return nil, &net.OpError{Op: "accept", Net: "rdma", Addr: net.UDPAddrFromAddrPort(l.Addr()), Err: err}
 	}
 	r := l.requests[0]
 	l.requests = l.requests[1:]
@@ -187,6 +217,7 @@ type Request struct {
 	listener *Listener
 	conn     *cm.Conn
 	private  []byte
+	answered bool
 }
 
 // Private is the peer's private data, with zeros up to 56 bytes.
@@ -195,30 +226,43 @@ func (r *Request) Private() []byte { return r.private }
 // Peer is the address and the port that the request came from.
 func (r *Request) Peer() netip.AddrPort { return r.conn.Peer().Netip() }
 
-// Accept connects a queue pair, as [Context.Dial] does, and returns when the peer has
-// confirmed it. If param is nil, what the peer has proposed is accepted.
+// Accept connects a queue pair, as [Context.Dial] does. If param is nil, what the peer has proposed is
+// accepted. It does not wait for the peer: the queue pair is in RTS, receives, and serves
+// the peer, and sends what is posted when the peer has confirmed the connection or sent its first
+// message, for which [Conn.Established] waits. If the peer has given up, or does, the connection has ended or ends: see [Conn.Done] and
+// [Conn.Err]. So an error is this side's: of the queue pair, the parameters, or a context that
+// has ended. It names both ends.
 func (r *Request) Accept(ctx context.Context, qp *QP, param *ConnParam) (*Conn, error) {
 	c := r.listener.ctx
 	c.port.Lock()
 	defer c.port.Unlock()
 	conn, err := r.accept(ctx, qp, param)
 	if err != nil {
-		return nil, c.opError("accept", err)
+		return nil, connError("accept", r.listener.Addr(), r.Peer(), err)
 	}
 	return conn, nil
 }
 
 func (r *Request) accept(ctx context.Context, qp *QP, param *ConnParam) (*Conn, error) {
 	c := r.listener.ctx
-	if err := c.port.Err(); err != nil {
-		return nil, err
+	if c.closing || c.port.Err() != nil {
+		return nil, c.ended()
 	}
-	if err := qp.prepare(c); err != nil {
-		return nil, err
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	if r.answered {
+		return nil, cm.ErrState
 	}
 	attr := r.conn.Attr()
 	if param == nil {
 		param = &ConnParam{ResponderResources: attr.MaxDestRdAtomic, InitiatorDepth: attr.MaxRdAtomic, RNRRetryCount: DefaultConnParam().RNRRetryCount}
+	}
+	if err := checkPrivate(param.PrivateData, MaxAcceptPrivate); err != nil {
+		return nil, err
+	}
+	if err := qp.prepare(c); err != nil {
+		return nil, err
 	}
 	p := qp.cmParam(param)
 	attr.RQPSN = p.PSN
@@ -228,33 +272,35 @@ func (r *Request) accept(ctx context.Context, qp *QP, param *ConnParam) (*Conn, 
 		return nil, err
 	}
 	conn := c.newConn(qp, r.conn)
-	conn.private = r.private
-	err := error(nil)
-	if err = conn.conn.Accept(cm.Time(c.port.Now()), p); err == nil {
-		c.port.Run()
-		err = c.await(ctx, &conn.changed, func() bool { return conn.state != connWaiting })
-		if err == nil && conn.state == connEnded {
-			err = conn.err()
-		}
+	conn.private, conn.state, r.answered = r.private, connAccepted, true
+	if r.conn.State() == cm.Closed { // the peer has given up, or the listener was closed
+		conn.end()
+		return conn, nil
 	}
-	if err != nil {
+	qp.hold(true)
+	if err := conn.conn.Accept(cm.Time(c.port.Now()), p); err != nil {
 		conn.close()
 		return nil, err
 	}
+	c.port.Run()
 	return conn, nil
 }
 
 // Reject refuses the request: the peer's Dial returns a [*RejectError] with the private
-// data, at most 148 bytes.
+// data, at most MaxRejectPrivate bytes.
 func (r *Request) Reject(private []byte) error {
 	c := r.listener.ctx
 	c.port.Lock()
 	defer c.port.Unlock()
-	err := r.conn.Reject(private)
-	c.port.Run()
-	if err != nil {
-		return c.opError("reject", err)
+	if err := c.use("reject", false); err != nil {
+		return err
 	}
+	err := r.conn.Reject(private)
+	if err != nil {
+		return connError("reject", r.listener.Addr(), r.Peer(), err)
+	}
+	r.answered = true
+	c.port.Run()
 	return nil
 }
 
@@ -268,12 +314,48 @@ func (conn *Conn) Peer() netip.AddrPort { return conn.conn.Peer().Netip() }
 // disconnected. Then the queue pair is in ERR, and its work requests are flushed.
 func (conn *Conn) Done() <-chan struct{} { return conn.done }
 
-// Close disconnects: rdma_disconnect. It does not wait for the peer's answer. What has not
-// been completed is flushed.
+// Established waits until the peer has confirmed the connection, which Dial has done. The errors are that of
+// ctx, or why the connection has ended.
+func (conn *Conn) Established(ctx context.Context) error {
+	c := conn.ctx
+	c.port.Lock()
+	defer c.port.Unlock()
+	err := c.await(ctx, &conn.changed, func() bool { return conn.state >= connOpen })
+	if err == nil && conn.state == connEnded {
+		err = conn.cause
+	}
+	if err != nil {
+		return connError("accept", conn.local(), conn.Peer(), err)
+	}
+	return nil
+}
+
+// local is this side's address, and its port if it has listened.
+func (conn *Conn) local() netip.AddrPort {
+	if l := conn.conn.Listener(); l != nil {
+		return l.Data.(*Listener).Addr()
+	}
+	return conn.ctx.port.Local()
+}
+
+// Err is why the connection has ended, or nil: net.ErrClosed if this side has ended it, a [*RejectError], or
+// [cm.ErrTimeout] or [cm.ErrDisconnected] of the peer.
+func (conn *Conn) Err() error {
+	conn.ctx.port.Lock()
+	defer conn.ctx.port.Unlock()
+	return conn.cause
+}
+
+// Close disconnects: rdma_disconnect. It does not wait for the peer's answer, without which the request is
+// repeated, up to 15 times. What has not been completed is flushed. A connection that has ended already
+// is no error.
 func (conn *Conn) Close() error {
 	c := conn.ctx
 	c.port.Lock()
 	defer c.port.Unlock()
+	if c.closing {
+		return c.opError("close", c.ended())
+	}
 	c.release()
 	conn.close()
 	return nil
@@ -284,19 +366,12 @@ func (conn *Conn) close() {
 		return
 	}
 	c := conn.ctx
+	conn.cause = c.ended() // by this side
 	conn.end()
 	if c.port.Err() == nil {
 		conn.conn.Close(cm.Time(c.port.Now()))
 		c.port.Run()
 	}
-}
-
-// err is why the connection has ended.
-func (conn *Conn) err() error {
-	if err := conn.conn.Err(); err != nil {
-		return err
-	}
-	return conn.ctx.ended() // by this side
 }
 
 // end marks the end of the connection.
@@ -305,6 +380,11 @@ func (conn *Conn) end() {
 		return
 	}
 	c := conn.ctx
+	if conn.cause == nil {
+		if conn.cause = conn.conn.Err(); conn.cause == nil {
+			conn.cause = c.ended()
+		}
+	}
 	conn.state, conn.QP.conn = connEnded, nil
 	conn.QP.modify(&QPAttr{State: StateErr}, QPState)
 	c.port.Broadcast(&conn.changed)
@@ -333,9 +413,14 @@ func (c *Context) cmEvents() {
 				c.port.Broadcast(&owner.changed)
 			case cm.Established:
 				owner.state = connOpen
+				owner.QP.hold(false)
 				c.port.Broadcast(&owner.changed)
 			default:
+				if owner.cause == nil && e.Type == cm.Disconnected && e.Conn.Err() == nil {
+					owner.cause = cm.ErrDisconnected
+				}
 				owner.end()
+				c.port.Broadcast(&c.unanswered)
 			}
 		}
 	}

@@ -8,10 +8,12 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/unet-go/unet"
 	"github.com/unet-go/unet/verbs"
+	"github.com/unet-go/unet/wire"
 )
 
 // ctxAddr is a port of the context's address.
@@ -36,6 +38,7 @@ func connected(t *testing.T, a, b *peer) (ca, cb *verbs.Conn) {
 	ca, err = a.ctx.Dial(t.Context(), l.Addr(), a.qp, &verbs.ConnParam{PrivateData: []byte("who's there"), ResponderResources: 3, InitiatorDepth: 2, RetryCount: 5, RNRRetryCount: 6})
 	must(t, err)
 	must(t, <-accepted)
+	must(t, cb.Established(t.Context()))
 	must(t, l.Close())
 	return ca, cb
 }
@@ -113,8 +116,14 @@ func TestRejectedDial(t *testing.T) {
 	if err := <-got; !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	}
-	if _, err := r.Accept(t.Context(), b.qp, nil); err == nil {
-		t.Error("a request that was given up has been accepted")
+	cb, err := r.Accept(t.Context(), b.qp, nil)
+	must(t, err)
+	<-cb.Done()
+	if err := cb.Err(); !errors.As(err, &rejected) || rejected.Reason != wire.CMRejTimeout || b.qp.State() != verbs.StateErr {
+		t.Errorf("a request that was given up: %v, the queue pair is in %v", err, b.qp.State())
+	}
+	if err := cb.Established(t.Context()); !errors.As(err, &rejected) || !strings.Contains(err.Error(), l.Addr().String()+"->"+cb.Peer().String()) {
+		t.Errorf("a request that was given up: %v", err)
 	}
 }
 

@@ -23,7 +23,7 @@ type Host interface {
 	OpenUDPPort(context.Context, netip.AddrPort, stack.UDPHandler) (*stack.UDPPort, error)
 }
 
-// Config are the limits of a [Context]. A limit of 0 means its default.
+// Config are the limits of a [Context]. A limit of 0, or less, means its default.
 type Config struct {
 	MaxQP       int // queue pairs; default 4096
 	MaxKeys     int // memory regions and windows; default 65536
@@ -51,12 +51,16 @@ type Context struct {
 	async   []Event
 	missed  uint64 // events beyond maxAsync
 
+	closing    bool        // Close has begun
+	unanswered stack.Event // a connection has ended
+
 	mad     [wire.MADLen]byte
 	madTo   [4]byte
 	madOut  bool // mad waits for the link
 	madPSN  uint32
 	badMADs uint64
 	conns   map[*Conn]struct{}
+	listens map[*Listener]struct{}
 }
 
 // nic is the [stack.UDPHandler] of a Context.
@@ -75,8 +79,10 @@ const ackHold = int64(50 * time.Microsecond)
 // which one endpoint can own. The error for a second one is EADDRINUSE, a *net.OpError with
 // the address and, if unetd knows it, the owner.
 func Open(ctx context.Context, host Host, cfg Config) (*Context, error) {
-	c := &Context{waited: make(map[*stack.Event]struct{}), conns: make(map[*Conn]struct{})}
-	c.waited[&c.serving], c.waited[&c.happens] = struct{}{}, struct{}{}
+	c := &Context{waited: make(map[*stack.Event]struct{}), conns: make(map[*Conn]struct{}), listens: make(map[*Listener]struct{})}
+	for _, e := range []*stack.Event{&c.serving, &c.happens, &c.unanswered} {
+		c.waited[e] = struct{}{}
+	}
 	port, err := host.OpenUDPPort(ctx, netip.AddrPortFrom(host.Addr(), wire.RoCEPort), nic{c})
 	if err != nil {
 		return nil, err
@@ -96,23 +102,61 @@ func Open(ctx context.Context, host Host, cfg Config) (*Context, error) {
 	port.Lock()
 	defer port.Unlock()
 	c.port, c.dev = port, dev
-	c.cm = cm.New(cm.Config{Addr: addr, GUID: random.Uint64(), Rand: random.Uint64, PathMTU: uint8(dev.ActiveMTU()), MaxConns: cfg.MaxConns})
+	c.cm = cm.New(cm.Config{Addr: addr, GUID: random.Uint64(), Rand: random.Uint64, PathMTU: uint8(dev.ActiveMTU()), MaxConns: max(cfg.MaxConns, 0)})
 	c.madPSN = uint32(random.Uint64())
 	return c, nil
 }
 
+// A disconnection is repeated at the end of a context, since nobody is left to do so later.
+const (
+	closeInterval = 100 * time.Millisecond
+	closeRepeats  = 2
+)
+
 // Close disconnects the connections of [Context.Listen] and [Context.Dial], gives the port
-// back, and ends all objects. Blocked calls return ErrClosed. Peers of other queue pairs
-// are told nothing.
+// back, and ends all objects. It waits until the peers have confirmed it, for 0.3 s at most.
+// Peers of other queue pairs are told nothing. What is posted is flushed: [CQ.Poll] and [CQ.Wait] return its
+// completions. Other calls, and those that are blocked, return ErrClosed.
 func (c *Context) Close() error {
 	c.port.Lock()
+	if c.closing {
+		defer c.port.Unlock()
+		return c.opError("close", c.ended())
+	}
+	c.closing = true
 	c.release()
+	for l := range c.listens {
+		l.close()
+	}
 	for conn := range c.conns {
 		conn.close()
+	}
+	c.cm.Hurry(cm.Time(c.port.Now()), closeInterval, closeRepeats)
+	c.port.Run()
+	for c.cm.Len() > 0 && c.port.Err() == nil {
+		c.port.Wait(&c.unanswered, stack.Never)
 	}
 	c.port.Unlock()
 	if err := c.port.Close(); err != nil {
 		return c.opError("close", err)
+	}
+	return nil
+}
+
+// Err is why the context has ended, or nil: net.ErrClosed after Close, or what has happened to its host.
+func (c *Context) Err() error {
+	c.port.Lock()
+	defer c.port.Unlock()
+	if c.closing || c.port.Err() != nil {
+		return c.ended()
+	}
+	return nil
+}
+
+// use returns the error of a call on an object of the context that is closed, or whose context has ended.
+func (c *Context) use(op string, closed bool) error {
+	if closed || c.closing || c.port.Err() != nil {
+		return c.opError(op, c.ended())
 	}
 	return nil
 }
@@ -257,6 +301,7 @@ func (c *Context) events() (polls bool) {
 			out.QP = e.QP.Data.(*QP)
 			if e.Type == rdma.EventCommEst && out.QP.conn != nil {
 				out.QP.conn.conn.CommEstablished()
+				continue
 			}
 		case e.SRQ != nil:
 			out.SRQ = e.SRQ.Data.(*SRQ)
@@ -279,6 +324,8 @@ func (n nic) Failed(error) {
 	for conn := range n.conns {
 		conn.end()
 	}
+	n.dev.Close()
+	n.events()
 	for e := range n.waited {
 		n.port.Broadcast(e)
 	}
@@ -331,4 +378,10 @@ func (timeout) Is(target error) bool {
 // opError is err as a net.Error with the context's address.
 func (c *Context) opError(op string, err error) error {
 	return &net.OpError{Op: op, Net: "rdma", Source: net.UDPAddrFromAddrPort(c.port.Local()), Err: err}
+}
+
+// connError is err as a net.Error with both ends of a connection. Of a remote address without a port only
+// the local one is known.
+func connError(op string, local, remote netip.AddrPort, err error) error {
+	return &net.OpError{Op: op, Net: "rdma", Source: net.UDPAddrFromAddrPort(local), Addr: net.UDPAddrFromAddrPort(remote), Err: err}
 }

@@ -6,7 +6,8 @@
 //	mr, err := pd.RegMR(buf, verbs.AccessLocalWrite|verbs.AccessRemoteRead)
 //	cq, err := ctx.CreateCQ(64, nil)
 //	qp, err := pd.CreateQP(verbs.QPInit{Type: verbs.RC, SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 16, MaxRecvWR: 16, MaxSendSGE: 1, MaxRecvSGE: 1}})
-//	conn, err := ctx.Dial(context, peer, qp, nil)           // or exchange qp.Local() by hand: qp.Init, qp.Connect
+//	err = qp.Init(verbs.AccessRemoteRead)                   // what the peer may do, beyond SEND
+//	conn, err := ctx.Dial(context, peer, qp, nil)           // or exchange qp.Local() by hand: qp.Connect
 //	qp.PostSend(verbs.SendWR{Opcode: verbs.WRRDMARead, Flags: verbs.SendSignaled, SGList: list, RemoteAddr: at, RKey: key})
 //	n, err := cq.Wait(wcs, deadline)
 //
@@ -28,7 +29,8 @@
 //
 // The error of an illegal call names the object and the rule. Errors of calls that block are
 // net.Errors: os.ErrDeadlineExceeded, that of the context.Context, or the end of the host
-// (endpoint.ErrLeaseClosed, net.ErrClosed). What goes wrong with a work request comes as the
+// (endpoint.ErrLeaseClosed, net.ErrClosed). After the end of a context, or of an object, its calls return
+// net.ErrClosed. What goes wrong with a work request comes as the
 // [Status] of its completion.
 //
 // docs/rdma.md explains memory, and lists what is there and what is not.

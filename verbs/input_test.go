@@ -57,9 +57,9 @@ func TestBadInput(t *testing.T) {
 		{of(a.ctx.CreateCQ(0, nil)), syscall.EINVAL, "rdma: create CQ: 0 entries, 1 to 1048576 are allowed: invalid argument"},
 		{of(a.pd.CreateQP(verbs.QPInit{Type: verbs.RC, SendCQ: a.cq})), syscall.EINVAL, "create QP rdma 10.0.0.1:4791: no SendCQ or no RecvCQ: invalid argument"},
 		{of(a.pd.CreateQP(verbs.QPInit{Type: verbs.RC, SendCQ: a.cq, RecvCQ: b.cq})), syscall.EINVAL, "rdma: create QP: two CQs of the device are needed: invalid argument"},
-		{of(a.ctx.Dial(t.Context(), b.ctxAddr(1), a.qp, nil)), syscall.EINVAL, fmt.Sprintf("dial rdma 10.0.0.1:4791: QP %#x: it is in RTS, neither in RESET nor in INIT: invalid argument", a.qp.Num())},
-		{of(b.ctx.Dial(t.Context(), b.ctxAddr(1), ud.qp, nil)), syscall.EINVAL, fmt.Sprintf("dial rdma 10.0.0.2:4791: QP %#x: it is neither RC nor UC: invalid argument", ud.qp.Num())},
-		{of(a.ctx.Dial(t.Context(), netip.MustParseAddrPort("[::1]:1"), reset, nil)), nil, "dial rdma 10.0.0.1:4791: not an IPv4 address and port"},
+		{of(a.ctx.Dial(t.Context(), b.ctxAddr(1), a.qp, nil)), syscall.EINVAL, fmt.Sprintf("dial rdma 10.0.0.1:4791->10.0.0.2:1: QP %#x: it is in RTS, neither in RESET nor in INIT: invalid argument", a.qp.Num())},
+		{of(b.ctx.Dial(t.Context(), b.ctxAddr(1), ud.qp, nil)), syscall.EINVAL, fmt.Sprintf("dial rdma 10.0.0.2:4791->10.0.0.2:1: QP %#x: it is neither RC nor UC: invalid argument", ud.qp.Num())},
+		{of(a.ctx.Dial(t.Context(), netip.MustParseAddrPort("[::1]:1"), reset, nil)), nil, "dial rdma 10.0.0.1:4791->[::1]:1: not an IPv4 address and port"},
 		{a.pd.Dealloc(), syscall.EBUSY, "rdma: deallocate PD: 3 objects of it exist: device or resource busy"},
 		{a.cq.Destroy(), syscall.EBUSY, "rdma: destroy CQ: queue pairs use it: device or resource busy"},
 	} {

@@ -8,28 +8,35 @@ import (
 
 // PD is a protection domain (ibv_pd): a key works only on queue pairs of its own domain.
 type PD struct {
-	ctx *Context
-	pd  *rdma.PD
+	ctx    *Context
+	pd     *rdma.PD
+	closed bool
 }
 
 // AllocPD makes a protection domain.
 func (c *Context) AllocPD() *PD {
 	c.port.Lock()
 	defer c.port.Unlock()
-	return &PD{c, c.dev.AllocPD()}
+	return &PD{ctx: c, pd: c.dev.AllocPD()}
 }
 
 // Dealloc ends the domain. The error is EBUSY if it has objects.
 func (p *PD) Dealloc() error {
 	p.ctx.port.Lock()
 	defer p.ctx.port.Unlock()
-	return p.pd.Dealloc()
+	if err := p.ctx.use("deallocate PD", p.closed); err != nil {
+		return err
+	}
+	err := p.pd.Dealloc()
+	p.closed = err == nil
+	return err
 }
 
 // MR is a memory region (ibv_mr).
 type MR struct {
-	ctx *Context
-	mr  *rdma.MR
+	ctx    *Context
+	mr     *rdma.MR
+	closed bool
 }
 
 // RegMR registers a buffer (ibv_reg_mr), which the collector neither frees nor moves until
@@ -38,11 +45,14 @@ type MR struct {
 func (p *PD) RegMR(buf []byte, access Access) (*MR, error) {
 	p.ctx.port.Lock()
 	defer p.ctx.port.Unlock()
+	if err := p.ctx.use("register memory", p.closed); err != nil {
+		return nil, err
+	}
 	mr, err := p.pd.RegMR(buf, access)
 	if err != nil {
 		return nil, err
 	}
-	return &MR{p.ctx, mr}, nil
+	return &MR{ctx: p.ctx, mr: mr}, nil
 }
 
 // Addr is the address of the region's first byte, in work requests and for peers.
@@ -56,7 +66,7 @@ func (m *MR) LKey() uint32 { return m.mr.LKey() }
 func (m *MR) RKey() uint32 { return m.mr.RKey() }
 
 // SGE is n bytes of the region from offset off. Whether they are in the region is checked
-// when the work request is carried out.
+// when the work request is carried out. One of less than 0 bytes, or more than 2 GiB, is refused when it is posted.
 func (m *MR) SGE(off, n int) SGE { return m.mr.SGE(off, n) }
 
 // Bind is what a work request needs to bind a window to n bytes of the region from offset
@@ -70,7 +80,12 @@ func (m *MR) Bind(w *MW, off, n int, access Access) MWBind {
 func (m *MR) Dereg() error {
 	m.ctx.port.Lock()
 	defer m.ctx.port.Unlock()
-	return m.mr.Dereg()
+	if err := m.ctx.use("deregister MR", m.closed); err != nil {
+		return err
+	}
+	err := m.mr.Dereg()
+	m.closed = err == nil
+	return err
 }
 
 // MW is a memory window of type 2 (ibv_mw): a remote key for a part of a region. Work
@@ -84,6 +99,9 @@ type MW struct {
 func (p *PD) AllocMW() (*MW, error) {
 	p.ctx.port.Lock()
 	defer p.ctx.port.Unlock()
+	if err := p.ctx.use("allocate MW", p.closed); err != nil {
+		return nil, err
+	}
 	mw, err := p.pd.AllocMW()
 	if err != nil {
 		return nil, err
@@ -121,6 +139,9 @@ func (p *PD) CreateAH(to netip.Addr) (*AH, error) {
 	}
 	p.ctx.port.Lock()
 	defer p.ctx.port.Unlock()
+	if err := p.ctx.use("create AH", p.closed); err != nil {
+		return nil, err
+	}
 	return &AH{p.ctx, p.pd.CreateAH(AHAttr{Dst: to.As4()})}, nil
 }
 

@@ -12,11 +12,12 @@ import (
 
 // QP is a queue pair (ibv_qp).
 type QP struct {
-	ctx  *Context
-	qp   *rdma.QP
-	srq  bool
-	psn  uint32
-	conn *Conn // of the connection manager; nil: none
+	ctx    *Context
+	qp     *rdma.QP
+	srq    bool
+	psn    uint32
+	conn   *Conn // of the connection manager; nil: none
+	closed bool
 }
 
 // QPInit is what CreateQP needs (ibv_qp_init_attr).
@@ -42,6 +43,10 @@ func (p *PD) CreateQP(init QPInit) (*QP, error) {
 	}
 	c.port.Lock()
 	defer c.port.Unlock()
+	closed := p.closed || init.SendCQ.closed || init.RecvCQ.closed || init.SRQ != nil && init.SRQ.closed
+	if err := c.use("create QP", closed); err != nil {
+		return nil, err
+	}
 	qp, err := p.pd.CreateQP(in)
 	if err != nil {
 		return nil, err
@@ -64,6 +69,9 @@ func (q *QP) Modify(attr QPAttr, mask QPAttrMask) error {
 	c := q.ctx
 	c.port.Lock()
 	defer c.port.Unlock()
+	if err := c.use("modify QP", q.closed); err != nil {
+		return err
+	}
 	c.release()
 	err := q.modify(&attr, mask)
 	c.port.Run()
@@ -115,6 +123,9 @@ func (q *QP) Connect(peer Peer) error {
 	}
 	c.port.Lock()
 	defer c.port.Unlock()
+	if err := c.use("connect", q.closed); err != nil {
+		return err
+	}
 	depth := uint8(min(c.dev.Config().MaxRDAtomic, 255))
 	err := q.toRTS(&QPAttr{
 		AH: AHAttr{Dst: to.As4()}, DestQPN: peer.QPN, RQPSN: peer.PSN, SQPSN: q.psn, PathMTU: c.dev.ActiveMTU(),
@@ -149,11 +160,14 @@ func (q *QP) toRTS(a *QPAttr) error {
 func (q *QP) PostSend(wrs ...SendWR) (int, error) {
 	p := q.ctx.port
 	p.Lock()
+	defer p.Unlock()
+	if err := q.ctx.use("post send", q.closed); err != nil {
+		return 0, err
+	}
 	n, err := q.qp.PostSend(rdma.Time(p.Now()), wrs)
 	if n > 0 {
 		p.Run()
 	}
-	p.Unlock()
 	return n, err
 }
 
@@ -162,15 +176,18 @@ func (q *QP) PostSend(wrs ...SendWR) (int, error) {
 func (q *QP) PostRecv(wrs ...RecvWR) (int, error) {
 	p := q.ctx.port
 	p.Lock()
-	n, err := q.qp.PostRecv(wrs)
-	p.Unlock()
-	return n, err
+	defer p.Unlock()
+	if err := q.ctx.use("post receive", q.closed); err != nil {
+		return 0, err
+	}
+	return q.qp.PostRecv(wrs)
 }
 
 // Destroy ends the queue pair. Its work requests get no completions.
 func (q *QP) Destroy() {
 	q.ctx.port.Lock()
 	defer q.ctx.port.Unlock()
+	q.closed = true
 	q.ctx.release()
 	if q.conn != nil {
 		q.conn.close()
@@ -182,6 +199,8 @@ func (q *QP) Destroy() {
 func (q *QP) prepare(c *Context) error {
 	rule := ""
 	switch {
+	case q.closed:
+		return ErrClosed
 	case q.ctx != c:
 		rule = "it belongs to another context"
 	case q.qp.Type() != RC && q.qp.Type() != UC:
@@ -189,7 +208,7 @@ func (q *QP) prepare(c *Context) error {
 	case q.conn != nil:
 		rule = "it is connected or being connected"
 	case q.qp.State() == StateReset:
-		return q.modify(&QPAttr{State: StateInit, AccessFlags: AccessLocalWrite | AccessRemoteWrite | AccessRemoteRead | AccessRemoteAtomic}, QPState|QPAccessFlags)
+		return q.modify(&QPAttr{State: StateInit}, QPState|QPAccessFlags)
 	case q.qp.State() != StateInit:
 		rule = fmt.Sprintf("it is in %v, neither in RESET nor in INIT", q.qp.State())
 	default:
@@ -197,6 +216,9 @@ func (q *QP) prepare(c *Context) error {
 	}
 	return fmt.Errorf("QP %#x: %s: %w", q.qp.Num(), rule, syscall.EINVAL)
 }
+
+// hold keeps what is posted, or sends it.
+func (q *QP) hold(hold bool) { q.qp.HoldSends(rdma.Time(q.ctx.port.Now()), hold) }
 
 // cmParam is what the connection manager says of the queue pair.
 func (q *QP) cmParam(p *ConnParam) cm.Param {

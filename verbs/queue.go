@@ -19,12 +19,16 @@ type CQ struct {
 	filled  stack.Event
 	channel *CompChannel // nil: none
 	queued  bool         // on the channel
+	closed  bool
 }
 
 // CreateCQ makes a queue for cqe completions (ibv_create_cq). channel may be nil.
 func (c *Context) CreateCQ(cqe int, channel *CompChannel) (*CQ, error) {
 	c.port.Lock()
 	defer c.port.Unlock()
+	if err := c.use("create CQ", channel != nil && channel.closed); err != nil {
+		return nil, err
+	}
 	cq, err := c.dev.CreateCQ(cqe)
 	if err != nil {
 		return nil, err
@@ -42,9 +46,14 @@ func (c *Context) CreateCQ(cqe int, channel *CompChannel) (*CQ, error) {
 func (q *CQ) Destroy() error {
 	q.ctx.port.Lock()
 	defer q.ctx.port.Unlock()
+	if err := q.ctx.use("destroy CQ", q.closed); err != nil {
+		return err
+	}
 	if err := q.cq.Destroy(); err != nil {
 		return err
 	}
+	q.closed = true
+	q.ctx.port.Broadcast(&q.filled)
 	delete(q.ctx.waited, &q.filled)
 	if ch := q.channel; ch != nil {
 		q.channel = nil
@@ -55,7 +64,8 @@ func (q *CQ) Destroy() error {
 }
 
 // Poll moves completions into wcs, the oldest first, and returns how many (ibv_poll_cq). It
-// does not wait. If there are none, it takes in what has arrived.
+// does not wait. If there are none, it takes in what has arrived. After the end of the context it returns the
+// completions of what was flushed, and then 0: see [Context.Err].
 func (q *CQ) Poll(wcs []WC) int {
 	c := q.ctx
 	c.port.Lock()
@@ -96,11 +106,14 @@ func (q *CQ) wait(wcs []WC, deadline int64) (int, error) {
 	c := q.ctx
 	c.release()
 	for {
-		if err := c.port.Err(); err != nil {
-			return 0, err
+		if q.closed || c.closing || c.port.Err() != nil {
+			return 0, c.ended()
 		}
 		q.cq.ReqNotify(false)
 		c.port.Wait(&q.filled, deadline)
+		if c.closing || c.port.Err() != nil {
+			continue // what was flushed is for the next call
+		}
 		if n := q.cq.Poll(wcs); n > 0 {
 			if q.cq.Len() > 0 {
 				c.port.Signal(&q.filled) // for another goroutine that waits
@@ -141,6 +154,7 @@ type CompChannel struct {
 	ready  []*CQ
 	queues int // that use it
 	filled stack.Event
+	closed bool
 }
 
 // CreateCompChannel makes a channel.
@@ -157,9 +171,14 @@ func (c *Context) CreateCompChannel() *CompChannel {
 func (ch *CompChannel) Destroy() error {
 	ch.ctx.port.Lock()
 	defer ch.ctx.port.Unlock()
+	if err := ch.ctx.use("destroy completion channel", ch.closed); err != nil {
+		return err
+	}
 	if ch.queues > 0 {
 		return fmt.Errorf("rdma: destroy completion channel: %d completion queues use it: %w", ch.queues, syscall.EBUSY)
 	}
+	ch.closed = true
+	ch.ctx.port.Broadcast(&ch.filled)
 	delete(ch.ctx.waited, &ch.filled)
 	return nil
 }
@@ -171,7 +190,11 @@ func (ch *CompChannel) Get(ctx context.Context) (*CQ, error) {
 	c.port.Lock()
 	defer c.port.Unlock()
 	c.release()
-	if err := c.await(ctx, &ch.filled, func() bool { return len(ch.ready) > 0 }); err != nil {
+	err := c.await(ctx, &ch.filled, func() bool { return len(ch.ready) > 0 || ch.closed })
+	if err == nil && ch.closed {
+		err = c.ended()
+	}
+	if err != nil {
 		return nil, c.opError("wait", err)
 	}
 	q := ch.ready[0]
@@ -185,19 +208,23 @@ func (ch *CompChannel) Get(ctx context.Context) (*CQ, error) {
 
 // SRQ is a shared receive queue (ibv_srq).
 type SRQ struct {
-	ctx *Context
-	srq *rdma.SRQ
+	ctx    *Context
+	srq    *rdma.SRQ
+	closed bool
 }
 
 // CreateSRQ makes a queue for maxWR receives of up to maxSGE pieces.
 func (p *PD) CreateSRQ(maxWR, maxSGE int) (*SRQ, error) {
 	p.ctx.port.Lock()
 	defer p.ctx.port.Unlock()
+	if err := p.ctx.use("create SRQ", p.closed); err != nil {
+		return nil, err
+	}
 	srq, err := p.pd.CreateSRQ(maxWR, maxSGE)
 	if err != nil {
 		return nil, err
 	}
-	s := &SRQ{p.ctx, srq}
+	s := &SRQ{ctx: p.ctx, srq: srq}
 	srq.Data = s
 	return s, nil
 }
@@ -205,15 +232,20 @@ func (p *PD) CreateSRQ(maxWR, maxSGE int) (*SRQ, error) {
 // PostRecv adds receives, in order, and returns how many (ibv_post_srq_recv).
 func (s *SRQ) PostRecv(wrs ...RecvWR) (int, error) {
 	s.ctx.port.Lock()
-	n, err := s.srq.PostRecv(wrs)
-	s.ctx.port.Unlock()
-	return n, err
+	defer s.ctx.port.Unlock()
+	if err := s.ctx.use("post receive", s.closed); err != nil {
+		return 0, err
+	}
+	return s.srq.PostRecv(wrs)
 }
 
 // SetLimit arms the event that fewer than limit receives are left; 0 disarms it.
 func (s *SRQ) SetLimit(limit int) error {
 	s.ctx.port.Lock()
 	defer s.ctx.port.Unlock()
+	if err := s.ctx.use("set limit", s.closed); err != nil {
+		return err
+	}
 	return s.srq.SetLimit(limit)
 }
 
@@ -228,5 +260,10 @@ func (s *SRQ) Query() (maxWR, posted, limit int) {
 func (s *SRQ) Destroy() error {
 	s.ctx.port.Lock()
 	defer s.ctx.port.Unlock()
-	return s.srq.Destroy()
+	if err := s.ctx.use("destroy SRQ", s.closed); err != nil {
+		return err
+	}
+	err := s.srq.Destroy()
+	s.closed = err == nil
+	return err
 }

@@ -53,13 +53,18 @@ const (
 	CMRtuAttr                       // ready to use: answer to a REP
 	CMDreqAttr                      // disconnection request
 	CMDrepAttr                      // reply to a DREQ
+
+	CMSidrReqAttr // UD service lookup
+	CMSidrRepAttr // reply to a SIDR_REQ
+	CMLapAttr     // load alternate path
+	CMAprAttr     // reply to a LAP
 )
 
 func (a CMAttr) String() string {
-	if a < CMReqAttr || a > CMDrepAttr {
+	if a < CMReqAttr || a > CMAprAttr {
 		return fmt.Sprintf("attribute %#x", uint16(a))
 	}
-	return [...]string{"REQ", "MRA", "REJ", "REP", "RTU", "DREQ", "DREP"}[a-CMReqAttr]
+	return [...]string{"REQ", "MRA", "REJ", "REP", "RTU", "DREQ", "DREP", "SIDR_REQ", "SIDR_REP", "LAP", "APR"}[a-CMReqAttr]
 }
 
 // CM is a MAD of the communication manager:
@@ -103,6 +108,41 @@ func PutCM(b []byte, attr CMAttr, tid uint64, local, remote uint32) {
 	binary.BigEndian.PutUint16(b[16:], uint16(attr))
 	binary.BigEndian.PutUint32(b[madHeaderLen:], local)
 	binary.BigEndian.PutUint32(b[madHeaderLen+4:], remote)
+}
+
+// IsMADGet reports whether b is a MAD, of any class, that gets or sets an attribute (chapter 13).
+func IsMADGet(b []byte) bool {
+	const get, set = 1, 2
+	return len(b) == MADLen && b[0] == 1 && (b[3] == get || b[3] == set)
+}
+
+// PutMADUnsupported writes the answer to such a MAD: its method or attribute is not supported.
+func PutMADUnsupported(b, request []byte) {
+	const response, unsupported = 0x81, 0x000c
+	copy(b[:MADLen], request)
+	b[3] = response
+	binary.BigEndian.PutUint16(b[4:], unsupported)
+}
+
+// PutCMSidrUnsupported writes the answer to a SIDR_REQ: the service ID is not supported.
+func PutCMSidrUnsupported(b []byte, req CM) {
+	PutCM(b, CMSidrRepAttr, req.TransactionID(), req.LocalID(), 0) // the request's ID
+	copy(b[madHeaderLen+12:], req[madHeaderLen+8:][:8])            // the service's
+	b[madHeaderLen+4] = 1
+}
+
+// CMAprStatus is what an APR says about a LAP.
+type CMAprStatus uint8
+
+const (
+	CMAprInvalidCommID CMAprStatus = 1
+	CMAprUnsupported   CMAprStatus = 2 // alternate paths are
+)
+
+// PutCMApr writes an APR.
+func PutCMApr(b []byte, tid uint64, local, remote uint32, s CMAprStatus) {
+	PutCM(b, CMAprAttr, tid, local, remote)
+	b[madHeaderLen+9] = byte(s)
 }
 
 // CMTransport is the transport service of a connection.
@@ -274,8 +314,8 @@ const (
 	CMRejInvalidServiceID CMReason = 8 // nobody listens
 	CMRejInvalidTransport CMReason = 9
 	CMRejStale            CMReason = 10 // the queue pair has a connection that its owner no longer knows
-	CMRejInvalidGID       CMReason = 12
-	CMRejInvalidPathMTU   CMReason = 26
+	CMRejInvalidGID       CMReason = 12 // the information is the acceptable one
+	CMRejInvalidPathMTU   CMReason = 26 // the information is a byte, the greatest acceptable one
 	CMRejConsumer         CMReason = 28 // the application's decision
 )
 

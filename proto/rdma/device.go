@@ -15,7 +15,7 @@ type Time int64
 // Never is later than every instant.
 const Never Time = math.MaxInt64
 
-// Config are the properties and limits of a [Device]. A limit of 0 means its default.
+// Config are the properties and limits of a [Device]. A limit of 0, or less, means its default.
 type Config struct {
 	Addr    [4]byte     // the device's address; its GID is ::ffff:Addr
 	LinkMTU int         // bytes of the longest IP packet; default 1500
@@ -34,9 +34,10 @@ func (c Config) withDefaults() Config {
 		p *int
 		n int
 	}{{&c.LinkMTU, 1500}, {&c.Window, 256}, {&c.MaxQP, 4096}, {&c.MaxKeys, 65536}, {&c.MaxQPWR, 16384}, {&c.MaxCQE, 1 << 20}, {&c.MaxRDAtomic, 16}} {
-		if *f.p == 0 {
+		if *f.p <= 0 {
 			*f.p = f.n
 		}
+		*f.p = min(*f.p, 1<<30)
 	}
 	c.MaxRDAtomic, c.Window = min(c.MaxRDAtomic, 128), max(minWindow, min(c.Window, 1<<20))
 	return c
@@ -181,6 +182,15 @@ func (d *Device) Expire(now Time) {
 		if q.slot != 0 && q.queuedAt <= now {
 			d.timers.requeue(q)
 		}
+	}
+}
+
+// Close ends all queue pairs: they go to ERR, and what is posted on them is flushed. The device is to be
+// used only to take the completions and events.
+func (d *Device) Close() {
+	for _, q := range d.all {
+		q.enterError()
+		q.changed()
 	}
 }
 

@@ -2,6 +2,7 @@ package rdma
 
 import (
 	"fmt"
+	"math"
 	"syscall"
 )
 
@@ -76,9 +77,13 @@ func (m *MR) Addr() uint64 { return m.base }
 // Bytes is the registered buffer.
 func (m *MR) Bytes() []byte { return m.mem }
 
-// SGE is n bytes of the region from offset off. It is not checked until the work request is
-// carried out.
+// SGE is n bytes of the region from offset off. Whether they are in the region is checked when the
+// work request is carried out. A work request with a piece of less than 0 bytes, or more than 2 GiB, cannot be
+// posted.
 func (m *MR) SGE(off, n int) SGE {
+	if n < 0 || n > maxMessage {
+		n = math.MaxUint32
+	}
 	return SGE{Addr: m.base + uint64(off), Length: uint32(n), LKey: m.key}
 }
 

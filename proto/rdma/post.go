@@ -99,6 +99,11 @@ func (r *recvQueue) add(wr *RecvWR) error {
 	if len(wr.SGList) > r.sges {
 		return fmt.Errorf("a list of %d pieces, at most %d are allowed: %w", len(wr.SGList), r.sges, syscall.EINVAL)
 	}
+	for i := range wr.SGList {
+		if wr.SGList[i].Length > maxMessage {
+			return fmt.Errorf("a piece of more than 2 GiB: %w", syscall.EINVAL)
+		}
+	}
 	w := &r.ring[r.tail&uint32(len(r.ring)-1)]
 	w.wrID, w.n, w.length = wr.WRID, copy(w.sge[:], wr.SGList), lengthOf(wr.SGList)
 	r.tail++
@@ -308,7 +313,10 @@ func (q *QP) add(wr *SendWR) string {
 		if length > uint64(q.mtu) {
 			return "more data than the path MTU"
 		}
-		w.ah, w.qpn, w.rkey = wr.AH, wr.RemoteQPN&psnMask, wr.RemoteQKey
+		if wr.RemoteQPN > psnMask {
+			return "RemoteQPN has more than 24 bits"
+		}
+		w.ah, w.qpn, w.rkey = wr.AH, wr.RemoteQPN, wr.RemoteQKey
 		if w.rkey>>31 != 0 {
 			w.rkey = q.attr.QKey // a controlled Q_Key (IBA, 10.2.5)
 		}

@@ -22,6 +22,8 @@ type requester struct {
 	parts          []uint32 // a queue: the PSNs behind the READ parts and atomics that are not answered
 	answering      int      // READ and atomic work requests that have begun and not completed
 
+	held bool // no work request is begun until the peer is known to be ready
+
 	retries, rnrRetries uint8 // left
 	backoff             uint8 // timeouts in succession
 	backAt              Time  // the last go-back
@@ -43,6 +45,14 @@ func (q *QP) initRequester() {
 	r.clear()
 	r.congestion.init(q.d.cfg.Window)
 	r.progress(q)
+}
+
+// HoldSends makes the queue pair, in RTS, keep what is posted on its send queue, or send it. While it does, the
+// first packet of the peer causes EventCommEst, as in RTR. It is for the passive side of a
+// connection, whose peer takes nothing before it has had the REP.
+func (q *QP) HoldSends(now Time, hold bool) {
+	q.req.held = hold
+	q.update(now)
 }
 
 // idle reports whether all work requests that have been begun are complete.
@@ -303,7 +313,7 @@ func (q *QP) runLocal() {
 	for s.next != s.tail && (q.state == StateRTS || q.state == StateSQD) {
 		w := s.at(s.next)
 		if w.local && int32(s.next-s.begun) >= 0 {
-			if q.state == StateSQD || w.fence && q.req.answering > 0 {
+			if q.state == StateSQD || q.req.held || w.fence && q.req.answering > 0 {
 				return
 			}
 			ok := false
@@ -341,7 +351,7 @@ func (q *QP) requestReady() bool {
 	}
 	w := s.at(s.next)
 	fresh := s.next == s.begun
-	if w.status != StatusSuccess || w.local || fresh && q.state == StateSQD {
+	if w.status != StatusSuccess || w.local || fresh && (q.state == StateSQD || r.held) {
 		return false
 	}
 	if q.typ != RC {

@@ -127,7 +127,7 @@ func (q *QP) endReceive(s Status) {
 
 // request takes a request from the peer.
 func (q *QP) request(now Time, h *wire.RoCE, p *Packet) {
-	if !q.established && q.state == StateRTR {
+	if !q.established && (q.state == StateRTR || q.req.held) {
 		q.d.raise(&q.events, EventCommEst)
 	}
 	q.established = true

@@ -120,7 +120,11 @@ func (d *device) connect(qp *verbs.QP) error {
 		if d.peer, err = parseRegion(r.Private()); err != nil {
 			return err
 		}
-		if _, err = r.Accept(ctx, qp, d.param()); err == nil {
+		conn, err := r.Accept(ctx, qp, d.param())
+		if err == nil {
+			err = conn.Established(ctx)
+		}
+		if err == nil {
 			return nil
 		}
 		// A client that has given up dials again.
@@ -132,8 +136,14 @@ func (d *device) connect(qp *verbs.QP) error {
 
 const connectTimeout = 15 * time.Second
 
+// remoteAccess is what the other side may do.
+const remoteAccess = verbs.AccessRemoteWrite | verbs.AccessRemoteRead | verbs.AccessRemoteAtomic
+
 func reset(qp *verbs.QP) error {
-	return qp.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.QPState)
+	if err := qp.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.QPState); err != nil {
+		return err
+	}
+	return qp.Init(remoteAccess)
 }
 
 // dial repeats a request without an answer sooner than the connection manager would.
@@ -153,11 +163,15 @@ func (d *device) dial(ctx context.Context, qp *verbs.QP) error {
 	}
 }
 
-// createQP makes a queue pair of RC.
+// createQP makes a queue pair of RC, in INIT.
 func (d *device) createQP(sendCQ, recvCQ *verbs.CQ, sends, receives int) (*verbs.QP, error) {
-	return d.pd.CreateQP(verbs.QPInit{Type: verbs.RC, SendCQ: sendCQ, RecvCQ: recvCQ, Cap: verbs.QPCap{
+	qp, err := d.pd.CreateQP(verbs.QPInit{Type: verbs.RC, SendCQ: sendCQ, RecvCQ: recvCQ, Cap: verbs.QPCap{
 		MaxSendWR: sends, MaxRecvWR: receives, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInlineData: maxInline,
 	}})
+	if err != nil {
+		return nil, err
+	}
+	return qp, qp.Init(remoteAccess)
 }
 
 // slotLen is the distance between the slots of n bytes in a region.

@@ -79,10 +79,6 @@ func (c *rcSend) connected() error {
 	if c.accepted {
 		return nil
 	}
-	access := verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead | verbs.AccessRemoteAtomic
-	if err := c.qp.Init(access); err != nil {
-		return err
-	}
 	if err := c.connect(c.qp); err != nil {
 		return err
 	}

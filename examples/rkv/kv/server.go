@@ -125,7 +125,11 @@ func (s *Server) accept(ctx context.Context, wg *sync.WaitGroup) error {
 			table := info{s.table.mr.Addr(), s.table.mr.RKey(), s.table.slots, s.table.slotSize}
 			param := verbs.DefaultConnParam()
 			param.PrivateData = table.append(nil)
-			if _, err := r.Accept(ctx, c.qp, &param); err != nil {
+			conn, err := r.Accept(ctx, c.qp, &param)
+			if err == nil {
+				err = conn.Established(ctx)
+			}
+			if err != nil {
 				s.drop(c)
 			}
 		})

@@ -7,7 +7,7 @@ const (
 	MadsReceived    Counter = iota // all that Input was given
 	MadsSent                       // all that were emitted
 	Malformed                      // of no or another class, truncated, or with an impossible length
-	Unsupported                    // messages that the engine does not know (SIDR, LAP, …)
+	Unsupported                    // messages that the engine does not support (SIDR_REQ, LAP, ClassPortInfo and others)
 	Duplicates                     // messages that were received before; answered again
 	NoConnection                   // messages that name no connection, or one of another host
 	WrongState                     // messages without meaning in the connection's state

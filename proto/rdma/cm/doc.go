@@ -31,5 +31,6 @@
 // names its queue pair is rejected as stale, as the specification demands. The connection ends when the
 // peer confirms that it does not know it, so not by a REQ with a forged source address.
 //
-// Not implemented: SIDR (UD service lookup), alternate paths (LAP, APR), sending of MRA, IPv6.
+// Not implemented: SIDR (UD service lookup) and alternate paths (LAP), which are answered so; sending of
+// MRA; IPv6.
 package cm

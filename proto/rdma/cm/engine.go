@@ -61,8 +61,8 @@ var (
 	ErrTooManyConns   = errors.New("cm: too many connections")
 	ErrState          = errors.New("cm: illegal in the connection's state")
 	ErrPrivateTooLong = errors.New("cm: private data does not fit the message")
-	// ErrDisconnected is the error of a connection whose peer has disconnected before it was
-	// established here.
+	// ErrDisconnected is the error of a connection whose peer has disconnected it. A [Conn] has it if that was
+	// before it was established here.
 	ErrDisconnected = errors.New("cm: disconnected by the peer")
 	// ErrTimeout is the error of a connection whose peer has not answered.
 	ErrTimeout = errors.New("cm: no answer from the peer")
@@ -307,6 +307,17 @@ func ackTimeout(delay, lifetime uint8) uint8 {
 		n++
 	}
 	return min(n, 31)
+}
+
+// Hurry shortens the wait for the answers to DREQs that are under way: they are sent again after
+// interval, retries times, and then given up. A driver that is about to end calls it.
+func (e *Engine) Hurry(now Time, interval time.Duration, retries uint8) {
+	for _, c := range e.conns {
+		if c.state == DreqSent {
+			c.timeout, c.retries = Time(interval), retries
+			e.arm(c, now+c.timeout)
+		}
+	}
 }
 
 // Ready reports whether Emit has a MAD to write.

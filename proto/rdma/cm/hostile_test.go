@@ -1,6 +1,7 @@
 package cm
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"net/netip"
@@ -233,11 +234,11 @@ func TestUnknownMADs(t *testing.T) {
 	p.srv.Input(0, client, good.mad[:100])
 	p.srv.Input(0, client, make([]byte, wire.MADLen))
 	p.wantCount(p.srv, Malformed, 3)
-	for _, attr := range []uint16{0, 1, 0x17, 0x18, 0x19, 0x1a, 0xffff} {
+	for _, attr := range []uint16{0, 1, 0x18, 0x1a, 0x1b, 0xffff} {
 		binary.BigEndian.PutUint16(good.mad[16:], attr)
 		p.input(&good)
 	}
-	p.wantCount(p.srv, Unsupported, 7)
+	p.wantCount(p.srv, Unsupported, 6)
 	p.wantNothing(p.srv)
 	var names = map[string]bool{}
 	p.srv.EachCounter(func(name string, _ uint64) {
@@ -246,6 +247,96 @@ func TestUnknownMADs(t *testing.T) {
 		}
 		names[name] = true
 	})
+}
+
+// What is not supported is answered so: the service lookup of UD, alternate paths, and attributes of any class.
+func TestUnsupportedIsAnswered(t *testing.T) {
+	p := newPair(t, nil)
+	_, srv := p.connect(0x50)
+	ask := func(put func(b []byte)) []byte {
+		t.Helper()
+		d := datagram{from: client, to: server}
+		put(d.mad[:])
+		p.input(&d)
+		out := emitted(p.srv)
+		if len(out) != 1 || out[0].to != client {
+			t.Fatalf("%d answers", len(out))
+		}
+		return out[0].mad[:]
+	}
+	// A SIDR_REQ of a kernel's librdmacm (cm_udaddy), and what its kernel answers if nobody listens.
+	b := ask(func(b []byte) {
+		wire.PutCM(b, wire.CMSidrReqAttr, 0x20689c213, 0x13c28906, 0xffff0000)
+		binary.BigEndian.PutUint64(b[24+8:], 0x0000000001111c06)
+		copy(b[24+16:], "private")
+	})
+	want := make([]byte, wire.MADLen)
+	wire.PutCM(want, wire.CMSidrRepAttr, 0x20689c213, 0x13c28906, 0)
+	want[24+4] = 1 // unsupported
+	binary.BigEndian.PutUint64(want[24+12:], 0x0000000001111c06)
+	if !bytes.Equal(b, want) {
+		t.Errorf("SIDR_REP %x", b)
+	}
+	for _, c := range []struct {
+		local uint32
+		want  byte
+	}{{srv.local, 2}, {srv.local + 1, 1}} {
+		b := ask(func(b []byte) { wire.PutCM(b, wire.CMLapAttr, 77, srv.remote, c.local) })
+		m, err := wire.ParseCM(b)
+		if err != nil || m.Attr() != wire.CMAprAttr || m.TransactionID() != 77 || m.LocalID() != c.local || m.RemoteID() != srv.remote || b[24+9] != c.want {
+			t.Errorf("APR %x", b)
+		}
+	}
+	if srv.State() != StateEstablished {
+		t.Errorf("after a LAP: %v", srv.State())
+	}
+	for _, class := range []byte{7, 6, 4} {
+		for _, method := range []byte{1, 2} {
+			var request []byte
+			b := ask(func(b []byte) {
+				binary.BigEndian.PutUint64(b[8:], 99)
+				b[0], b[1], b[2], b[3], b[17], b[100] = 1, class, 2, method, 1, 5 // ClassPortInfo
+				request = bytes.Clone(b)
+			})
+			request[3], request[5] = 0x81, 0x0c
+			if !bytes.Equal(b, request) {
+				t.Errorf("class %d, method %d: %x", class, method, b)
+			}
+		}
+	}
+	p.wantCount(p.srv, Unsupported, 9)
+	p.wantCount(p.srv, Malformed, 0)
+	// An answer is not answered.
+	d := datagram{from: client, to: server}
+	d.mad[0], d.mad[1], d.mad[2], d.mad[3] = 1, 7, 2, 0x81
+	p.input(&d)
+	p.wantNothing(p.srv)
+}
+
+// A REJ says what would be accepted, where it can.
+func TestRejectsSayWhatIsAcceptable(t *testing.T) {
+	other := netip.MustParseAddr("10.9.1.77")
+	gid := func(a [4]byte) []byte { g := netip.AddrFrom4(a).As16(); return g[:] }
+	for _, c := range []struct {
+		edit func(*wire.CMReq, *wire.CMAddress)
+		want []byte
+	}{
+		{func(r *wire.CMReq, _ *wire.CMAddress) { r.PathMTU = 5 }, []byte{3}},
+		{func(r *wire.CMReq, _ *wire.CMAddress) { r.PathMTU = 0 }, []byte{3}},
+		{func(r *wire.CMReq, _ *wire.CMAddress) { r.Src = other }, gid(client)},
+		{func(r *wire.CMReq, _ *wire.CMAddress) { r.Dst = other }, gid(server)},
+	} {
+		p := newPair(t, nil)
+		d := request(client, 5, c.edit)
+		p.input(&d)
+		out := emitted(p.srv)
+		if len(out) != 1 {
+			t.Fatalf("%d answers", len(out))
+		}
+		if r, err := wire.CM(out[0].mad[:]).Rej(); err != nil || !bytes.Equal(r.Info, c.want) {
+			t.Errorf("%v: %x, want %x", r.Reason, r.Info, c.want)
+		}
+	}
 }
 
 // IDs of connections and transactions are the full output of the generator: no counter in them.

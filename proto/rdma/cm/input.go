@@ -14,7 +14,12 @@ func (e *Engine) Input(now Time, from [4]byte, mad []byte) {
 	e.counts[MadsReceived]++
 	m, err := wire.ParseCM(mad)
 	if err != nil {
-		e.counts[Malformed]++
+		if !wire.IsMADGet(mad) {
+			e.counts[Malformed]++
+			return
+		}
+		e.counts[Unsupported]++ // ClassPortInfo, or another attribute
+		wire.PutMADUnsupported(e.reply(from), mad)
 		return
 	}
 	switch m.Attr() {
@@ -32,6 +37,16 @@ func (e *Engine) Input(now Time, from [4]byte, mad []byte) {
 		e.drep(from, m)
 	case wire.CMMraAttr:
 		e.mra(now, from, m)
+	case wire.CMSidrReqAttr:
+		e.counts[Unsupported]++
+		wire.PutCMSidrUnsupported(e.reply(from), m)
+	case wire.CMLapAttr:
+		e.counts[Unsupported]++
+		status := wire.CMAprUnsupported
+		if e.conn(from, m) == nil {
+			status = wire.CMAprInvalidCommID
+		}
+		wire.PutCMApr(e.reply(from), m.TransactionID(), m.RemoteID(), m.LocalID(), status)
 	default:
 		e.counts[Unsupported]++
 	}
@@ -86,10 +101,15 @@ func (e *Engine) req(now Time, from [4]byte, m wire.CM) {
 		e.refuse(from, m, wire.CMMessageReq, wire.CMRejInvalidTransport)
 	case r.PathMTU == 0 || r.PathMTU > e.cfg.PathMTU:
 		e.counts[BadRequests]++
-		e.refuse(from, m, wire.CMMessageReq, wire.CMRejInvalidPathMTU)
+		e.refuse(from, m, wire.CMMessageReq, wire.CMRejInvalidPathMTU, e.cfg.PathMTU)
 	case r.Src.Unmap() != peer || r.Dst.Unmap() != self:
 		e.counts[BadRequests]++
-		e.refuse(from, m, wire.CMMessageReq, wire.CMRejInvalidGID)
+		acceptable := self
+		if r.Dst.Unmap() == self { // the source is not the sender's
+			acceptable = peer
+		}
+		gid := acceptable.As16()
+		e.refuse(from, m, wire.CMMessageReq, wire.CMRejInvalidGID, gid[:]...)
 	case err != nil || addr.Src != peer || addr.Dst != self || !validQPN(r.QPN) || id.id == 0 || r.PKey&0x7fff != wire.DefaultPKey&0x7fff:
 		e.counts[BadRequests]++
 		e.refuse(from, m, wire.CMMessageReq, wire.CMRejUnsupported)
@@ -133,10 +153,10 @@ func (c *Conn) suspect() {
 
 func (c *Conn) mayBeStale() bool { return c.state == RepReceived || c.state == StateEstablished }
 
-// refuse answers a REQ or a REP that has no connection here.
-func (e *Engine) refuse(to [4]byte, m wire.CM, message wire.CMMessage, reason wire.CMReason) {
+// refuse answers a REQ or a REP that has no connection here. info is the additional information.
+func (e *Engine) refuse(to [4]byte, m wire.CM, message wire.CMMessage, reason wire.CMReason, info ...byte) {
 	e.counts[RejectsSent]++
-	wire.PutCMRej(e.reply(to), m.TransactionID(), m.RemoteID(), m.LocalID(), &wire.CMRej{Rejected: message, Reason: reason})
+	wire.PutCMRej(e.reply(to), m.TransactionID(), m.RemoteID(), m.LocalID(), &wire.CMRej{Rejected: message, Reason: reason, Info: info})
 }
 
 func (e *Engine) rep(now Time, from [4]byte, m wire.CM) {

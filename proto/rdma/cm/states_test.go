@@ -155,6 +155,30 @@ func TestDreqRetries(t *testing.T) {
 	p.wantEmpty(p.cli)
 }
 
+// A DREQ whose sender is about to end is repeated soon, a few times.
+func TestHurriedDreq(t *testing.T) {
+	p := newPair(t, nil)
+	cli, _ := p.connect(0x50)
+	p.connect(0x51) // is not concerned
+	cli.Close(p.now)
+	p.cli.Hurry(p.now, 100*time.Millisecond, 2)
+	for i := range 3 {
+		if out := emitted(p.cli); len(out) != 1 || wire.CM(out[0].mad[:]).Attr() != wire.CMDreqAttr {
+			t.Fatalf("attempt %d: %d MADs", i, len(out))
+		}
+		if at := p.now + second/10; p.cli.Deadline() != at {
+			t.Fatalf("attempt %d: deadline %v, want %v", i, p.cli.Deadline(), at)
+		}
+		p.now = p.cli.Deadline()
+		p.cli.Expire(p.now)
+	}
+	p.wantEvent(p.cli, Disconnected)
+	p.wantNothing(p.cli)
+	if p.cli.Len() != 1 {
+		t.Errorf("%d connections are left", p.cli.Len())
+	}
+}
+
 // The peer disconnects before this side knows that the connection is established.
 func TestDisconnectBeforeRtu(t *testing.T) {
 	p := newPair(t, nil)
