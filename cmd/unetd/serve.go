@@ -116,7 +116,7 @@ policy are for each interface; those of all users together are divided among the
 unetd needs root, or CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_ADMIN, CAP_IPC_LOCK and CAP_SETUID (and
 CAP_NET_BIND_SERVICE if the policy permits ports below
 net.ipv4.ip_unprivileged_port_start), and to write to the BPF file system.
-NOTIFY_SOCKET is honoured (systemd Type=notify).`
+NOTIFY_SOCKET is honoured (systemd Type=notify); unetd goes on if it cannot be reached.`
 
 // newServe is the command. stderr is for the log.
 func newServe(stderr *logWriter) *cobra.Command {

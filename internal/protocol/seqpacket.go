@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/unet-go/unet/endpoint"
 )
 
 // How many descriptors come with a record.
@@ -18,6 +20,11 @@ const (
 	OpenDescriptors    = 1 // the table of connections, which may be missing
 	PresentDescriptors = 2 // the XSK, then the table of connections, which may be missing
 )
+
+// ErrNoDescriptors is an endpoint.ErrBusy: this process could not receive the descriptors of a
+// record, because it has as many as it may have. It is a limit of this process, and no violation by
+// the other one. The error also wraps EMFILE.
+var ErrNoDescriptors = fmt.Errorf("%w: this process cannot receive descriptors: close some, or raise its limit of open files (RLIMIT_NOFILE)", endpoint.ErrBusy)
 
 // ReadRecord waits for the next record. It receives at most maxDescriptors descriptors; if
 // there are more, the kernel discards them, and ReadRecord fails. Descriptors are
@@ -52,6 +59,9 @@ func TakeRecord(c *net.UnixConn, size, maxDescriptors int) ([]byte, []int, error
 	}
 	if err == nil && flags&unix.MSG_CTRUNC != 0 {
 		err = Violation("a record with unexpected descriptors")
+		if len(fds) < maxDescriptors { // there was room for more, so the kernel could not make them
+			err = fmt.Errorf("%w: %w", ErrNoDescriptors, unix.EMFILE)
+		}
 	}
 	if err == nil && (flags&unix.MSG_TRUNC != 0 || n != size) {
 		err = Violation("a record of another length than announced")

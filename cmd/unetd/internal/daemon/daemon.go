@@ -68,7 +68,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	}()
 	interfaces, modes := m.Describe()
 	cfg.Log.Info("ready", "interface", interfaces, "mode", modes, "socket", ln.path)
-	if err := notifyReady(cfg.Ready); err != nil {
+	if err := notifyReady(cfg.Ready, cfg.Log); err != nil {
 		return err
 	}
 	server := session.Server{Provider: m, Log: cfg.Log, Limits: limits, Keep: cfg.Keep, Suppressed: cfg.Suppressed, Faults: cfg.Faults}
@@ -92,11 +92,12 @@ func Inherited(fd int, name string) (*os.File, error) {
 }
 
 // notifyReady reports that the daemon is ready: to a service manager by sd_notify(3), and by
-// a line to a descriptor.
-func notifyReady(line *os.File) error {
+// a line to a descriptor. A service manager that cannot be reached is logged: it decides itself what
+// to do with a service that does not report, and the variable may be left over from another one.
+func notifyReady(line *os.File, log *slog.Logger) error {
 	if path := os.Getenv("NOTIFY_SOCKET"); path != "" {
 		if err := sdNotify(path, "READY=1"); err != nil {
-			return fmt.Errorf("cannot notify NOTIFY_SOCKET: %w", err)
+			log.Warn("the service manager cannot be told that unetd is ready", "NOTIFY_SOCKET", path, "error", err)
 		}
 	}
 	if line == nil {

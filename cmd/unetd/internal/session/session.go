@@ -211,6 +211,9 @@ func (s *session) read() error {
 		}
 		switch {
 		case err == nil:
+		case errors.Is(err, protocol.ErrNoDescriptors): // what the record has asked is not known
+			s.answer(protocol.Answer{Error: protocol.NewError(protocol.Busy("unetd has no free descriptor"))}, err)
+			return err
 		case errors.Is(err, endpoint.ErrBusy):
 			s.answer(protocol.Answer{ID: id, Error: protocol.NewError(err)}, nil)
 		case errors.Is(err, protocol.ErrProtocol):
