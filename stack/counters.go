@@ -1,7 +1,5 @@
 package stack
 
-import "github.com/unet-go/unet/proto/frag"
-
 // reason names a counter. A frame that is dropped is counted by one of them; it causes no
 // error and no log line.
 type reason uint8
@@ -21,11 +19,12 @@ const (
 	ipv4Version
 	ipv4Length
 	ipv4Checksum
+	ipv4Option      // an option exceeds the header, or is a source route
 	ipv4Destination // for an address that is not ours
 	ipv4Source      // an address that no host can have
 	groupNoMember   // to a group that no socket has joined
 	ipv4LinkGroup   // to our address in a link-layer broadcast (RFC 1122, 3.3.6)
-	ipv4Fragment    // fragments that are not reassembled: not of UDP, or the address is shared
+	ipv4Fragment    // fragments to a shared address, which are not reassembled
 	ipv4Protocol    // neither ICMP, UDP nor TCP
 
 	ipv6Truncated
@@ -96,6 +95,7 @@ var reasonNames = [reasons]string{
 	ipv4Version:             "ipv4_version",
 	ipv4Length:              "ipv4_length",
 	ipv4Checksum:            "ipv4_checksum",
+	ipv4Option:              "ipv4_option",
 	ipv4Destination:         "ipv4_destination",
 	ipv4Source:              "ipv4_source",
 	groupNoMember:           "group_no_member",
@@ -175,7 +175,6 @@ func (s *Stack) Counters() []Counter {
 		Counter{"udp_checksum", u.BadChecksum},
 		Counter{"udp_errors", u.Errors},
 	)
-	s.fragments.Expire(frag.Time(s.now))
 	s.fragments.EachCounter(func(name string, value uint64) { out = append(out, Counter{"frag_" + name, value}) })
 	s.tcp.EachCounter(func(name string, value uint64) { out = append(out, Counter{"tcp_" + name, value}) })
 	return out

@@ -41,7 +41,8 @@
 //
 // # Limits
 //
-// MAC addresses and MTUs come from [Resolver]. UDP datagrams from and to an owned address are
-// fragmented and reassembled (package frag), also behind destination options; nothing else is.
+// MAC addresses and MTUs come from [Resolver]. Packets to an owned address are reassembled (package
+// frag); UDP datagrams and answers to pings from one are sent in fragments if they are too long.
+// docs/ip.md says which requirements of the RFCs on hosts are met.
 // ICMP errors are accepted only if they quote what a socket here could have sent.
 package stack

@@ -12,30 +12,59 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// inputFragment takes a fragment of a UDP datagram to an owned address, and the datagram if that
-// completes it. The datagram gets memory of its own. All other fragments are dropped. Those to a
-// shared address do not reach the stack, since only the first one has a port. The TCP and ICMP
-// messages of use here fit any MTU, and neighbour discovery must not be fragmented (RFC 6980).
+// inputFragment takes a fragment to an owned address, and the packet if that completes it. The
+// packet gets memory of its own. Fragments to a shared address are dropped: only the first one has
+// a port, so the mux does not deliver them.
 func (s *Stack) inputFragment(p *packet) {
-	udp, dropped := p.ip.Protocol == wire.ProtocolUDP, ipv4Fragment
-	if !p.dst.Is4() { // the next header of the first fragment counts (RFC 8200, section 4.5)
-		next := p.ip6.Protocol
-		udp, dropped = next == wire.ProtocolUDP || next == wire.ProtocolDestination || p.ip6.Fragment&^7 != 0, ipv6Fragment
-	}
-	if !s.ownedAddress || !udp {
-		s.count[dropped]++
+	v4 := p.dst.Is4()
+	if !s.ownedAddress {
+		if v4 {
+			s.count[ipv4Fragment]++
+		} else {
+			s.count[ipv6Fragment]++
+		}
 		return
+	}
+	var link wire.LinkAddr
+	if s.mayReport(p) {
+		link = p.eth.Src
 	}
 	var whole []byte
 	var v frag.Verdict
-	if p.dst.Is4() {
-		whole, v = s.fragments.IPv4(frag.Time(s.now), &p.ip)
+	if v4 {
+		whole, v = s.fragments.IPv4(frag.Time(s.now), &p.ip, link)
 	} else {
-		whole, v = s.fragments.IPv6(frag.Time(s.now), p.ip6)
+		whole, v = s.fragments.IPv6(frag.Time(s.now), p.ip6, link)
 	}
-	if v == frag.Complete {
-		link := p.data[:len(p.data)-len(p.eth.Payload)]
-		s.inputPacket(&packet{data: slices.Concat(link, whole), memory: tcp.MemoryHeap, reassembled: true})
+	if due := instant(s.fragments.NextDeadline()); s.fragmentTimer.slot == 0 || due < s.fragmentTimer.at {
+		s.startTimer(&s.fragmentTimer.timer, due)
+	}
+	switch v {
+	case frag.Complete:
+		head := p.data[:len(p.data)-len(p.eth.Payload)]
+		s.inputPacket(&packet{data: slices.Concat(head, whole), memory: tcp.MemoryHeap, reassembled: true})
+	case frag.HeaderChain:
+		s.sendICMPError(p, wire.ICMPv6ParameterProblem, wire.ICMPv6IncompleteHeaderChain, 0)
+	}
+}
+
+// fragmentTimer is armed while packets are incomplete.
+type fragmentTimer struct{ timer }
+
+func (t *fragmentTimer) expired(s *Stack) {
+	s.fragments.Expire(frag.Time(s.now))
+	s.startTimer(&t.timer, instant(s.fragments.NextDeadline()))
+}
+
+// reassemblyTimedOut tells the sender of a packet that some of its fragments have not come in time
+// (RFC 1122, section 3.3.2; RFC 8200, section 4.5). first is the first one, without which nothing is sent.
+func (s *Stack) reassemblyTimedOut(link wire.LinkAddr, first []byte) {
+	if first[0]>>4 == 4 {
+		from, to := wire.AddrFrom4([4]byte(first[16:])), wire.AddrFrom4([4]byte(first[12:]))
+		s.sendErrorAbout(first, link, from, to, wire.ICMPTimeExceeded, wire.ICMPReassemblyTimeout, 0)
+	} else {
+		from, to := wire.AddrFrom16([16]byte(first[24:])), wire.AddrFrom16([16]byte(first[8:]))
+		s.sendErrorAbout(first, link, from, to, wire.ICMPv6TimeExceeded, wire.ICMPv6ReassemblyTimeout, 0)
 	}
 }
 
@@ -53,19 +82,41 @@ func (c *UDPConn) SetDontFragment(dont bool) {
 // held: its sender waits, as for a link that takes nothing.
 func (c *UDPConn) queueFragments(r *route, flow *wire.UDPFlow, b []byte, reserved *Frame) error {
 	s := c.stack
-	v6 := r.headers.len == headersLen6
-	head, room, most := r.headers.len, r.maxPayload+wire.UDPHeaderLen, wire.MaxUDPPayload
-	if v6 {
-		head, room, most = head+wire.IPv6FragmentLen, room-wire.IPv6FragmentLen, math.MaxUint16-wire.UDPHeaderLen
+	room, least, most := r.maxPayload+wire.UDPHeaderLen, 8, wire.MaxUDPPayload
+	if r.headers.len == headersLen6 {
+		least, most = least+wire.IPv6FragmentLen, math.MaxUint16-wire.UDPHeaderLen
 	}
 	switch {
-	case !s.ownedAddress, r.group, c.dontFragment, len(b) > most, room < 8:
+	case !s.ownedAddress, r.group, c.dontFragment, len(b) > most, room < least:
 		return syscall.EMSGSIZE
 	case r.state != routeReady:
 		return errNoRoom
 	}
-	s.divided = slices.Grow(s.divided[:0], wire.UDPHeaderLen+len(b))[:wire.UDPHeaderLen+len(b)]
-	wire.PutUDPCopy(s.divided, flow, b)
+	wire.PutUDPCopy(s.toDivide(wire.UDPHeaderLen+len(b)), flow, b)
+	if err := s.sendDivided(&r.headers, flow.Src, wire.ProtocolUDP, c.tos, room); err != nil {
+		return err
+	}
+	r.sent++
+	c.udp.CountSent()
+	if reserved != nil {
+		s.link.Release(*reserved)
+	}
+	return nil
+}
+
+// toDivide is the memory of the next payload for sendDivided, n bytes.
+func (s *Stack) toDivide(n int) []byte {
+	s.divided = slices.Grow(s.divided[:0], n)[:n]
+	return s.divided
+}
+
+// sendDivided sends the payload in s.divided in fragments, which have room for that many bytes
+// after the IP header. errNoFrame and errNoRoom: the link takes nothing now.
+func (s *Stack) sendDivided(h *headers, from wire.Addr, protocol, tos uint8, room int) error {
+	head := h.len
+	if head == headersLen6 {
+		head, room = head+wire.IPv6FragmentLen, room-wire.IPv6FragmentLen
+	}
 	s.pieces = s.pieces[:0]
 	for p := range frag.Pieces(len(s.divided), room) {
 		f, ok := s.link.Alloc(head + p.Len)
@@ -82,15 +133,17 @@ func (c *UDPConn) queueFragments(r *route, flow *wire.UDPFlow, b []byte, reserve
 	if s.ids == nil {
 		s.ids = frag.NewIDs(rand.Uint32)
 	}
-	id := s.ids.IPv6()
-	if !v6 {
+	var id uint32
+	if h.len == headersLen6 {
+		id = s.ids.IPv6()
+	} else {
 		id = uint32(s.ids.IPv4())
 	}
 	i := 0
 	for p := range frag.Pieces(len(s.divided), room) {
 		f := &s.pieces[i]
 		f.Data = f.Data[:head+p.Len]
-		c.putFragment(f.Data, r, flow.Src, p, id)
+		h.putFragment(f.Data, from, protocol, tos, p, id)
 		copy(f.Data[head:], s.divided[p.Offset:])
 		i++
 	}
@@ -105,27 +158,22 @@ func (c *UDPConn) queueFragments(r *route, flow *wire.UDPFlow, b []byte, reserve
 		s.count[framesSent]++
 		s.unflushed = true
 	}
-	r.sent++
-	c.udp.CountSent()
-	if reserved != nil {
-		s.link.Release(*reserved)
-	}
 	return nil
 }
 
 // putFragment writes the headers of a fragment to the start of b.
-func (c *UDPConn) putFragment(b []byte, r *route, from wire.Addr, p frag.Piece, id uint32) {
+func (h *headers) putFragment(b []byte, from wire.Addr, protocol, tos uint8, p frag.Piece, id uint32) {
 	ip := b[wire.EthernetHeaderLen:]
-	if r.headers.len == headersLen6 {
-		r.headers.put(b, from, wire.ProtocolFragment, wire.IPv6FragmentLen+p.Len)
-		wire.PutIPv6Fragment(ip[wire.IPv6HeaderLen:], wire.ProtocolUDP, p.Field(true), id)
-		if c.tos != 0 {
-			setTOS(b, c.tos)
+	if h.len == headersLen6 {
+		h.put(b, from, wire.ProtocolFragment, wire.IPv6FragmentLen+p.Len)
+		wire.PutIPv6Fragment(ip[wire.IPv6HeaderLen:], protocol, p.Field(true), id)
+		if tos != 0 {
+			setTOS(b, tos)
 		}
 		return
 	}
-	r.headers.put(b, from, wire.ProtocolUDP, p.Len)
-	ip[1] = c.tos
+	h.put(b, from, protocol, p.Len)
+	ip[1] = tos
 	binary.BigEndian.PutUint16(ip[4:], uint16(id))
 	binary.BigEndian.PutUint16(ip[6:], p.Field(false)) // without DF
 	binary.BigEndian.PutUint16(ip[10:], 0)

@@ -3,6 +3,7 @@ package stack_test
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -106,6 +107,92 @@ func TestFragmentsTimeOut(t *testing.T) {
 	}
 }
 
+// TestFragmentsOfAConnection sends the segments of a connection in fragments, out of order: all data arrives.
+func TestFragmentsOfAConnection(t *testing.T) {
+	for _, v6 := range []bool{false, true} {
+		t.Run(fmt.Sprint("IPv6 ", v6), func(t *testing.T) {
+			at := ap("10.0.0.2:9")
+			if v6 {
+				at = ap("[fd00::2]:9")
+			}
+			a, b, la, lb := newPair6(t, stack.Config{})
+			server := must(b.ListenTCP(at, stack.TCPListenOptions{}))
+			id := uint16(0)
+			la.Filter(func(frame []byte) bool { // runs under the pair's lock
+				head := 34
+				if v6 {
+					head = 54
+				}
+				if len(frame) < head+20 || frame[12] == 8 && frame[13] == 6 {
+					return true
+				}
+				id++
+				var parts []stack.Frame
+				for p := range frag.Pieces(len(frame)-head, 600) {
+					h := slices.Clone(frame[:head])
+					if v6 {
+						part := make([]byte, wire.IPv6FragmentLen)
+						wire.PutIPv6Fragment(part, wire.ProtocolTCP, p.Field(true), uint32(id))
+						h[18], h[19], h[20] = byte((8+p.Len)>>8), byte(8+p.Len), wire.ProtocolFragment
+						h = append(h, part...)
+					} else {
+						wire.PutIPv4(h[14:], wire.IPv4Fields{
+							TotalLen: uint16(20 + p.Len), TTL: 64, Protocol: wire.ProtocolTCP, ID: id, Fragment: p.Field(false), Src: addrA, Dst: addrB,
+						})
+					}
+					parts = append(parts, stack.Frame{Data: append(h, frame[head:][p.Offset:][:p.Len]...)})
+				}
+				if len(parts) < 2 {
+					return true
+				}
+				slices.Reverse(parts)
+				go lb.Inject(parts...)
+				return false
+			})
+			payload := make([]byte, 200_000)
+			for i := range payload {
+				payload[i] = byte(i ^ i>>8)
+			}
+			client := must(a.DialTCP(t.Context(), netip.AddrPort{}, at, stack.TCPOptions{}))
+			go func() {
+				client.Write(payload)
+				client.CloseWrite()
+			}()
+			conn := must(server.Accept())
+			conn.SetDeadline(time.Now().Add(time.Minute))
+			got, err := io.ReadAll(conn)
+			if err != nil || !bytes.Equal(got, payload) {
+				t.Errorf("%d of %d bytes, or other ones: %v", len(got), len(payload), err)
+			}
+			if n := counters(b); n["frag_complete"] == 0 {
+				t.Errorf("counters: %v", n)
+			}
+			la.Filter(nil)
+		})
+	}
+}
+
+// A partial checksum, which a virtual link lets pass, is wrong in a segment that was reassembled.
+func TestReassembledSegmentHasNoPartialChecksum(t *testing.T) {
+	for _, partial := range []bool{false, true} {
+		s, l, c := newScripted(t, func(cfg *stack.Config) { withIPv6(cfg); cfg.PartialChecksums = true })
+		must(s.ListenTCP(ap("[fd00::1]:7"), stack.TCPListenOptions{}))
+		pseudo := wire.PseudoHeader(wire.AddrFrom16(globalB), wire.AddrFrom16(globalA), wire.ProtocolTCP, wire.TCPHeaderLen+8)
+		b := make([]byte, wire.TCPHeaderLen+8)
+		wire.PutTCP(b, &wire.TCPFields{SrcPort: 9, DstPort: 7, Seq: 1, Flags: wire.TCPSyn}, wire.TCPHeaderLen, pseudo)
+		if partial {
+			sum := wire.Fold(pseudo)
+			b[16], b[17] = byte(sum>>8), byte(sum)
+		}
+		l.Inject(fragments6(1, 72, wire.ProtocolTCP, b)...)
+		s.Poll(c.now())
+		n := counters(s)
+		if n["frag_complete"] != 1 || (n["tcp_bad_checksum"] == 1) != partial {
+			t.Errorf("partial %v: counters %v", partial, n)
+		}
+	}
+}
+
 // A wrong checksum, and a port without a socket, are found in the whole datagram.
 func TestReassembledDatagramIsChecked(t *testing.T) {
 	s, l, c := newScripted(t, withIPv6)
@@ -130,7 +217,7 @@ func TestFragmentsToASharedAddressAreDropped(t *testing.T) {
 }
 
 // TestDestinationOptionsInFragments: destination options may stand after the fragment header, which is where
-// their reader looks for them. They are checked as in a whole packet, and only UDP may follow.
+// their reader looks for them. They are checked as in a whole packet.
 func TestDestinationOptionsInFragments(t *testing.T) {
 	options := func(next, kind uint8, rest []byte) []byte {
 		return append([]byte{next, 0, kind, 4, 0, 0, 0, 0}, rest...)
@@ -144,8 +231,8 @@ func TestDestinationOptionsInFragments(t *testing.T) {
 	}{
 		{"UDP", options(wire.ProtocolUDP, padN, datagram), "udp_received"},
 		{"UDP after two headers", options(wire.ProtocolDestination, padN, options(wire.ProtocolUDP, padN, datagram)), "udp_received"},
-		{"TCP", options(wire.ProtocolTCP, padN, segment), "ipv6_fragment"},
-		{"ICMPv6", options(wire.ProtocolICMPv6, padN, segment), "ipv6_fragment"},
+		{"TCP", options(wire.ProtocolTCP, padN, segment), "tcp_bad_length"},
+		{"ICMPv6", options(wire.ProtocolICMPv6, padN, segment), "icmp_checksum"},
 		{"an unknown option", options(wire.ProtocolUDP, discard, datagram), "ipv6_extension"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -42,67 +42,96 @@ func (s *Stack) countICMP(err error) {
 	}
 }
 
-// sendEchoReply answers a ping (RFC 1122, section 3.2.2.6; RFC 4443, section 4.2).
+// sendEchoReply answers a ping (RFC 1122, section 3.2.2.6; RFC 4443, section 4.2), in fragments
+// if it does not fit into a packet.
 func (s *Stack) sendEchoReply(p *packet, reply wire.EchoFields, data []byte) {
-	if headersLen(p.dst)-wire.EthernetHeaderLen+len(p.payload) > s.mtu || p.eth.Src.IsGroup() {
+	if p.eth.Src.IsGroup() {
 		s.count[icmpIgnored]++
 		return
 	}
-	f, message, ok := s.replyICMP(p, len(p.payload))
+	n, protocol := len(p.payload), wire.ProtocolICMP
+	if !p.dst.Is4() {
+		protocol = wire.ProtocolICMPv6
+	}
+	put := func(b []byte) {
+		if p.dst.Is4() {
+			wire.PutEcho(b, reply, data)
+		} else {
+			wire.PutEcho6(b, p.dst.As16(), p.ip6.Src, reply, data)
+		}
+	}
+	mtu := s.mtu
+	if r := s.routes[p.src]; r != nil {
+		mtu = min(mtu, r.maxPacket)
+	}
+	head := headersLen(p.dst)
+	if room := mtu - (head - wire.EthernetHeaderLen); n > room {
+		h := makeHeaders(s.linkAddr, p.eth.Src, p.dst, p.src)
+		put(s.toDivide(n))
+		if s.sendDivided(&h, p.dst, protocol, 0, room) == nil {
+			s.count[icmpEchoRepliesSent]++
+		} else {
+			s.count[replyNoFrame]++
+		}
+		return
+	}
+	f, ok := s.reply(head + n)
 	if !ok {
 		return
 	}
-	if p.dst.Is4() {
-		wire.PutEcho(message, reply, data)
-	} else {
-		wire.PutEcho6(message, p.ip6.Dst, p.ip6.Src, reply, data)
-	}
+	s.replyHeaders(f.Data, p, protocol, n)
+	put(f.Data[head:])
 	if s.transmit(f) {
 		s.count[icmpEchoRepliesSent]++
 	}
 }
 
-// replyICMP allocates a frame for an answer of n bytes of ICMP to p, and writes its headers.
-func (s *Stack) replyICMP(p *packet, n int) (f Frame, message []byte, ok bool) {
-	head, protocol := headersLen4, wire.ProtocolICMP
-	if !p.dst.Is4() {
-		head, protocol = headersLen6, wire.ProtocolICMPv6
+// mayReport reports whether an error may be sent about a packet that was not sent to a group, and
+// whose source is a host (RFC 1122, section 3.2.2; RFC 4443, section 2.4): not if it is an error
+// itself or comes from a group address of the link. Errors about packets to a shared address are the kernel's.
+func (s *Stack) mayReport(p *packet) bool {
+	switch {
+	case !s.ownedAddress, p.eth.Src.IsGroup():
+		return false
+	case !p.dst.Is4():
+		return !p.ip6.IsError()
 	}
-	if f, ok = s.reply(head + n); !ok {
-		return f, nil, false
-	}
-	s.replyHeaders(f.Data, p, protocol, n)
-	return f, f.Data[head:], true
+	return p.ip.Protocol != wire.ProtocolICMP || len(p.ip.Payload) > 0 && !wire.ICMPv4(p.ip.Payload).IsError()
 }
 
-// sendICMPError reports an error to the sender of a packet to our address, unless the rate limit
-// is reached, or RFC 1122, section 3.2.2, or RFC 4443, section 2.4, forbids it. Of what these
-// forbid, only errors about ICMPv6 errors, and about packets from a group address of the link, are
-// left here: other packets without an answer have been dropped before. kind and word, the
-// second word of the header, are of ICMPv6; over IPv4 the error is destination unreachable.
+// sendICMPError reports an error to the sender of a packet, unless mayReport forbids it. The error
+// comes from p.dst, which is one of our addresses. word is the second word of its header.
 func (s *Stack) sendICMPError(p *packet, kind, code uint8, word uint32) {
-	v4 := p.dst.Is4()
-	if !s.ownedAddress || p.eth.Src.IsGroup() || !v4 && p.ip6.IsError() {
+	if !s.mayReport(p) {
 		return
 	}
+	quote := p.ip.Packet
+	if !p.dst.Is4() {
+		quote = p.ip6.Packet
+	}
+	s.sendErrorAbout(quote, p.eth.Src, p.dst, p.src, kind, code, word)
+}
+
+// sendErrorAbout sends an error about a packet to a MAC address, unless the rate limit is reached.
+func (s *Stack) sendErrorAbout(packet []byte, link wire.LinkAddr, from, to wire.Addr, kind, code uint8, word uint32) {
 	if !s.errorTokens.take(s.now, icmpErrorInterval, icmpErrorBurst) {
 		s.count[icmpUnreachablesLimited]++
 		return
 	}
-	n := 0
-	if v4 {
-		n = wire.UnreachableLen(p.ip.Packet)
-	} else {
-		n = wire.ICMPv6ErrorLen(p.ip6.Packet)
+	head, protocol, n := headersLen4, wire.ProtocolICMP, wire.ICMPv4ErrorLen(packet)
+	if !from.Is4() {
+		head, protocol, n = headersLen6, wire.ProtocolICMPv6, wire.ICMPv6ErrorLen(packet)
 	}
-	f, message, ok := s.replyICMP(p, n)
+	f, ok := s.reply(head + n)
 	if !ok {
 		return
 	}
-	if v4 {
-		wire.PutUnreachable(message, code, 0, p.ip.Packet)
+	h := makeHeaders(s.linkAddr, link, from, to)
+	h.put(f.Data, from, protocol, n)
+	if from.Is4() {
+		wire.PutICMPv4Error(f.Data[head:], kind, code, word, packet)
 	} else {
-		wire.PutICMPv6Error(message, p.ip6.Dst, p.ip6.Src, kind, code, word, p.ip6.Packet)
+		wire.PutICMPv6Error(f.Data[head:], from.As16(), to.As16(), kind, code, word, packet)
 	}
 	if s.transmit(f) {
 		s.count[icmpUnreachablesSent]++

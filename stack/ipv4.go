@@ -31,8 +31,23 @@ func (s *Stack) countIPv4(err error) {
 		s.count[ipv4Version]++
 	case wire.ErrLength:
 		s.count[ipv4Length]++
-	default:
+	case wire.ErrChecksum:
 		s.count[ipv4Checksum]++
+	default:
+		s.count[ipv4Option]++
+	}
+}
+
+// refuseIPv4 counts a packet that cannot be read, and tells the sender of a malformed option (RFC
+// 1122, section 3.2.2.5).
+func (s *Stack) refuseIPv4(p *packet, err error) {
+	s.countIPv4(err)
+	if err != wire.ErrParameterProblem {
+		return
+	}
+	p.src, p.dst = wire.AddrFrom4(p.ip.Src), wire.AddrFrom4(p.ip.Dst)
+	if p.dst == s.addr && p.eth.Dst == s.linkAddr && p.src != s.addr && !s.impossibleSource(p.src) && p.ip.FragmentOffset() == 0 {
+		s.sendICMPError(p, wire.ICMPParameterProblem, 0, uint32(p.ip.ProblemAt)<<24)
 	}
 }
 

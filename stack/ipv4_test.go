@@ -108,12 +108,12 @@ func echoFrame(payload string) []byte {
 }
 
 // errorFrame is an ICMP error from B about a datagram that A sent.
-func errorFrame(code uint8, mtu uint16, size int, flow wire.UDPFlow) []byte {
+func errorFrame(code uint8, mtu uint32, size int, flow wire.UDPFlow) []byte {
 	p := make([]byte, size)
 	wire.PutUDPCopy(p[20:], &flow, make([]byte, size-28))
 	wire.PutIPv4(p, wire.IPv4Fields{TotalLen: uint16(size), TTL: 9, Protocol: wire.ProtocolUDP, Src: flow.Src.As4(), Dst: flow.Dst.As4()})
-	m := make([]byte, wire.MaxUnreachableLen)
-	m = m[:wire.PutUnreachable(m, code, mtu, p)]
+	m := make([]byte, wire.MaxICMPv4ErrorLen)
+	m = m[:wire.PutICMPv4Error(m, wire.ICMPUnreachable, code, mtu, p)]
 	return ipFrame(wire.IPv4Fields{Protocol: wire.ProtocolICMP}, m)
 }
 
@@ -222,7 +222,7 @@ func TestPathMTU(t *testing.T) {
 		}
 		return 0
 	}
-	report := func(mtu uint16, size int, flow wire.UDPFlow) {
+	report := func(mtu uint32, size int, flow wire.UDPFlow) {
 		l.Inject(stack.Frame{Data: errorFrame(wire.ICMPFragmentationNeeded, mtu, size, flow)})
 		s.Poll(c.now())
 	}
@@ -309,9 +309,9 @@ func TestMalformedIPv4Frames(t *testing.T) {
 		{"ipv4_source", header(26, 10, 0, 0, 255)},
 		{"ipv4_source", header(26, 10, 0, 0, 1)},
 		{"ipv4_link_group", set(0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff)},
-		{"frag_tiny", header(20, 0x20, 0)},
+		{"frag_misaligned", header(20, 0x20, 0)},
 		{"frag_kept", header(20, 0, 1)},
-		{"ipv4_fragment", ipFrame(wire.IPv4Fields{Protocol: wire.ProtocolTCP, Fragment: 1}, []byte("rest"))},
+		{"frag_empty", ipFrame(wire.IPv4Fields{Protocol: wire.ProtocolTCP, Fragment: 1}, nil)},
 		{"ipv4_protocol", header(23, 99)},
 		{"udp_length", header(16, 0, 27)},
 		{"udp_length", set(38, 0, 7)},

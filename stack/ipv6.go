@@ -36,6 +36,11 @@ func (s *Stack) inputIPv6(p *packet, group bool) (kept bool) {
 	case ip.Dst[0] == 0xff && err == nil && ip.Fragment == 0 && ip.Protocol == wire.ProtocolICMPv6:
 		s.inputICMPv6(p)
 	case !s.isOurs(p.dst):
+		if err != nil && s.answersGroup(p) {
+			s.count[ipv6Extension]++
+			s.sendICMPError(p, wire.ICMPv6ParameterProblem, ip.Problem.Code, ip.Problem.Pointer)
+			return false
+		}
 		if err == nil && ip.Fragment == 0 && ip.Protocol == wire.ProtocolUDP && p.dst.IsMulticast() && !s.impossibleSource(p.src) {
 			return s.inputGroup(p)
 		}
@@ -49,8 +54,6 @@ func (s *Stack) inputIPv6(p *packet, group bool) (kept bool) {
 		s.sendICMPError(p, wire.ICMPv6ParameterProblem, ip.Problem.Code, ip.Problem.Pointer)
 	case ip.Fragment != 0:
 		s.inputFragment(p)
-	case p.reassembled && ip.Protocol != wire.ProtocolUDP: // behind destination options
-		s.count[ipv6Fragment]++
 	case ip.Protocol == wire.ProtocolUDP:
 		return s.inputUDP(p, nil, 0)
 	case ip.Protocol == wire.ProtocolTCP:
@@ -66,6 +69,35 @@ func (s *Stack) inputIPv6(p *packet, group bool) (kept bool) {
 	return false
 }
 
+// answersGroup reports whether a packet to a multicast address is answered: its source is another
+// host, and the stack a member of the group. Then p.dst becomes the address that the answer comes from.
+func (s *Stack) answersGroup(p *packet) bool {
+	if !p.dst.IsMulticast() || s.impossibleSource(p.src) || s.isOurs(p.src) || !s.isMember(p.dst) {
+		return false
+	}
+	p.dst = s.source(p.src)
+	return true
+}
+
+// isMember reports whether the stack receives what is sent to an IPv6 multicast address: that of all
+// nodes, or of one of its own addresses (RFC 4291, section 2.8), or one that a socket has joined.
+func (s *Stack) isMember(group wire.Addr) bool {
+	if group == wire.AddrFrom16(allNodes) {
+		return true
+	}
+	for _, a := range s.addrs6 {
+		if a != (wire.Addr{}) && group == wire.AddrFrom16(wire.SolicitedNode(a.As16())) {
+			return true
+		}
+	}
+	for c := range s.sockets {
+		if c.udp.Group(group) != 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // inputICMPv6 takes an ICMPv6 message to our address or to a multicast address.
 func (s *Stack) inputICMPv6(p *packet) {
 	m, err := wire.ParseICMPv6(p.payload, p.ip6.Src, p.ip6.Dst)
@@ -75,15 +107,15 @@ func (s *Stack) inputICMPv6(p *packet) {
 	}
 	multicast := p.ip6.Dst[0] == 0xff
 	switch kind := m.Type(); {
+	case p.reassembled && kind >= wire.ICMPv6RouterSolicitation && kind <= wire.ICMPv6Redirect: // RFC 6980, section 5
+		s.count[ndBogus]++
 	case kind == wire.ICMPv6NeighborSolicitation, kind == wire.ICMPv6NeighborAdvertisement:
 		s.inputNeighbor(p, m)
 	case kind == wire.ICMPv6RouterAdvertisement, kind == wire.ICMPv6Redirect:
 		s.count[ndIgnored]++ // routes come from the route service
-	case multicast:
-		s.count[icmpIgnored]++
-	case kind == wire.ICMPv6EchoRequest && s.ownedAddress:
+	case kind == wire.ICMPv6EchoRequest && s.ownedAddress && (!multicast || s.answersGroup(p)):
 		s.sendEchoReply(p, wire.EchoFields{Type: wire.ICMPv6EchoReply, ID: m.ID(), Seq: m.Seq()}, m.Payload())
-	case m.IsError():
+	case !multicast && m.IsError():
 		e, err := m.Report()
 		if err == nil && (e.Src != p.dst || e.Dst.Is4()) { // it quotes no packet that was sent from here
 			s.count[icmpUnmatched]++

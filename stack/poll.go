@@ -241,7 +241,7 @@ func (s *Stack) inputPacket(p *packet) (kept bool) {
 		return false
 	}
 	if err := ip.Parse(eth.Payload); err != nil {
-		s.countIPv4(err)
+		s.refuseIPv4(p, err)
 		return false
 	}
 	p.src, p.dst, p.payload, p.ecn = wire.AddrFrom4(ip.Src), wire.AddrFrom4(ip.Dst), ip.Payload, ip.TOS&wire.ECNMask

@@ -122,10 +122,11 @@ type Stack struct {
 	resolver     Resolver
 	quota        int
 
-	fragments *frag.Reassembler // of received datagrams
-	ids       *frag.IDs         // of datagrams that were sent in fragments; nil: there was none
-	divided   []byte            // the last such datagram
-	pieces    []Frame           // its fragments
+	fragments     *frag.Reassembler // of received packets
+	fragmentTimer fragmentTimer
+	ids           *frag.IDs // of packets that were sent in fragments; nil until there is one
+	divided       []byte    // the payload of the last such packet
+	pieces        []Frame   // its fragments
 
 	udp   *udp.Table
 	tcp   *tcp.Table
@@ -253,7 +254,6 @@ func New(cfg Config) (*Stack, error) {
 		mtu:            mtu,
 		resolver:       cfg.Resolver,
 		quota:          cmp.Or(cfg.FrameQuota, DefaultFrameQuota),
-		fragments:      frag.New(frag.Config{}),
 		udp:            udp.NewTable(udp.Config{PartialChecksums: cfg.PartialChecksums}),
 		ports:          cfg.TCPPorts,
 		clock:          cfg.Now,
@@ -283,6 +283,8 @@ func New(cfg Config) (*Stack, error) {
 		NewCongestion: congestion, Connections: s.publisher.records,
 	})
 	s.tcpTimer.owner = &s.tcpTimer
+	s.fragments = frag.New(frag.Config{Report: s.reassemblyTimedOut})
+	s.fragmentTimer.owner = &s.fragmentTimer
 	// Held packets must leave frames to send with.
 	s.maxHeld = min(max(s.quota/4, min(s.quota, maxHeld)), maxHeldStack)
 	if cfg.Addr.IsValid() {

@@ -37,7 +37,10 @@ func (s *Stack) inputTCP(p *packet) (kept bool) {
 		s.readClock()
 	}
 	in := tcp.Inbound{Src: p.src, Dst: p.dst, Data: p.payload, Frame: p.frame, Memory: p.memory, ECN: p.ecn}
-	if p.memory == tcp.MemoryFrame && s.lent >= s.quota {
+	switch {
+	case p.memory != tcp.MemoryFrame:
+		in.Reassembled = p.reassembled
+	case s.lent >= s.quota:
 		in.Memory = tcp.MemoryBorrowed
 	}
 	r := s.tcp.Process(tcp.Time(s.now), &in)

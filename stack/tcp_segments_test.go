@@ -33,9 +33,9 @@ func segmentFrame(src [4]byte, f wire.TCPFields) []byte {
 
 // unreachableToB is a frame with the ICMP error Destination Unreachable from A to B about a packet
 // that B has sent. mtu is that of the error Fragmentation Needed.
-func unreachableToB(code uint8, mtu uint16, packet []byte) stack.Frame {
-	m := make([]byte, wire.MaxUnreachableLen)
-	m = m[:wire.PutUnreachable(m, code, mtu, packet)]
+func unreachableToB(code uint8, mtu uint32, packet []byte) stack.Frame {
+	m := make([]byte, wire.MaxICMPv4ErrorLen)
+	m = m[:wire.PutICMPv4Error(m, wire.ICMPUnreachable, code, mtu, packet)]
 	frame := ipFrame(wire.IPv4Fields{Protocol: wire.ProtocolICMP, Src: addrA, Dst: addrB}, m)
 	copy(frame[:6], linkB[:])
 	return stack.Frame{Data: frame}
@@ -218,7 +218,7 @@ func TestTCPUnreachable(t *testing.T) {
 // A router's report about a datagram applies to datagrams only.
 func TestPathMTUIsShared(t *testing.T) {
 	a, b, _, lb := newPair(t, stack.Config{})
-	report := func(mtu uint16, packet []byte) stack.Frame {
+	report := func(mtu uint32, packet []byte) stack.Frame {
 		return unreachableToB(wire.ICMPFragmentationNeeded, mtu, packet)
 	}
 	var tooLarge, full atomic.Int32

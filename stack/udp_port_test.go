@@ -246,7 +246,7 @@ func TestUDPPortCountsLostPackets(t *testing.T) {
 	}
 	// An ICMP error about a packet of the port, unless it reports an MTU, is only counted.
 	b := make([]byte, 128)
-	n := wire.PutUnreachable(b[34:], wire.ICMPPortUnreachable, 0, ipDatagram(addrA, addrB, 4791, 9, nil))
+	n := wire.PutICMPv4Error(b[34:], wire.ICMPUnreachable, wire.ICMPPortUnreachable, 0, ipDatagram(addrA, addrB, 4791, 9, nil))
 	wire.PutEthernet(b, linkA, linkB, wire.EtherTypeIPv4)
 	wire.PutIPv4(b[14:], wire.IPv4Fields{TotalLen: uint16(20 + n), TTL: 64, Protocol: wire.ProtocolICMP, Src: addrB, Dst: addrA})
 	l.Inject(stack.Frame{Data: b[:34+n]})

@@ -62,7 +62,7 @@ func TestNoAllocations(t *testing.T) {
 		"ARP":              func() { PutARP(arp, ARPFields{Op: ARPReply}); ParseARP(arp) },
 		"message":          func() { PutMessage(msg, 1, 2, 3); ParseMessage(msg) },
 		"echo":             func() { m, _ := ParseICMPv4(icmp[:72]); PutEcho(icmp, EchoFields{Type: ICMPEchoReply}, m.Payload()) },
-		"port unreachable": func() { PutUnreachable(icmp, 3, 0, frame[14:]) },
+		"port unreachable": func() { PutICMPv4Error(icmp, ICMPUnreachable, 3, 0, frame[14:]) },
 	} {
 		if n := testing.AllocsPerRun(100, f); n != 0 {
 			t.Errorf("%s: %v allocations", name, n)

@@ -28,7 +28,7 @@
 //
 // PutX writes a header to the start of a slice that must be long enough; the
 // fields come as arguments or in an XFields value. It leaves the payload as it is.
-// [PutUDPCopy], [PutEcho] and [PutUnreachable] copy the payload too, and compute the
+// [PutUDPCopy], [PutEcho] and [PutICMPv4Error] copy the payload too, and compute the
 // checksum in the same pass.
 //
 // # Byte order

@@ -129,12 +129,12 @@ func FuzzParseICMPv4(f *testing.F) {
 		switch {
 		case m.Type() <= ICMPEchoRequest && m.Code() == 0 && !m.IsError():
 			PutEcho(again, EchoFields{m.Type(), m.ID(), m.Seq()}, m.Payload())
-		case m.Type() == ICMPUnreachable && m.ID() == 0 && len(m) <= MaxUnreachableLen:
+		case m.Type() == ICMPUnreachable && m.ID() == 0 && len(m) <= MaxICMPv4ErrorLen:
 			q, err := m.Quoted()
 			if err != nil {
 				return
 			}
-			PutUnreachable(again, m.Code(), uint16(m.NextHopMTU()), q.Packet)
+			PutICMPv4Error(again, ICMPUnreachable, m.Code(), uint32(m.NextHopMTU()), q.Packet)
 		default:
 			m.Quoted()
 			return

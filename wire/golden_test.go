@@ -271,9 +271,9 @@ func TestICMPUnreachable(t *testing.T) {
 		packet := make([]byte, IPv4HeaderLen+payload)
 		fills["random"](packet)
 		PutIPv4(packet, IPv4Fields{TotalLen: uint16(len(packet)), TTL: 1, Protocol: ProtocolUDP, Src: addrA, Dst: addrB})
-		b := make([]byte, MaxUnreachableLen)
-		n := PutUnreachable(b, ICMPFragmentationNeeded, 1400, packet)
-		equal(t, "length", n, UnreachableLen(packet))
+		b := make([]byte, MaxICMPv4ErrorLen)
+		n := PutICMPv4Error(b, ICMPUnreachable, ICMPFragmentationNeeded, 1400, packet)
+		equal(t, "length", n, ICMPv4ErrorLen(packet))
 		if IPv4HeaderLen+n > 576 {
 			t.Errorf("%d bytes of payload: a datagram of %d bytes, more than 576", payload, IPv4HeaderLen+n)
 		}

@@ -161,7 +161,7 @@ func TestGopacketAndICMP(t *testing.T) {
 	equal(t, "checksum", naiveSum(b[:n], 0), 0xffff)
 
 	quoted := unhex(t, ipv4Example+"0123456789abcdef")
-	n = PutUnreachable(b, ICMPPortUnreachable, 0, quoted)
+	n = PutICMPv4Error(b, ICMPUnreachable, ICMPPortUnreachable, 0, quoted)
 	p = gopacket.NewPacket(b[:n], layers.LayerTypeICMPv4, gopacket.Default)
 	un := mustLayer[*layers.ICMPv4](t, p, layers.LayerTypeICMPv4)
 	equal(t, "type", un.TypeCode, layers.CreateICMPv4TypeCode(3, 3))

@@ -15,6 +15,9 @@ const (
 	ICMPParameterProblem uint8 = 12
 )
 
+// ICMPReassemblyTimeout is a code of ICMPTimeExceeded.
+const ICMPReassemblyTimeout uint8 = 1
+
 // Codes of ICMPUnreachable (RFC 792, RFC 1122 section 3.2.2.1).
 const (
 	ICMPNetUnreachable      uint8 = 0
@@ -27,10 +30,10 @@ const (
 const (
 	// ICMPv4HeaderLen is the length of the header of every message in bytes.
 	ICMPv4HeaderLen = 8
-	// MaxUnreachableLen is the most that PutUnreachable writes: an error is as
+	// MaxICMPv4ErrorLen is the most that PutICMPv4Error writes: an error quotes as
 	// much of the packet as fits in a datagram of 576 bytes (RFC 1812, section
 	// 4.3.2.3).
-	MaxUnreachableLen = 576 - IPv4HeaderLen
+	MaxICMPv4ErrorLen = 576 - IPv4HeaderLen
 )
 
 // ICMPv4 is a view of a message (RFC 792). What the second word is depends on
@@ -166,21 +169,18 @@ func PutEcho(b []byte, f EchoFields, payload []byte) int {
 	return n
 }
 
-// UnreachableLen is the length of the message that PutUnreachable writes about
-// packet in bytes.
-func UnreachableLen(packet []byte) int {
-	return min(ICMPv4HeaderLen+len(packet), MaxUnreachableLen)
-}
+// ICMPv4ErrorLen is the length of the message that PutICMPv4Error writes about packet in bytes.
+func ICMPv4ErrorLen(packet []byte) int { return min(ICMPv4HeaderLen+len(packet), MaxICMPv4ErrorLen) }
 
-// PutUnreachable writes a destination unreachable message about packet and
-// returns its length, [UnreachableLen]. It quotes the IP header and all of the
-// payload that fits, not only the 8 bytes of RFC 792: see RFC 1812, section
-// 4.3.2.3. nextHopMTU is for [ICMPFragmentationNeeded] and otherwise 0. b and
-// packet must not overlap.
-func PutUnreachable(b []byte, code uint8, nextHopMTU uint16, packet []byte) int {
-	n := UnreachableLen(packet)
+// PutICMPv4Error writes an error about packet, and returns its length, [ICMPv4ErrorLen]. It quotes
+// the IP header and all of the payload that fits, not only the 8 bytes of RFC 792: see RFC 1812,
+// section 4.3.2.3. word is the second word of the header: the MTU with [ICMPFragmentationNeeded],
+// with [ICMPParameterProblem] the pointer in the uppermost octet, otherwise 0. b and packet must
+// not overlap.
+func PutICMPv4Error(b []byte, kind, code uint8, word uint32, packet []byte) int {
+	n := ICMPv4ErrorLen(packet)
 	_ = b[n-1]
-	binary.BigEndian.PutUint64(b, uint64(ICMPUnreachable)<<56|uint64(code)<<48|uint64(nextHopMTU))
+	binary.BigEndian.PutUint64(b, uint64(kind)<<56|uint64(code)<<48|uint64(word))
 	sum := Sum(b[:ICMPv4HeaderLen], 0)
 	sum = SumCopy(b[ICMPv4HeaderLen:n], packet[:n-ICMPv4HeaderLen], sum)
 	binary.BigEndian.PutUint16(b[2:4], ^Fold(sum))

@@ -21,13 +21,17 @@ const (
 	ICMPv6Redirect              uint8 = 137
 )
 
-// Codes of ICMPv6Unreachable and ICMPv6ParameterProblem (RFC 4443, sections 3.1 and 3.4).
+// Codes of ICMPv6Unreachable, ICMPv6TimeExceeded and ICMPv6ParameterProblem (RFC 4443, sections
+// 3.1, 3.3 and 3.4; RFC 7112).
 const (
 	ICMPv6PortUnreachable uint8 = 4
 
-	ICMPv6ErroneousField    uint8 = 0
-	ICMPv6UnknownNextHeader uint8 = 1
-	ICMPv6UnknownOption     uint8 = 2
+	ICMPv6ReassemblyTimeout uint8 = 1
+
+	ICMPv6ErroneousField        uint8 = 0
+	ICMPv6UnknownNextHeader     uint8 = 1
+	ICMPv6UnknownOption         uint8 = 2
+	ICMPv6IncompleteHeaderChain uint8 = 3
 )
 
 const (
@@ -217,7 +221,7 @@ func ParseNeighbor(p *IPv6, m ICMPv6) (n Neighbor, err error) {
 		return n, ErrNeighbor
 	}
 	n.Target = [16]byte(m[8:24])
-	option := byte(optionSourceLink)
+	option, known := byte(optionSourceLink), false
 	switch m.Type() {
 	case ICMPv6NeighborSolicitation:
 	case ICMPv6NeighborAdvertisement:
@@ -235,7 +239,7 @@ func ParseNeighbor(p *IPv6, m ICMPv6) (n Neighbor, err error) {
 			if rest[1] != 1 { // Ethernet
 				return n, ErrNeighbor
 			}
-			n.Link = LinkAddr(rest[2:8])
+			n.Link, known = LinkAddr(rest[2:8]), true
 		}
 		rest = rest[8*int(rest[1]):]
 	}
@@ -246,7 +250,7 @@ func ParseNeighbor(p *IPv6, m ICMPv6) (n Neighbor, err error) {
 			return n, ErrNeighbor
 		}
 	case unspecified: // duplicate address detection
-		if p.Dst != SolicitedNode(n.Target) || n.Link != (LinkAddr{}) {
+		if p.Dst != SolicitedNode(n.Target) || known {
 			return n, ErrNeighbor
 		}
 	}

@@ -30,7 +30,7 @@ const (
 	ipv4FragmentMask  = ipv4MoreFragments | ipv4OffsetMask
 )
 
-// IPv4 is a packet (RFC 791). Options are skipped, not interpreted.
+// IPv4 is a packet (RFC 791). Options are checked and skipped, not interpreted.
 //
 //	version|IHL(1) TOS(1) total length(2)  ID(2) flags|offset(2)
 //	TTL(1) protocol(1) header checksum(2)  source(4)
@@ -42,9 +42,13 @@ type IPv4 struct {
 	Fragment uint16 // the flag MF and the offset, as in the header; 0: not a fragment
 	Packet   []byte // header, options and payload, without the padding of the link
 	Payload  []byte // what follows the options
+	// ProblemAt is where in the packet the octet is that [ErrParameterProblem] is about.
+	ProblemAt uint8
 }
 
-// Parse checks version, header length, total length and header checksum.
+// Parse checks version, header length, total length, header checksum and options. The errors are
+// ErrTruncated, ErrVersion, ErrLength, ErrChecksum, ErrParameterProblem for an option that exceeds
+// the header, and ErrDiscarded for a source route. With the last two all fields are valid.
 func (p *IPv4) Parse(b []byte) error {
 	if len(b) < IPv4HeaderLen {
 		return ErrTruncated
@@ -60,15 +64,12 @@ func (p *IPv4) Parse(b []byte) error {
 	if total > len(b) {
 		return ErrTruncated
 	}
-	var sum, c uint64
-	if hdr == IPv4HeaderLen {
-		sum, c = bits.Add64(first, binary.LittleEndian.Uint64(b[8:]), 0)
-		sum, c = bits.Add64(sum, uint64(binary.LittleEndian.Uint32(b[16:])), c)
-		sum += c
-	} else {
-		sum = Sum(b[:hdr], 0)
+	if hdr != IPv4HeaderLen {
+		return p.parseOptions(b[:total:total], hdr)
 	}
-	if Fold(sum) != 0xffff {
+	sum, c := bits.Add64(first, binary.LittleEndian.Uint64(b[8:]), 0)
+	sum, c = bits.Add64(sum, uint64(binary.LittleEndian.Uint32(b[16:])), c)
+	if Fold(sum+c) != 0xffff {
 		return ErrChecksum
 	}
 	p.Src = [4]byte(b[12:16])
@@ -76,7 +77,41 @@ func (p *IPv4) Parse(b []byte) error {
 	p.TOS, p.Protocol = uint8(first>>8), b[9]
 	p.Fragment = bits.ReverseBytes16(uint16(first>>48)) & ipv4FragmentMask
 	p.Packet = b[:total:total]
-	p.Payload = p.Packet[hdr:]
+	p.Payload = p.Packet[IPv4HeaderLen:]
+	return nil
+}
+
+// parseOptions is Parse for a packet whose header has options and hdr bytes.
+func (p *IPv4) parseOptions(packet []byte, hdr int) error {
+	const (
+		endOfList         = 0
+		noOperation       = 1
+		looseSourceRoute  = 131
+		strictSourceRoute = 137
+	)
+	if Fold(Sum(packet[:hdr], 0)) != 0xffff {
+		return ErrChecksum
+	}
+	*p = IPv4{
+		Src: [4]byte(packet[12:]), Dst: [4]byte(packet[16:]), TOS: packet[1], Protocol: packet[9],
+		Fragment: binary.BigEndian.Uint16(packet[6:]) & ipv4FragmentMask, Packet: packet, Payload: packet[hdr:],
+	}
+	for at := IPv4HeaderLen; at < hdr; {
+		switch packet[at] {
+		case endOfList:
+			return nil
+		case noOperation:
+			at++
+			continue
+		case looseSourceRoute, strictSourceRoute: // Linux's default, as RFC 7126, sections 4.3 and 4.4, advises
+			return ErrDiscarded
+		}
+		if at+2 > hdr || packet[at+1] < 2 || at+int(packet[at+1]) > hdr {
+			p.ProblemAt = uint8(at)
+			return ErrParameterProblem
+		}
+		at += int(packet[at+1])
+	}
 	return nil
 }
 

@@ -200,27 +200,28 @@ func (p *IPv6) checkOptions(header []byte, at int) error {
 }
 
 // IsError reports whether the packet is an ICMPv6 error or a redirect, or cannot be told from
-// one: no error may be sent about it (RFC 4443, section 2.4). It may be called after Parse has
-// failed with ErrParameterProblem.
+// one: no error may be sent about it (RFC 4443, section 2.4). A fragment that ends before it can
+// be told is none: errors are shorter than any MTU. IsError may be called after Parse has failed with ErrParameterProblem.
 func (p *IPv6) IsError() bool {
 	kind, b := p.Protocol, p.Payload
+	whole := p.Fragment == 0
 	for range maxExtensionHeaders {
 		switch kind {
 		case ProtocolICMPv6:
-			return len(b) == 0 || b[0] < 128 || b[0] == ICMPv6Redirect
+			return len(b) == 0 && whole || len(b) > 0 && (b[0] < 128 || b[0] == ICMPv6Redirect)
 		case nextHopByHop, nextDestination, nextRouting, nextFragment:
 		default:
 			return false
 		}
 		if len(b) < 8 {
-			return true
+			return whole
 		}
 		size := 8
 		if kind != nextFragment {
 			size += 8 * int(b[1])
 		}
 		if size > len(b) {
-			return true
+			return whole
 		}
 		kind, b = b[0], b[size:]
 	}

@@ -157,6 +157,27 @@ func (h *Host) Ping(to netip.Addr) error {
 	}
 }
 
+// OpenFrames opens a packet socket on the host's end of the cable, for frames of all types, both ways.
+func (h *Host) OpenFrames() (f *os.File, err error) {
+	err = h.Do(func() error {
+		device, err := netlink.LinkByName(h.Interface)
+		if err != nil {
+			return err
+		}
+		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+		if err != nil {
+			return os.NewSyscallError("socket", err)
+		}
+		all := binary.NativeEndian.Uint16([]byte{0, unix.ETH_P_ALL})
+		if err := unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: device.Attrs().Index}); err != nil {
+			return errors.Join(os.NewSyscallError("bind", err), unix.Close(fd))
+		}
+		f = os.NewFile(uintptr(fd), "frames")
+		return nil
+	})
+	return f, err
+}
+
 // SuperSocket sends super-frames out of a host: frames of up to 64 KiB that the kernel
 // takes for several segments or datagrams. A guest or a container can send such frames.
 type SuperSocket struct {

@@ -28,7 +28,7 @@ func BenchmarkReassemble(b *testing.B) {
 			b.SetBytes(8192)
 			for b.Loop() {
 				for i := range packets {
-					r.IPv4(0, &packets[i])
+					r.IPv4(0, &packets[i], linkA)
 				}
 			}
 			if r.Count(Complete) != uint64(b.N) {

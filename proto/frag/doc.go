@@ -27,9 +27,6 @@
 // datagram. A source is an IPv4 address or the first 64 bits of an IPv6 address, since one host
 // has all addresses of such a prefix. If there is no room, the oldest datagram of the source that
 // holds most is dropped. A datagram is dropped [TimeoutIPv4] or [TimeoutIPv6] after its first
-// fragment came in, whichever that was. That is noticed when the next fragment comes in; no
-// timer is needed, since what is held is bounded.
-//
-// No ICMP error is sent when the time is over (RFC 8200 has a "should"): an error to
-// the source of forged fragments is what their sender wants.
+// fragment came in, whichever that was: at the next fragment, or when the caller, whose timer follows
+// [Reassembler.NextDeadline], calls [Reassembler.Expire]. [Config.Report] then tells the sender.
 package frag

@@ -29,7 +29,7 @@ func Example() {
 			fmt.Println(err)
 			return
 		}
-		whole, verdict := r.IPv4(frag.Time(now), &p)
+		whole, verdict := r.IPv4(frag.Time(now), &p, wire.LinkAddr{})
 		fmt.Printf("%d bytes at %d: %v, %d bytes\n", len(p.Payload), p.FragmentOffset(), verdict, len(whole))
 	}
 	// Output:

@@ -45,7 +45,7 @@ func FuzzReassemble(f *testing.F) {
 				if p.Parse(b) != nil {
 					continue
 				}
-				whole, v = r.IPv6(now, &p)
+				whole, v = r.IPv6(now, &p, linkA)
 			} else {
 				if n >= wire.IPv4HeaderLen {
 					header := b[:max(wire.IPv4HeaderLen, min(n, int(b[0]&15)*4))]
@@ -57,7 +57,7 @@ func FuzzReassemble(f *testing.F) {
 				if p.Parse(b) != nil {
 					continue
 				}
-				whole, v = r.IPv4(now, &p)
+				whole, v = r.IPv4(now, &p, linkA)
 			}
 			given++
 			if (whole != nil) != (v == Complete || v == Atomic) || v > WrongECN {

@@ -12,6 +12,7 @@ const second = Time(1e9)
 var (
 	hostA = [16]byte{10, 0, 0, 1}
 	hostB = [16]byte{10, 0, 0, 2}
+	linkA = wire.LinkAddr{2, 0, 0, 0, 0, 1}
 )
 
 // piece is a fragment that a test makes.
@@ -61,13 +62,13 @@ func input(t testing.TB, r *Reassembler, now Time, packet []byte) ([]byte, Verdi
 		if err := p.Parse(packet); err != nil {
 			t.Fatal(err)
 		}
-		return r.IPv6(now, &p)
+		return r.IPv6(now, &p, linkA)
 	}
 	var p wire.IPv4
 	if err := p.Parse(packet); err != nil {
 		t.Fatal(err)
 	}
-	return r.IPv4(now, &p)
+	return r.IPv4(now, &p, linkA)
 }
 
 // payload is the payload of a whole packet, which must be no fragment.

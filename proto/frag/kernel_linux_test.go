@@ -4,14 +4,11 @@ import (
 	"bytes"
 	"encoding/binary"
 	"math/rand/v2"
-	"net"
 	"net/netip"
 	"os"
 	"slices"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/wire"
@@ -187,29 +184,18 @@ func readFragment(t *testing.T, frames *os.File, r *Reassembler, v6 bool) ([]byt
 		var ip6 wire.IPv6
 		switch {
 		case !v6 && eth.Type == wire.EtherTypeIPv4 && ip4.Parse(eth.Payload) == nil && ip4.Fragment != 0:
-			return r.IPv4(0, &ip4)
+			return r.IPv4(0, &ip4, linkA)
 		case v6 && eth.Type == wire.EtherTypeIPv6 && ip6.Parse(eth.Payload) == nil && ip6.Fragment != 0:
-			return r.IPv6(0, &ip6)
+			return r.IPv6(0, &ip6, linkA)
 		}
 	}
 }
 
 // openPacketSocket is a packet socket on a host's end of the cable.
-func openPacketSocket(t *testing.T, h *netlab.Host) (f *os.File) {
+func openPacketSocket(t *testing.T, h *netlab.Host) *os.File {
 	t.Helper()
-	must(t, h.Do(func() error {
-		i, err := net.InterfaceByName(h.Interface)
-		if err != nil {
-			return err
-		}
-		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-		if err != nil {
-			return err
-		}
-		f = os.NewFile(uintptr(fd), "packets")
-		all := binary.NativeEndian.Uint16([]byte{0, unix.ETH_P_ALL})
-		return unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: i.Index})
-	}))
+	f, err := h.OpenFrames()
+	must(t, err)
 	t.Cleanup(func() { f.Close() })
 	must(t, f.SetDeadline(time.Now().Add(testTimeout)))
 	return f

@@ -40,6 +40,10 @@ type Config struct {
 	Datagrams int // that are incomplete
 	PerSource int // of those, of one source
 	Fragments int // of one datagram
+	// Report is called for a datagram that is not complete when its time is over, if its first
+	// fragment has come in. link is as given with that; packet is the fragment, cut to what an
+	// ICMP error may quote, and valid during the call, in which the reassembler must not be used. nil: nobody is told.
+	Report func(link wire.LinkAddr, packet []byte)
 }
 
 // Reassembler is all incomplete datagrams of a host. Its methods are not safe for concurrent
@@ -94,6 +98,9 @@ type header struct {
 type datagram struct {
 	key
 	header
+	link      wire.LinkAddr // where the first fragment came from
+	head      []byte        // its headers, as far as an error may quote them; empty: it has not been received
+	first     int           // its data, bytes
 	source    *source
 	due       Time
 	ended     bool  // no fragment is accepted any more
@@ -109,9 +116,11 @@ type datagram struct {
 type fragment struct {
 	key
 	header
+	link   wire.LinkAddr
+	packet []byte
 	offset int
 	more   bool
-	data   []byte
+	data   []byte // of the packet
 }
 
 // New makes a reassembler.
@@ -126,17 +135,16 @@ func New(cfg Config) *Reassembler {
 // moreFragments is the flag MF in IPv4's fragment field.
 const moreFragments = 0x2000
 
-// minIPv4Fragment is the least length in bytes of a fragment that is not the last one, if the
-// MTU is that of RFC 791 at least, 68 bytes: its data is a multiple of 8 bytes.
-const minIPv4Fragment = 68 - (unit - 1)
-
-// IPv4 takes a fragment: a packet whose Fragment is not 0. With [Complete] it returns the
+// IPv4 takes a fragment: a packet whose Fragment is not 0. link is where it came from, for
+// [Config.Report]; zero if its sender must not be told anything. With [Complete] IPv4 returns the
 // whole packet, with the header of the first fragment without options, which is valid until the
 // next call. The fragment's memory is not kept.
-func (r *Reassembler) IPv4(now Time, p *wire.IPv4) ([]byte, Verdict) {
+func (r *Reassembler) IPv4(now Time, p *wire.IPv4, link wire.LinkAddr) ([]byte, Verdict) {
 	f := fragment{
 		key:    key{id: uint32(binary.BigEndian.Uint16(p.Packet[4:])), protocol: p.Protocol},
 		header: header{tos: p.TOS, ttl: p.Packet[8], protocol: p.Protocol},
+		link:   link,
+		packet: p.Packet,
 		offset: p.FragmentOffset(),
 		more:   p.Fragment&moreFragments != 0,
 		data:   p.Payload,
@@ -147,8 +155,6 @@ func (r *Reassembler) IPv4(now Time, p *wire.IPv4) ([]byte, Verdict) {
 	v := Atomic
 	switch {
 	case p.Fragment == 0:
-	case f.more && len(p.Packet) < minIPv4Fragment:
-		v = Tiny
 	case wire.IPv4HeaderLen+f.offset+len(f.data) > math.MaxUint16:
 		v = TooLong
 	default:
@@ -159,16 +165,18 @@ func (r *Reassembler) IPv4(now Time, p *wire.IPv4) ([]byte, Verdict) {
 
 // IPv6 is IPv4 for IPv6. The whole packet has the header of the first fragment without the
 // headers up to the fragment header, which [wire.IPv6] has accepted. The sender of a packet
-// with the verdict [HeaderChain] may be told by a parameter problem with code 3 (RFC 7112).
+// with the verdict [HeaderChain] is to be told by a parameter problem with code 3 (RFC 7112).
 // Neighbour discovery must not be fragmented (RFC 6980): the caller refuses it in whole packets
 // from here.
-func (r *Reassembler) IPv6(now Time, p *wire.IPv6) ([]byte, Verdict) {
+func (r *Reassembler) IPv6(now Time, p *wire.IPv6, link wire.LinkAddr) ([]byte, Verdict) {
 	f := fragment{
 		key: key{src: p.Src, dst: p.Dst, id: p.FragmentID, v6: true},
 		header: header{
 			tos: p.TrafficClass, ttl: p.HopLimit, protocol: p.Protocol,
 			flow: binary.BigEndian.Uint32(p.Packet) & 0xfffff,
 		},
+		link:   link,
+		packet: p.Packet,
 		offset: int(p.Fragment &^ 7),
 		more:   p.Fragment&1 != 0,
 		data:   p.Payload,
@@ -228,7 +236,7 @@ func (r *Reassembler) add(now Time, f *fragment) (*datagram, Verdict) {
 	end := f.offset + len(f.data)
 	switch {
 	case len(f.data) == 0:
-		return nil, Tiny
+		return nil, Empty
 	case f.more && len(f.data)%unit != 0:
 		return nil, Misaligned
 	}
@@ -272,7 +280,9 @@ func (r *Reassembler) add(now Time, f *fragment) (*datagram, Verdict) {
 	d.units += units(len(f.data))
 	d.end = max(d.end, end)
 	if f.offset == 0 {
-		d.header = f.header
+		d.header, d.link, d.first = f.header, f.link, len(f.data)
+		headers := f.packet[:len(f.packet)-len(f.data)]
+		d.head = append(d.head, headers[:min(len(headers), maxQuote(f.v6))]...)
 	}
 	if d.total == 0 || d.units < units(d.total) {
 		return nil, Kept
@@ -302,7 +312,7 @@ func (r *Reassembler) open(now Time, k *key) *datagram {
 	}
 	s.datagrams++
 	d := take(&r.freeDatagrams)
-	*d = datagram{key: *k, source: s, due: now + Time(TimeoutIPv4)}
+	*d = datagram{key: *k, source: s, due: now + Time(TimeoutIPv4), head: d.head[:0]}
 	if k.v6 {
 		d.due = now + Time(TimeoutIPv6)
 	}
@@ -366,8 +376,11 @@ func (r *Reassembler) evict(s *source) *datagram {
 	return d
 }
 
-// Expire drops the datagrams whose time is over. The reassembler does that itself before it
-// looks at a fragment; to call it before the counters are read makes them current.
+// NextDeadline is when Expire next has something to do: the largest Time if there is nothing.
+func (r *Reassembler) NextDeadline() Time { return r.nextDue }
+
+// Expire drops the datagrams whose time is over, and reports them. The reassembler does that itself
+// before it looks at a fragment.
 func (r *Reassembler) Expire(now Time) {
 	if now < r.nextDue {
 		return
@@ -380,10 +393,29 @@ func (r *Reassembler) Expire(now Time) {
 		}
 		if !d.ended {
 			r.counts[TimedOut]++
+			r.report(d)
 		}
 		r.drop(d)
 		return true
 	})
+}
+
+// report tells the sender of a datagram that its time is over.
+func (r *Reassembler) report(d *datagram) {
+	if r.cfg.Report == nil || len(d.head) == 0 || d.link == (wire.LinkAddr{}) {
+		return
+	}
+	quote := append(r.out[:0], d.head...)
+	data := d.pages[0].data[:min(d.first, maxQuote(d.v6)-len(quote))] // less than a page
+	r.cfg.Report(d.link, append(quote, data...))
+}
+
+// maxQuote is the most that an ICMP error quotes of a packet, in bytes.
+func maxQuote(v6 bool) int {
+	if v6 {
+		return wire.MaxICMPv6ErrorLen - wire.ICMPv6HeaderLen
+	}
+	return wire.MaxICMPv4ErrorLen - wire.ICMPv4HeaderLen
 }
 
 // drop releases all that a datagram has. Its caller takes it out of r.datagrams.

@@ -97,7 +97,7 @@ func TestLongestPacket(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.Payload = make([]byte, 8)
-	if _, v := New(Config{}).IPv6(0, &p); v != TooLong {
+	if _, v := New(Config{}).IPv6(0, &p, linkA); v != TooLong {
 		t.Error(v)
 	}
 }
@@ -151,7 +151,7 @@ func TestVerdicts(t *testing.T) {
 			"an end too early":                 {{piece: zeros(v6, 1600, 80, true)}, {piece: zeros(v6, 0, 80, false).at(800), want: WrongEnd}},
 			"two ends":                         {{piece: last}, {piece: zeros(v6, 2000, 80, false), want: WrongEnd}},
 			"two ends, the second one earlier": {{piece: last}, {piece: zeros(v6, 800, 800, false), want: WrongEnd}, {piece: first, want: Refused}},
-			"no data":                          {{piece: zeros(v6, 800, 0, false), want: Tiny}, {piece: first}},
+			"no data":                          {{piece: zeros(v6, 800, 0, false), want: Empty}, {piece: first}},
 			"congestion and no ECN":            {{piece: tos(0, true, 3)}, {piece: tos(800, false, 0), want: WrongECN}, {piece: tos(800, false, 3), want: Refused}},
 			"congestion and ECN":               {{piece: tos(0, true, 2)}, {piece: tos(800, false, 3), want: Complete}},
 			"ECN and none":                     {{piece: tos(0, true, 2)}, {piece: tos(800, false, 0), want: Complete}},
@@ -167,16 +167,16 @@ func (f piece) at(offset int) piece {
 	return f
 }
 
-// A fragment that is too small or of a wrong length is dropped, and its datagram can still become complete.
+// A fragment of a wrong length is dropped, and its datagram can still become complete.
 func TestDroppedFragmentKeepsDatagram(t *testing.T) {
 	r := New(Config{})
 	run(t, r,
-		step{piece: zeros(false, 0, 40, true), want: Tiny},
 		step{piece: zeros(false, 0, 801, true), want: Misaligned},
 		step{piece: zeros(false, 0, 800, true), want: Kept},
 		step{piece: zeros(false, 800, 60, true), want: Misaligned},
 		step{piece: zeros(false, 800, 1, false), want: Complete},
-		step{piece: zeros(true, 0, 8, true), want: Kept}, // RFC 8200 has no least length
+		step{piece: zeros(false, 0, 8, true), want: Kept}, // neither has a least length
+		step{piece: zeros(true, 0, 8, true), want: Kept},
 	)
 	// wire refuses it in IPv6; the reassembler must not depend on that.
 	var p wire.IPv6
@@ -184,7 +184,7 @@ func TestDroppedFragmentKeepsDatagram(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.Payload = p.Payload[:15]
-	if _, v := r.IPv6(0, &p); v != Misaligned {
+	if _, v := r.IPv6(0, &p, linkA); v != Misaligned {
 		t.Error(v)
 	}
 }
@@ -271,6 +271,39 @@ func TestTimeout(t *testing.T) {
 		run(t, r, step{piece: first, at: 5 * limit}, step{piece: middle, at: 5 * limit}, step{piece: last, at: 5 * limit, want: Complete})
 		if n := r.Count(TimedOut); n != 2 {
 			t.Errorf("%d datagrams timed out", n)
+		}
+	})
+}
+
+// Who has sent the first fragment of a datagram is told when its time is over, once, with as much of it as an ICMP
+// error may quote (RFC 1812, section 4.3.2.3; RFC 4443, section 2.4).
+func TestReport(t *testing.T) {
+	both(t, func(t *testing.T, v6 bool) {
+		var link wire.LinkAddr
+		var quotes [][]byte
+		r := New(Config{Report: func(l wire.LinkAddr, packet []byte) { link, quotes = l, append(quotes, bytes.Clone(packet)) }})
+		most := 576 - 20 - 8
+		if v6 {
+			most = 1280 - 40 - 8
+		}
+		rng := rand.New(rand.NewPCG(1, 3))
+		for id, n := range []int{8, 400, 1600, 3200} {
+			first := piece{v6: v6, id: uint32(id), more: true, data: random(rng, n)}
+			run(t, r, step{piece: piece{v6: v6, id: uint32(id), offset: 4000, more: true, data: random(rng, 80)}}, step{piece: first}, step{piece: first, want: Duplicate})
+			if r.Expire(r.NextDeadline() - 1); len(quotes) != 0 {
+				t.Errorf("%d bytes: reported too early", n)
+			}
+			r.Expire(r.NextDeadline())
+			b := first.packet()
+			if len(quotes) != 1 || !bytes.Equal(quotes[0], b[:min(len(b), most)]) || link != linkA {
+				t.Errorf("%d bytes: %d reports, to %v", n, len(quotes), link)
+			}
+			quotes = nil
+		}
+		run(t, r, step{piece: zeros(v6, 800, 80, true)}, // without the first
+			step{piece: piece{v6: v6, id: 1, more: true, data: make([]byte, 80)}}, step{piece: piece{v6: v6, id: 1, offset: 72, more: true, data: make([]byte, 80)}, want: Overlap})
+		if r.Expire(200 * second); len(quotes) != 0 || r.NextDeadline() != never {
+			t.Errorf("%d reports, next deadline %d", len(quotes), r.NextDeadline())
 		}
 	})
 }
@@ -403,7 +436,7 @@ func TestAllocations(t *testing.T) {
 	rand.New(rand.NewPCG(3, 3)).Shuffle(len(packets), func(i, j int) { packets[i], packets[j] = packets[j], packets[i] })
 	n := testing.AllocsPerRun(20, func() {
 		for i := range packets {
-			r.IPv4(0, &packets[i])
+			r.IPv4(0, &packets[i], linkA)
 		}
 	})
 	if n != 0 || r.Count(Complete) != 8*21 {
@@ -417,7 +450,7 @@ func TestAllocations(t *testing.T) {
 	flood := func(n uint32) {
 		for range n {
 			binary.BigEndian.PutUint32(ip.Src[:], binary.BigEndian.Uint32(ip.Src[:])+1)
-			r.IPv4(0, &ip)
+			r.IPv4(0, &ip, linkA)
 		}
 	}
 	flood(10_000)

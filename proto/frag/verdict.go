@@ -11,7 +11,7 @@ const (
 	Duplicate                // all its bytes had been received with the same values
 
 	// Dropped alone.
-	Tiny        // no data, or not the last one and shorter than an MTU of 68 makes it (RFC 791)
+	Empty       // no data
 	Misaligned  // not the last one, and its data is no multiple of 8 bytes
 	TooLong     // ends beyond the longest packet
 	HeaderChain // the first one of IPv6 has not all headers (RFC 7112), or one that belongs before the fragment header
@@ -36,7 +36,7 @@ var verdictNames = [verdicts]string{
 	Complete:    "complete",
 	Atomic:      "atomic",
 	Duplicate:   "duplicate",
-	Tiny:        "tiny",
+	Empty:       "empty",
 	Misaligned:  "misaligned",
 	TooLong:     "too_long",
 	HeaderChain: "header_chain",

@@ -18,10 +18,7 @@ func unreachable(t *testing.T, typ, code uint8, id tuple, number uint32) *wire.I
 	wire.PutIPv4(packet, wire.IPv4Fields{TotalLen: 40, TTL: 1, Protocol: wire.ProtocolTCP, Src: local.Addr.As4(), Dst: remote.Addr.As4()})
 	wire.PutTCP(packet[20:], &wire.TCPFields{SrcPort: local.Port, DstPort: remote.Port, Seq: number}, 20, 0)
 	b := make([]byte, 100)
-	b = b[:wire.PutUnreachable(b, code, 0, packet[:28])]
-	b[0], b[2], b[3] = typ, 0, 0
-	check := ^wire.Fold(wire.Sum(b, 0))
-	b[2], b[3] = byte(check>>8), byte(check)
+	b = b[:wire.PutICMPv4Error(b, typ, code, 0, packet[:28])]
 	m, err := wire.ParseICMPv4(b)
 	if err != nil {
 		t.Fatal(err)

@@ -423,8 +423,8 @@ func (n *mtuTransfer) report(from int, b []byte) {
 	src, dst := net.hosts[from].addr, net.hosts[1-from].addr
 	wire.PutIPv4(packet, wire.IPv4Fields{TotalLen: uint16(len(packet)), TTL: 1, Protocol: wire.ProtocolTCP, Src: src.As4(), Dst: dst.As4()})
 	copy(packet[20:], b)
-	m := make([]byte, wire.MaxUnreachableLen)
-	m = m[:wire.PutUnreachable(m, wire.ICMPFragmentationNeeded, uint16(n.reportedMTU(n.mtu)), packet)]
+	m := make([]byte, wire.MaxICMPv4ErrorLen)
+	m = m[:wire.PutICMPv4Error(m, wire.ICMPUnreachable, wire.ICMPFragmentationNeeded, uint32(n.reportedMTU(n.mtu)), packet)]
 	icmp, err := wire.ParseICMPv4(m)
 	if err != nil {
 		net.fatalf("%v", err)

@@ -23,6 +23,8 @@ type Inbound struct {
 	Frame    uint64    // handle for the memory of Data
 	Memory   Memory
 	ECN      uint8 // the ECN field of the IP header, two bits (RFC 3168)
+	// Reassembled: Data was in fragments, so its checksum is complete.
+	Reassembled bool
 }
 
 // Result is what the caller of Process has to do.
@@ -94,7 +96,7 @@ func (t *Table) Process(now Time, in *Inbound) Result {
 	s.frame, s.memory, s.ecn = in.Frame, in.Memory, in.ECN
 	s.placed, s.trimmed, s.echo = false, false, false
 	expected := c != nil && c.expects(s) && !t.cfg.noPrediction
-	partial := t.cfg.PartialChecksums && s.AcceptPartial(in.Src, in.Dst)
+	partial := t.cfg.PartialChecksums && s.AcceptPartial(in.Src, in.Dst) && !in.Reassembled
 	switch {
 	case partial && (c == nil || c.sums != completeSums): // the data is not read
 	case expected && len(s.Payload) > 0 && len(s.Payload) <= len(c.post)-c.posted && c.recv.head == nil:

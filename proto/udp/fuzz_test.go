@@ -56,9 +56,9 @@ func FuzzProcessICMP(f *testing.F) {
 	wire.PutIPv4(packet, wire.IPv4Fields{TotalLen: 28, Protocol: 17, Src: hostA.As4(), Dst: hostB.As4()})
 	copy(packet[20:], datagram(local, peer, ""))
 	b := make([]byte, 64)
-	f.Add(b[:wire.PutUnreachable(b, 3, 0, packet)])
-	f.Add(b[:wire.PutUnreachable(b, 3, 0, packet[:22])])
-	f.Add(b[:wire.PutUnreachable(b, 4, 1400, packet)])
+	f.Add(b[:wire.PutICMPv4Error(b, wire.ICMPUnreachable, 3, 0, packet)])
+	f.Add(b[:wire.PutICMPv4Error(b, wire.ICMPUnreachable, 3, 0, packet[:22])])
+	f.Add(b[:wire.PutICMPv4Error(b, wire.ICMPUnreachable, 4, 1400, packet)])
 	f.Fuzz(func(t *testing.T, data []byte) {
 		tab := NewTable(Config{})
 		s, err := tab.Open(local, peer, Options{})

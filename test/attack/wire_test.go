@@ -82,7 +82,7 @@ func (v *victim) fragmentCases() []attackCase {
 			}
 			v.sendAttack(s, map[string]uint64{"frag_overlap": 4 * u, "frag_refused": 4 * u, "sunk": 0}, frames...)
 		}},
-		{"irregular fragments", "tiny, empty, misaligned ones; beyond 65,535 bytes; without the UDP header; of TCP and ICMP; with two ends; with contradictory ECN", func(s *caseRun) {
+		{"irregular fragments", "tiny, empty, misaligned ones; beyond 65,535 bytes; without the UDP header; of TCP and ICMP that never end; with two ends; with contradictory ECN", func(s *caseRun) {
 			var frames [][]byte
 			marked := func(f []byte) []byte { // ECN of the traffic class
 				f = edit(f, atNetwork+1, f[atNetwork+1]|3<<4)
@@ -91,8 +91,8 @@ func (v *victim) fragmentCases() []attackCase {
 			for i := range uint32(n) {
 				id := i << 8
 				frames = append(frames,
-					fragment(forgerAddr, id+1, protocolUDP, 0, moreFragments, a[:8]),              // tiny
-					fragment(forgerAddr6, id+2, protocolUDP, 8, 0),                                // tiny: empty
+					fragment(forgerAddr, id+1, protocolUDP, 0, moreFragments, a[:8]),              //
+					fragment(forgerAddr6, id+2, protocolUDP, 8, 0),                                // empty
 					fragment(forgerAddr, id+3, protocolUDP, 0, moreFragments, a[:100]),            // misaligned
 					fragment(forgerAddr6, id+4, protocolUDP, 0, moreFragments, a[:100]),           // a parameter problem
 					fragment(forgerAddr, id+5, protocolUDP, 65528, 0, a[:100]),                    // too long
@@ -107,8 +107,8 @@ func (v *victim) fragmentCases() []attackCase {
 					marked(fragment(forgerAddr6, id+12, protocolUDP, 1600, moreFragments, a[:8])), // Congestion Experienced after Not-ECT
 				)
 			}
-			v.sendAttack(s, map[string]uint64{"frag_tiny": 2 * u, "frag_misaligned": u, "frag_too_long": u, "frag_header_chain": u, "ipv6_extension": 2 * u,
-				"ipv4_fragment": u, "ipv6_fragment": 2 * u, "frag_wrong_end": u, "frag_wrong_ecn": u, "sunk": 0}, frames...)
+			v.sendAttack(s, map[string]uint64{"frag_empty": u, "frag_misaligned": u, "frag_too_long": u, "frag_header_chain": u, "ipv6_extension": 2 * u,
+				"frag_wrong_end": u, "frag_wrong_ecn": u, "sunk": 0}, frames...)
 		}},
 		{"datagrams without an end", "of 200 fragments of 8 bytes each, and no last one", func(s *caseRun) {
 			var frames [][]byte
