@@ -158,10 +158,9 @@ func openLab(t testing.TB, device string, config func(mac [6]byte, ifindex int) 
 	must(t, spec.Variables["config"].Set(config([6]byte(l.mac), l.uplink)))
 	must(t, spec.LoadAndAssign(&l.objs, nil))
 	t.Cleanup(func() { l.objs.Close() })
-	for _, a := range []netip.Addr{shared, shared6} {
-		must(t, l.objs.Own.Put(a.As16(), OwnAddress))
+	for a, kind := range map[netip.Addr]uint8{shared: OwnAddress, shared6: OwnAddress, subnetBroadcast: OwnBroadcast, elsewhere: OwnHost, elsewhere6: OwnHost} {
+		l.own(a, kind)
 	}
-	must(t, l.objs.Own.Put(subnetBroadcast.As16(), OwnBroadcast))
 	return l
 }
 
@@ -181,19 +180,34 @@ func (l *lab) reach(ifindexes ...int) {
 	}
 }
 
+// own enters an address of the host.
+func (l *lab) own(a netip.Addr, kind uint8) {
+	l.t.Helper()
+	var filter OwnFilter
+	must(l.t, l.objs.OwnFilters.Lookup(uint32(0), &filter))
+	filter.Add(a.As16(), kind)
+	must(l.t, errors.Join(l.objs.OwnFilters.Put(uint32(0), filter), l.objs.Own.Put(a.As16(), kind)))
+}
+
 func (l *lab) claim(tag Tag, owner Owner) {
 	l.t.Helper()
 	_, port := tag.AddrPort()
 	if tag.Kind != TagMessage {
 		l.countTag(tag.Kind, port)
 	}
+	if addr, _ := tag.AddrPort(); tag.Kind == TagAddr {
+		l.own(netip.AddrFrom4(addr), OwnEndpoint)
+	}
 	must(l.t, l.objs.Tags.Put(tag, owner))
 }
 
 func (l *lab) claim6(tag Tag6, owner Owner) {
 	l.t.Helper()
-	_, port := tag.AddrPort()
+	addr, port := tag.AddrPort()
 	l.countTag(tag.Kind, port)
+	if tag.Kind == TagAddr {
+		l.own(netip.AddrFrom16(addr), OwnEndpoint)
+	}
 	must(l.t, l.objs.Tags6.Put(tag, owner))
 }
 

@@ -139,7 +139,7 @@ func (b *tagTable) receives(f []byte) (holder, Counter) {
 		return b.receivesTagged(f)
 	}
 	part := f[0] == partSecret[0]
-	w, c := b.receivesWhole(f, part || bytes.Equal(f[:6], b.link[:]))
+	w, c := b.fromWire(f, part || bytes.Equal(f[:6], b.link[:]))
 	if w != noHolder && part && !bytes.Equal(f[2:6], partMAC(int(w), 0)[2:]) {
 		return noHolder, rxStalePart
 	}
@@ -163,7 +163,28 @@ func (b *tagTable) receivesTagged(f []byte) (holder, Counter) {
 		}
 		return noHolder, rxTaggedTwice
 	}
-	return b.receivesWhole(slices.Concat(f[:12], f[16:]), bytes.Equal(f[:6], b.link[:]))
+	return b.fromWire(slices.Concat(f[:12], f[16:]), bytes.Equal(f[:6], b.link[:]))
+}
+
+// fromWire is receivesWhole for frames that have come in by the uplink: no other host can have some sources.
+func (b *tagTable) fromWire(f []byte, ours bool) (holder, Counter) {
+	w, c := b.receivesWhole(f, ours)
+	if w == noHolder {
+		return w, c
+	}
+	version := map[int]int{0x0800: 4, 0x86dd: 6}[be16(f, 12)]
+	martian := be16(f, 12) == 0x88b5 && bytes.Equal(f[6:12], b.link[:])
+	if version != 0 {
+		h, _ := parseHeaders(f[14:], version)
+		src := h.src
+		own := slices.Contains([]netip.Addr{shared, shared6, elsewhere, elsewhere6, subnetBroadcast}, src) || b.addrHolder(src) != noHolder
+		martian = own || src.IsLoopback() || src.IsMulticast() || src.Is4In6() || src == netip.MustParseAddr("255.255.255.255") ||
+			src == netip.IPv4Unspecified() || src == netip.IPv6Unspecified() && h.protocol != 58
+	}
+	if martian {
+		return noHolder, rxMartian
+	}
+	return w, c
 }
 
 // receivesWhole is receives for frames that are not parts of super-frames. ours: the destination is this

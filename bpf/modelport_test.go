@@ -55,21 +55,31 @@ func (b *tagTable) errorsOf(from holder, frame []byte) (f frameErrors) {
 	return f
 }
 
-// checkGroup adds the errors of frames to group MAC addresses, by RFC 1112, 6.4, and RFC 2464, 7.
+// checkGroup adds the errors of frames to groups and broadcast addresses, and to their MAC addresses, by RFC 1112, 6.4, and
+// RFC 2464, 7.
 func (b *tagTable) checkGroup(f *frameErrors, from holder, frame []byte) {
 	dst, p := frame[:6], frame[14:]
-	if dst[0]&1 == 0 {
-		return
+	if bytes.Equal(dst, b.link[:]) {
+		return // this host has other rules
 	}
 	switch kind := be16(frame, 12); {
-	case kind == 0x0800 && len(p) >= 20 && bytes.Equal(dst, bcast):
-		to := netip.AddrFrom4([4]byte(p[16:20]))
-		f.addIf(to != netip.AddrFrom4([4]byte{255, 255, 255, 255}) && to != subnetBroadcast, txForgedGroup)
-		f.addIf(b.addrHolder(netip.AddrFrom4([4]byte(p[12:16]))) != from, txBroadcast)
 	case kind == 0x0800 && len(p) >= 20:
-		f.addIf(p[16] < 224 || p[16] > 239 || !bytes.Equal(dst, []byte{1, 0, 0x5e, p[17] &^ 0x80, p[18], p[19]}), txForgedGroup)
+		to := netip.AddrFrom4([4]byte(p[16:20]))
+		right := dst[0]&1 == 0 // to one host
+		switch {
+		case to == netip.AddrFrom4([4]byte{255, 255, 255, 255}) || to == subnetBroadcast:
+			f.addIf(b.addrHolder(netip.AddrFrom4([4]byte(p[12:16]))) != from, txBroadcast)
+			right = bytes.Equal(dst, bcast)
+		case to.IsMulticast():
+			right = bytes.Equal(dst, []byte{1, 0, 0x5e, p[17] &^ 0x80, p[18], p[19]})
+		}
+		f.addIf(!right, txForgedGroup)
 	case kind == 0x86dd && len(p) >= 40:
-		f.addIf(p[24] != 0xff || !bytes.Equal(dst, append([]byte{0x33, 0x33}, p[36:40]...)), txForgedGroup)
+		right := dst[0]&1 == 0
+		if p[24] == 0xff {
+			right = bytes.Equal(dst, append([]byte{0x33, 0x33}, p[36:40]...))
+		}
+		f.addIf(!right, txForgedGroup)
 	}
 }
 

@@ -20,6 +20,11 @@ type MuxCutLine struct {
 	Last uint64
 }
 
+type MuxOwnFilter struct {
+	_     structs.HostLayout
+	Kinds [256]uint8
+}
+
 type MuxUnetAlarm struct {
 	_    structs.HostLayout
 	Kind MuxUnetAlarmKind
@@ -71,64 +76,65 @@ const (
 	MuxUnetCounterUNET_RX_GROUP              MuxUnetCounter = 8
 	MuxUnetCounterUNET_RX_BAD_LENGTH         MuxUnetCounter = 9
 	MuxUnetCounterUNET_RX_TAGGED_TWICE       MuxUnetCounter = 10
-	MuxUnetCounterUNET_RX_FRAGMENT           MuxUnetCounter = 11
-	MuxUnetCounterUNET_RX_EXTENSION          MuxUnetCounter = 12
-	MuxUnetCounterUNET_RX_QUEUE_GONE         MuxUnetCounter = 13
-	MuxUnetCounterUNET_RX_NO_METADATA        MuxUnetCounter = 14
-	MuxUnetCounterUNET_RX_CUT                MuxUnetCounter = 15
-	MuxUnetCounterUNET_RX_MANY_PARTS         MuxUnetCounter = 16
-	MuxUnetCounterUNET_RX_CUTTER_BUSY        MuxUnetCounter = 17
-	MuxUnetCounterUNET_RX_STALE_PART         MuxUnetCounter = 18
-	MuxUnetCounterUNET_RX_FORGED_RDMA        MuxUnetCounter = 19
-	MuxUnetCounterUNET_TX_UPLINK             MuxUnetCounter = 20
-	MuxUnetCounterUNET_TX_LOCAL              MuxUnetCounter = 21
-	MuxUnetCounterUNET_TX_HOST               MuxUnetCounter = 22
-	MuxUnetCounterUNET_TX_GROUP              MuxUnetCounter = 23
-	MuxUnetCounterUNET_TX_TRUNCATED          MuxUnetCounter = 24
-	MuxUnetCounterUNET_TX_BAD_LENGTH         MuxUnetCounter = 25
-	MuxUnetCounterUNET_TX_BAD_HEADER         MuxUnetCounter = 26
-	MuxUnetCounterUNET_TX_OVERSIZE           MuxUnetCounter = 27
-	MuxUnetCounterUNET_TX_BAD_ETHERTYPE      MuxUnetCounter = 28
-	MuxUnetCounterUNET_TX_FORGED_LINK        MuxUnetCounter = 29
-	MuxUnetCounterUNET_TX_FORGED_ADDR        MuxUnetCounter = 30
-	MuxUnetCounterUNET_TX_FORGED_TAG         MuxUnetCounter = 31
-	MuxUnetCounterUNET_TX_FORGED_ARP         MuxUnetCounter = 32
-	MuxUnetCounterUNET_TX_FORGED_ND          MuxUnetCounter = 33
-	MuxUnetCounterUNET_TX_FORGED_QUOTE       MuxUnetCounter = 34
-	MuxUnetCounterUNET_TX_FORGED_GROUP       MuxUnetCounter = 35
-	MuxUnetCounterUNET_TX_BROADCAST          MuxUnetCounter = 36
-	MuxUnetCounterUNET_TX_INFRASTRUCTURE     MuxUnetCounter = 37
-	MuxUnetCounterUNET_TX_FORGED_RDMA        MuxUnetCounter = 38
-	MuxUnetCounterUNET_TX_NO_OWNER           MuxUnetCounter = 39
-	MuxUnetCounterUNET_TX_TO_QUEUE           MuxUnetCounter = 40
-	MuxUnetCounterUNET_TX_PORT_GONE          MuxUnetCounter = 41
-	MuxUnetCounterUNET_TX_UPLINK_GONE        MuxUnetCounter = 42
-	MuxUnetCounterUNET_TX_RATE_ENDPOINT      MuxUnetCounter = 43
-	MuxUnetCounterUNET_TX_RATE_USER          MuxUnetCounter = 44
-	MuxUnetCounterUNET_DELIVER_SOCKET        MuxUnetCounter = 45
-	MuxUnetCounterUNET_DELIVER_NO_SOCKET     MuxUnetCounter = 46
-	MuxUnetCounterUNET_DELIVER_BAD_FILL      MuxUnetCounter = 47
-	MuxUnetCounterUNET_DELIVER_TOO_LONG      MuxUnetCounter = 48
-	MuxUnetCounterUNET_DELIVER_KERNEL        MuxUnetCounter = 49
-	MuxUnetCounterUNET_LOST_CUT              MuxUnetCounter = 50
-	MuxUnetCounterUNET_LOST_UPLINK_REDIRECT  MuxUnetCounter = 51
-	MuxUnetCounterUNET_LOST_PORT_REDIRECT    MuxUnetCounter = 52
-	MuxUnetCounterUNET_LOST_DELIVER_REDIRECT MuxUnetCounter = 53
-	MuxUnetCounterUNET_LOST_UPLINK_BACKLOG   MuxUnetCounter = 54
-	MuxUnetCounterUNET_LOST_PORT_BACKLOG     MuxUnetCounter = 55
-	MuxUnetCounterUNET_LOST_DELIVER_BACKLOG  MuxUnetCounter = 56
-	MuxUnetCounterUNET_LOST_DEVICE_FULL      MuxUnetCounter = 57
-	MuxUnetCounterUNET_LOST_PORT_FULL        MuxUnetCounter = 58
-	MuxUnetCounterUNET_LOST_PORT_DOWN        MuxUnetCounter = 59
-	MuxUnetCounterUNET_LOST_QUEUE_REDIRECT   MuxUnetCounter = 60
-	MuxUnetCounterUNET_LOST_LOCAL_REDIRECT   MuxUnetCounter = 61
-	MuxUnetCounterUNET_LOST_RESERVED         MuxUnetCounter = 62
-	MuxUnetCounterUNET_LOST_HOST             MuxUnetCounter = 63
-	MuxUnetCounterUNET_MUX_UPLINK            MuxUnetCounter = 64
-	MuxUnetCounterUNET_MUX_LOCAL             MuxUnetCounter = 65
-	MuxUnetCounterUNET_MUX_HOST              MuxUnetCounter = 66
-	MuxUnetCounterUNET_MUX_RATE              MuxUnetCounter = 67
-	MuxUnetCounterUNET_COUNTERS              MuxUnetCounter = 68
+	MuxUnetCounterUNET_RX_MARTIAN            MuxUnetCounter = 11
+	MuxUnetCounterUNET_RX_FRAGMENT           MuxUnetCounter = 12
+	MuxUnetCounterUNET_RX_EXTENSION          MuxUnetCounter = 13
+	MuxUnetCounterUNET_RX_QUEUE_GONE         MuxUnetCounter = 14
+	MuxUnetCounterUNET_RX_NO_METADATA        MuxUnetCounter = 15
+	MuxUnetCounterUNET_RX_CUT                MuxUnetCounter = 16
+	MuxUnetCounterUNET_RX_MANY_PARTS         MuxUnetCounter = 17
+	MuxUnetCounterUNET_RX_CUTTER_BUSY        MuxUnetCounter = 18
+	MuxUnetCounterUNET_RX_STALE_PART         MuxUnetCounter = 19
+	MuxUnetCounterUNET_RX_FORGED_RDMA        MuxUnetCounter = 20
+	MuxUnetCounterUNET_TX_UPLINK             MuxUnetCounter = 21
+	MuxUnetCounterUNET_TX_LOCAL              MuxUnetCounter = 22
+	MuxUnetCounterUNET_TX_HOST               MuxUnetCounter = 23
+	MuxUnetCounterUNET_TX_GROUP              MuxUnetCounter = 24
+	MuxUnetCounterUNET_TX_TRUNCATED          MuxUnetCounter = 25
+	MuxUnetCounterUNET_TX_BAD_LENGTH         MuxUnetCounter = 26
+	MuxUnetCounterUNET_TX_BAD_HEADER         MuxUnetCounter = 27
+	MuxUnetCounterUNET_TX_OVERSIZE           MuxUnetCounter = 28
+	MuxUnetCounterUNET_TX_BAD_ETHERTYPE      MuxUnetCounter = 29
+	MuxUnetCounterUNET_TX_FORGED_LINK        MuxUnetCounter = 30
+	MuxUnetCounterUNET_TX_FORGED_ADDR        MuxUnetCounter = 31
+	MuxUnetCounterUNET_TX_FORGED_TAG         MuxUnetCounter = 32
+	MuxUnetCounterUNET_TX_FORGED_ARP         MuxUnetCounter = 33
+	MuxUnetCounterUNET_TX_FORGED_ND          MuxUnetCounter = 34
+	MuxUnetCounterUNET_TX_FORGED_QUOTE       MuxUnetCounter = 35
+	MuxUnetCounterUNET_TX_FORGED_GROUP       MuxUnetCounter = 36
+	MuxUnetCounterUNET_TX_BROADCAST          MuxUnetCounter = 37
+	MuxUnetCounterUNET_TX_INFRASTRUCTURE     MuxUnetCounter = 38
+	MuxUnetCounterUNET_TX_FORGED_RDMA        MuxUnetCounter = 39
+	MuxUnetCounterUNET_TX_NO_OWNER           MuxUnetCounter = 40
+	MuxUnetCounterUNET_TX_TO_QUEUE           MuxUnetCounter = 41
+	MuxUnetCounterUNET_TX_PORT_GONE          MuxUnetCounter = 42
+	MuxUnetCounterUNET_TX_UPLINK_GONE        MuxUnetCounter = 43
+	MuxUnetCounterUNET_TX_RATE_ENDPOINT      MuxUnetCounter = 44
+	MuxUnetCounterUNET_TX_RATE_USER          MuxUnetCounter = 45
+	MuxUnetCounterUNET_DELIVER_SOCKET        MuxUnetCounter = 46
+	MuxUnetCounterUNET_DELIVER_NO_SOCKET     MuxUnetCounter = 47
+	MuxUnetCounterUNET_DELIVER_BAD_FILL      MuxUnetCounter = 48
+	MuxUnetCounterUNET_DELIVER_TOO_LONG      MuxUnetCounter = 49
+	MuxUnetCounterUNET_DELIVER_KERNEL        MuxUnetCounter = 50
+	MuxUnetCounterUNET_LOST_CUT              MuxUnetCounter = 51
+	MuxUnetCounterUNET_LOST_UPLINK_REDIRECT  MuxUnetCounter = 52
+	MuxUnetCounterUNET_LOST_PORT_REDIRECT    MuxUnetCounter = 53
+	MuxUnetCounterUNET_LOST_DELIVER_REDIRECT MuxUnetCounter = 54
+	MuxUnetCounterUNET_LOST_UPLINK_BACKLOG   MuxUnetCounter = 55
+	MuxUnetCounterUNET_LOST_PORT_BACKLOG     MuxUnetCounter = 56
+	MuxUnetCounterUNET_LOST_DELIVER_BACKLOG  MuxUnetCounter = 57
+	MuxUnetCounterUNET_LOST_DEVICE_FULL      MuxUnetCounter = 58
+	MuxUnetCounterUNET_LOST_PORT_FULL        MuxUnetCounter = 59
+	MuxUnetCounterUNET_LOST_PORT_DOWN        MuxUnetCounter = 60
+	MuxUnetCounterUNET_LOST_QUEUE_REDIRECT   MuxUnetCounter = 61
+	MuxUnetCounterUNET_LOST_LOCAL_REDIRECT   MuxUnetCounter = 62
+	MuxUnetCounterUNET_LOST_RESERVED         MuxUnetCounter = 63
+	MuxUnetCounterUNET_LOST_HOST             MuxUnetCounter = 64
+	MuxUnetCounterUNET_MUX_UPLINK            MuxUnetCounter = 65
+	MuxUnetCounterUNET_MUX_LOCAL             MuxUnetCounter = 66
+	MuxUnetCounterUNET_MUX_HOST              MuxUnetCounter = 67
+	MuxUnetCounterUNET_MUX_RATE              MuxUnetCounter = 68
+	MuxUnetCounterUNET_COUNTERS              MuxUnetCounter = 69
 )
 
 type MuxUnetEndpoint struct {
@@ -218,6 +224,7 @@ const (
 	MuxMapLines              = "lines"
 	MuxMapLosses             = "losses"
 	MuxMapOwn                = "own"
+	MuxMapOwnFilters         = "own_filters"
 	MuxMapPortLimits         = "port_limits"
 	MuxMapPortSockets        = "port_sockets"
 	MuxMapSockets            = "sockets"
@@ -326,6 +333,7 @@ type MuxMapSpecs struct {
 	Lines        *ebpf.MapSpec `ebpf:"lines"`
 	Losses       *ebpf.MapSpec `ebpf:"losses"`
 	Own          *ebpf.MapSpec `ebpf:"own"`
+	OwnFilters   *ebpf.MapSpec `ebpf:"own_filters"`
 	PortLimits   *ebpf.MapSpec `ebpf:"port_limits"`
 	PortSockets  *ebpf.MapSpec `ebpf:"port_sockets"`
 	Sockets      *ebpf.MapSpec `ebpf:"sockets"`
@@ -374,6 +382,7 @@ type MuxMaps struct {
 	Lines        *ebpf.Map `ebpf:"lines"`
 	Losses       *ebpf.Map `ebpf:"losses"`
 	Own          *ebpf.Map `ebpf:"own"`
+	OwnFilters   *ebpf.Map `ebpf:"own_filters"`
 	PortLimits   *ebpf.Map `ebpf:"port_limits"`
 	PortSockets  *ebpf.Map `ebpf:"port_sockets"`
 	Sockets      *ebpf.Map `ebpf:"sockets"`
@@ -397,6 +406,7 @@ func (m *MuxMaps) Close() error {
 		m.Lines,
 		m.Losses,
 		m.Own,
+		m.OwnFilters,
 		m.PortLimits,
 		m.PortSockets,
 		m.Sockets,

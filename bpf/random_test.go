@@ -118,6 +118,12 @@ func (l *lab) frame(r *rand.Rand) []byte {
 		return fragment4(f, offset, pick(r, 8, 24, 200), r.IntN(2) == 0)
 	}
 	from, to := addr(), addr()
+	if r.IntN(16) == 0 {
+		from = pick(r, append(martian4, elsewhere)...)
+		if six {
+			from = pick(r, append(martian6, elsewhere6, nobody6)...)
+		}
+	}
 	switch r.IntN(10) {
 	case 0, 1, 2, 3:
 		return ip(mac(), from, to)
@@ -238,7 +244,7 @@ func TestUplinkAgainstModel(t *testing.T) {
 				return
 			}
 		}
-		for _, c := range []Counter{rxPass, rxTruncated, rxVLAN, rxPort, rxBadLength, rxStalePart, rxFragment, rxExtension, rxTaggedTwice} {
+		for _, c := range []Counter{rxPass, rxTruncated, rxVLAN, rxPort, rxBadLength, rxStalePart, rxFragment, rxExtension, rxTaggedTwice, rxMartian} {
 			l.wantAll(c, c)
 		}
 	})

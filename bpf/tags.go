@@ -92,7 +92,15 @@ func GroupKey(group netip.AddrPort) Tag6 {
 const (
 	OwnAddress   = uint8(1) // OWN_ADDRESS
 	OwnBroadcast = uint8(2) // OWN_BROADCAST
+	OwnHost      = uint8(3) // OWN_HOST
+	OwnEndpoint  = uint8(4) // OWN_ENDPOINT
 )
+
+// OwnFilter is the value of the map own_filters.
+type OwnFilter = MuxOwnFilter
+
+// Add permits look-ups of an address in the map own.
+func (f *MuxOwnFilter) Add(addr [16]byte, kind uint8) { f.Kinds[addr[15]] |= 1 << kind }
 
 // MessageKey is the tag table's key of a message tag.
 func MessageKey(tag uint32) Tag {

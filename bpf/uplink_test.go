@@ -84,6 +84,7 @@ func testUplink(l *lab) {
 		{"UDP hit with Ethernet padding", padded(hit, 3), l.a, rxPort},
 		{"UDP to a port without an owner", to(shared, 53), l.a, rxPass},
 		{"UDP to another address", to(peer, 7000), l.a, rxPass},
+		{"UDP hit from the host itself", datagram(l.mac, peerMAC, netip.AddrPortFrom(shared, 1), netip.AddrPortFrom(shared, 7000), 64), l.a, rxMartian},
 		{"UDP hit, port gone", hit, 0, rxPortGone},
 		{"UDP hit for another MAC address", datagram(peerMAC, peerMAC, from(1), netip.AddrPortFrom(shared, 7000), 64), l.a, rxPass},
 		{"UDP hit by Ethernet broadcast", datagram(bcast, peerMAC, from(1), netip.AddrPortFrom(shared, 7000), 64), l.a, rxPass},

@@ -13,7 +13,6 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/unet-go/unet/bpf"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/nat"
 	"github.com/unet-go/unet/internal/route"
@@ -21,7 +20,7 @@ import (
 
 // addresses are the IPv4 and IPv6 addresses of a host.
 type addresses struct {
-	host []netip.Addr // all addresses
+	host []hostAddr // all addresses
 	// uplink are the addresses of the uplink on which ports can be claimed, with their
 	// subnets, in the order in which a wildcard prefers them.
 	uplink     []netip.Prefix
@@ -44,7 +43,8 @@ func (m *Mux) addresses() (addresses, error) {
 			continue
 		}
 		ip = ip.Unmap()
-		found.host = append(found.host, ip)
+		brd, _ := netip.AddrFromSlice(a.Broadcast)
+		found.host = append(found.host, hostAddr{Addr: ip, ifindex: a.LinkIndex, flags: a.Flags, broadcast: brd.Unmap()})
 		if a.LinkIndex != m.up.ifindex {
 			continue
 		}
@@ -103,6 +103,11 @@ func rankOf(ip netip.Addr, flags int) int {
 	return 2
 }
 
+// ofHost reports whether the host has an address, on any interface.
+func (own *addresses) ofHost(a netip.Addr) bool {
+	return slices.ContainsFunc(own.host, func(h hostAddr) bool { return h.Addr == a })
+}
+
 // first is the address of the uplink that a wildcard stands for. A wildcard that is not valid
 // stands for either family.
 func (own *addresses) first(wildcard netip.Addr) (netip.Addr, bool) {
@@ -156,7 +161,7 @@ func (m *Mux) updateAddresses() error {
 	}
 	m.own.Store(own.identity())
 	taken, err := m.follow(own)
-	err = errors.Join(err, m.openTo(own))
+	err = errors.Join(err, m.enterOwn(own))
 	var here []endpoint.Notice
 	for _, p := range own.uplink {
 		here = append(here, endpoint.Notice{Kind: endpoint.NoticeAddrBack, Addr: p.Addr()})
@@ -176,62 +181,13 @@ func (m *Mux) updateAddresses() error {
 	return err
 }
 
-// openTo enters the addresses of the uplink at which endpoints reach the kernel of their own host
-// (bpf/src/host.h), and its broadcast addresses. There are none if the uplink is in a VRF: lo is not.
-func (m *Mux) openTo(own addresses) error {
-	l, err := m.nl.LinkByIndex(m.up.ifindex)
-	if isAbsent(err) {
-		return nil // followUplink ends the mux
-	}
-	if err != nil {
-		return fmt.Errorf("interface %s: %w", m.up.name, err)
-	}
-	want := map[[16]byte]uint8{}
-	master, err := m.nl.LinkByIndex(l.Attrs().MasterIndex)
-	if inVRF := l.Attrs().MasterIndex != 0 && (err != nil || master.Type() == "vrf"); !inVRF {
-		for _, p := range own.uplink {
-			if a := p.Addr(); !a.IsLinkLocalUnicast() || a.Is4() {
-				want[a.As16()] = bpf.OwnAddress
-			}
-		}
-		for _, a := range own.broadcasts() {
-			if want[a.As16()] == 0 { // else it is an address of a larger subnet, too
-				want[a.As16()] = bpf.OwnBroadcast
-			}
-		}
-	}
-	var key [16]byte
-	var value uint8
-	var gone [][16]byte
-	entries := m.progs.maps.Own.Iterate()
-	for entries.Next(&key, &value) {
-		if want[key] == 0 {
-			gone = append(gone, key)
-		}
-		if want[key] == value {
-			delete(want, key)
-		}
-	}
-	err = entries.Err()
-	for _, a := range gone {
-		err = errors.Join(err, m.progs.maps.Own.Delete(a))
-	}
-	for a, is := range want {
-		err = errors.Join(err, m.progs.maps.Own.Put(a, is))
-	}
-	if err != nil {
-		return fmt.Errorf("addresses at which endpoints reach this host: %w", err)
-	}
-	return nil
-}
-
 // follow puts tags into effect or suspends them, and notifies leases of the addresses of their
 // suspended tags. taken are the leases whose owned address the host has now. m.mu is held.
 func (m *Mux) follow(own addresses) (taken map[*Lease]netip.Addr, err error) {
 	taken = map[*Lease]netip.Addr{}
 	lost, back := map[netip.Addr]int{}, map[netip.Addr]int{} // number of tags by address
 	for t, c := range m.tags.held {
-		if t.Kind == endpoint.TagAddr && slices.Contains(own.host, t.Addr) {
+		if t.Kind == endpoint.TagAddr && (own.ofHost(t.Addr) || own.notOfHost(t.Addr, m.up.ifindex) != "") { // the second: by a new subnet
 			taken[c.by] = t.Addr
 		}
 		if !hasPorts(t) || m.tags.held[endpoint.AddrTag(t.Addr)] != nil {
@@ -262,6 +218,23 @@ func (m *Mux) follow(own addresses) (taken map[*Lease]netip.Addr, err error) {
 	return taken, err
 }
 
+// notOfHost is the reason why no host can have an address of the uplink's network; "": one can. Subnets of the uplink
+// can overlap: one may contain the broadcast address of another as an ordinary one.
+func (own *addresses) notOfHost(a netip.Addr, uplink int) string {
+	for _, p := range own.uplink {
+		switch {
+		case a.Is4() && p.Bits() < 31 && (a == p.Masked().Addr() || a == broadcast(p)):
+			return fmt.Sprintf("the network's or broadcast address of %v", p.Masked())
+		case a.Is6() && p.Bits() < 127 && a == p.Masked().Addr(): // RFC 4291, 2.6.1, and RFC 6164
+			return fmt.Sprintf("the anycast address of the routers of %v", p.Masked())
+		}
+	}
+	if slices.Contains(own.broadcasts(uplink), a) {
+		return "a broadcast address of the uplink"
+	}
+	return ""
+}
+
 // has reports whether a is an address of the uplink on which ports can be claimed.
 func (own *addresses) has(a netip.Addr) bool {
 	return slices.ContainsFunc(own.uplink, func(p netip.Prefix) bool { return p.Addr() == a })
@@ -278,8 +251,11 @@ func (m *Mux) stillTrue(tags []endpoint.Tag) error {
 		switch {
 		case isGroup(t):
 		case t.Kind == endpoint.TagAddr:
-			if slices.Contains(own.host, t.Addr) {
+			if own.ofHost(t.Addr) {
 				return denied(t, "the host has just taken this address")
+			}
+			if why := own.notOfHost(t.Addr, m.up.ifindex); why != "" {
+				return denied(t, "%s", why)
 			}
 		case hasPorts(t) && m.tags.held[endpoint.AddrTag(t.Addr)] == nil:
 			if err := own.mayShare(t, m.up.name); err != nil {
@@ -383,18 +359,14 @@ func (r *reserver) joinGroup(a netip.Addr) (fds []int, err error) {
 // translation, routes (hops) and neighbours.
 func (m *Mux) vacantToKernel(a netip.Addr, c *claiming, hops map[netip.Addr]bool) error {
 	t, own := endpoint.AddrTag(a), c.own
-	if slices.Contains(own.host, a) {
+	if own.ofHost(a) {
 		return denied(t, "the host has this address itself")
 	}
-	i := slices.IndexFunc(own.uplink, func(p netip.Prefix) bool { return p.Contains(a) })
-	if i < 0 {
+	if !slices.ContainsFunc(own.uplink, func(p netip.Prefix) bool { return p.Contains(a) }) {
 		return denied(t, "not in a subnet of the uplink %s", m.up.name)
 	}
-	switch p := own.uplink[i]; {
-	case a.Is4() && p.Bits() < 31 && (a == p.Masked().Addr() || a == broadcast(p)):
-		return denied(t, "the network's or broadcast address of %v", p.Masked())
-	case a.Is6() && p.Bits() < 127 && a == p.Masked().Addr(): // RFC 4291, 2.6.1, and RFC 6164
-		return denied(t, "the anycast address of the routers of %v", p.Masked())
+	if why := own.notOfHost(a, m.up.ifindex); why != "" {
+		return denied(t, "%s", why)
 	}
 	translated := own.nat[a]
 	if !translated.Empty() {

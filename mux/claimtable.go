@@ -168,6 +168,11 @@ func (ct *claimTable) letGo() error {
 
 // putTag enters a tag: from now on its frames go to o.
 func (m *Mux) putTag(t endpoint.Tag, o bpf.Owner) error {
+	if t.Kind == endpoint.TagAddr {
+		if err := m.enterOwned(t.Addr); err != nil {
+			return err
+		}
+	}
 	if err := m.countTag(t, 1); err != nil {
 		return err
 	}
@@ -175,6 +180,9 @@ func (m *Mux) putTag(t endpoint.Tag, o bpf.Owner) error {
 	err := table.Update(key, o, ebpf.UpdateNoExist)
 	if err != nil {
 		err = errors.Join(err, m.countTag(t, -1))
+		if t.Kind == endpoint.TagAddr {
+			err = errors.Join(err, m.eraseOwned(t.Addr))
+		}
 	}
 	if errors.Is(err, unix.E2BIG) {
 		return fmt.Errorf("%w: it has room for %d", ErrTableFull, table.MaxEntries())
@@ -204,6 +212,7 @@ func (m *Mux) deleteTag(t endpoint.Tag) error {
 	}
 	if t.Kind == endpoint.TagAddr {
 		m.ownerChanged(t.Addr)
+		return m.eraseOwned(t.Addr)
 	}
 	return nil
 }

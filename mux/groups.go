@@ -339,13 +339,3 @@ func (m *Mux) letGoOfGroups() error {
 	m.groups = nil
 	return err
 }
-
-// broadcasts are the broadcast addresses of the uplink's IPv4 subnets.
-func (own *addresses) broadcasts() (list []netip.Addr) {
-	for _, p := range own.uplink {
-		if p.Addr().Is4() && p.Bits() < 31 {
-			list = append(list, broadcast(p))
-		}
-	}
-	return list
-}

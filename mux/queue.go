@@ -148,12 +148,14 @@ func (p *programs) attachQueue(u *uplink) (links []link.Link, err error) {
 		return nil, err
 	}
 	tables := map[string]*ebpf.Map{
-		bpf.MuxMapCounters:  p.maps.Counters,
-		bpf.MuxMapDevices:   p.maps.Devices,
-		bpf.MuxMapSockets:   p.maps.Sockets,
-		bpf.MuxMapTags:      p.maps.Tags,
-		bpf.MuxMapTags6:     p.maps.Tags6,
-		bpf.MuxMapTagCounts: p.maps.TagCounts,
+		bpf.MuxMapCounters:   p.maps.Counters,
+		bpf.MuxMapDevices:    p.maps.Devices,
+		bpf.MuxMapOwn:        p.maps.Own,
+		bpf.MuxMapOwnFilters: p.maps.OwnFilters,
+		bpf.MuxMapSockets:    p.maps.Sockets,
+		bpf.MuxMapTags:       p.maps.Tags,
+		bpf.MuxMapTags6:      p.maps.Tags6,
+		bpf.MuxMapTagCounts:  p.maps.TagCounts,
 	}
 	spec.Maps[bpf.MuxMapSockets].MaxEntries = p.maps.Sockets.MaxEntries()
 	types := newTypes()

@@ -61,21 +61,19 @@ static __always_inline void group_tag4(struct unet_tag6 *tag, __be32 addr, __be1
 	*tag = (struct unet_tag6){ .kind = UNET_TAG_UDP, .port = port, .addr = { 0, 0, bpf_htonl(0xffff), addr } };
 }
 
-#define BROADCAST 0xffffffff
-
 /* is_group4_of: the multicast MAC address of an IPv4 group (RFC 1112, 6.4). */
 static __always_inline bool is_group4_of(const __u8 *link, __be32 addr)
 {
 	const __u8 *a = (const __u8 *)&addr;
 
-	return a[0] >> 4 == 14 && link[0] == 1 && !link[1] && link[2] == 0x5e &&
+	return is_multicast4(addr) && link[0] == 1 && !link[1] && link[2] == 0x5e &&
 	       link[3] == (a[1] & 0x7f) && link[4] == a[2] && link[5] == a[3];
 }
 
 /* is_group6_of is the same of IPv6 (RFC 2464, 7). */
 static __always_inline bool is_group6_of(const __u8 *link, const __be32 *addr)
 {
-	return *(const __u8 *)addr == 0xff && is_group_of(link, addr);
+	return is_multicast6(addr) && is_group_of(link, addr);
 }
 
 /* group_tag reads the tag of a UDP datagram to a group; false: the frame is none, or no tag claims its port. */
@@ -92,7 +90,7 @@ static __always_inline bool group_tag(struct eth_header *eth, void *data_end, st
 		if ((void *)(udp + 1) > data_end || !any_port(udp->dst))
 			return false;
 		group_tag4(tag, is_broadcast(eth->dst) ? BROADCAST : ip->dst, udp->dst);
-		return is_broadcast(eth->dst) || is_group4_of(eth->dst, ip->dst);
+		return is_broadcast(eth->dst) ? is_any_broadcast(ip->dst) : is_group4_of(eth->dst, ip->dst);
 	}
 	if (eth->type == bpf_htons(ETHERTYPE_IPV6)) {
 		udp = (void *)(ip6 + 1);
@@ -105,14 +103,19 @@ static __always_inline bool group_tag(struct eth_header *eth, void *data_end, st
 	return false;
 }
 
-/* copy_to_group copies a frame of the kernel's for the endpoints that hold its tag, if there are any. */
-static __always_inline void copy_to_group(struct __sk_buff *skb)
+/*
+ * copy_to_group copies a frame of the kernel's for the endpoints that hold its tag, if there are any. Of a martian from the
+ * wire the kernel alone decides.
+ */
+static __always_inline void copy_to_group(struct __sk_buff *skb, bool from_wire)
 {
 	struct eth_header *eth = (void *)(long)skb->data;
 	void *data_end = (void *)(long)skb->data_end;
 	struct unet_tag6 tag;
 
-	if ((void *)(eth + 1) <= data_end && group_tag(eth, data_end, &tag) && bpf_map_lookup_elem(&groups, &tag))
+	if ((void *)(eth + 1) > data_end || !group_tag(eth, data_end, &tag) || !bpf_map_lookup_elem(&groups, &tag))
+		return;
+	if (!from_wire || !is_martian_packet(eth, data_end))
 		bpf_clone_redirect(skb, config.up, BPF_F_INGRESS); /* without memory it is lost, as any frame */
 }
 
@@ -125,7 +128,7 @@ int unet_group_in(struct __sk_buff *skb)
 	if (skb->vlan_tci & VLAN_ID || !put_link_header(skb))
 		return TCX_NEXT;
 	if (has_headers(skb) || !bpf_skb_pull_data(skb, skb->len < HEADERS_MAX ? skb->len : HEADERS_MAX))
-		copy_to_group(skb);
+		copy_to_group(skb, true);
 	return TCX_NEXT;
 }
 
@@ -153,29 +156,52 @@ int unet_group(struct xdp_md *ctx)
 	return bpf_redirect_map(ports, 0, BPF_F_BROADCAST);
 }
 
+/* is_for_port: the frame is for an endpoint on a port. */
+static __always_inline bool is_for_port(struct __sk_buff *skb)
+{
+	struct eth_header *eth;
+	void *data_end;
+	struct found f;
+
+	if (!has_headers(skb) && bpf_skb_pull_data(skb, skb->len < HEADERS_MAX ? skb->len : HEADERS_MAX))
+		return false;
+	eth = (void *)(long)skb->data;
+	data_end = (void *)(long)skb->data_end;
+	if ((void *)(eth + 1) > data_end)
+		return false;
+	f = find_unicast(of_skb(skb), eth, data_end);
+	return f.owner && f.owner->port;
+}
+
 /*
  * unet_egress is at the uplink's exit of traffic control: the kernel asks for the MAC address of a
  * owned address there, and sends to it, and the wire has no answer. It is that of the uplink. The
  * request goes to the wire too: an announcement is for all hosts. What the kernel sends to a group is copied.
+ *
+ * All else is sent to the wire as without this program, also to the uplink's own MAC address: a switch may return
+ * frames (a macvlan in VEPA mode needs that). Frames with another source MAC address are not the kernel's own, but those of a
+ * macvlan or of a bridge port: the kernel's sockets do not get them here either.
  */
 SEC("tcx/egress")
 int unet_egress(struct __sk_buff *skb)
 {
 	struct eth_header *eth = (void *)(long)skb->data;
 	void *data_end = (void *)(long)skb->data_end;
+	bool unicast;
 
 	if ((void *)(eth + 1) > data_end || skb->vlan_tci & VLAN_ID || is_vlan(eth->type))
 		return TCX_NEXT;
 	if (forges_rdma(eth, data_end))
 		return count(UNET_RX_FORGED_RDMA, TCX_DROP);
-	if (is_link(eth->dst, config.link_head, config.link_tail))
-		return bpf_redirect(LO, BPF_F_INGRESS);
-	if (!(eth->dst[0] & 1))
+	unicast = is_link(eth->dst, config.link_head, config.link_tail);
+	if ((!unicast && !(eth->dst[0] & 1)) || !is_link(eth->src, config.link_head, config.link_tail))
 		return TCX_NEXT;
+	if (unicast)
+		return is_for_port(skb) ? bpf_redirect(LO, BPF_F_INGRESS) : TCX_NEXT;
 	if (any_addr() && find_asked(of_skb(skb), eth->dst, eth, data_end).owner)
 		bpf_clone_redirect(skb, LO, BPF_F_INGRESS); /* if there is no memory, the kernel asks again */
 	else
-		copy_to_group(skb);
+		copy_to_group(skb, false);
 	return TCX_NEXT;
 }
 
@@ -196,29 +222,49 @@ static __always_inline bool may_broadcast(struct ipv4_header *ip, void *data_end
 }
 
 /*
- * check_group: what an endpoint sends to a group MAC address. That must be the one of the destination
- * IP address: hosts also accept packets to their own address by broadcast, and switches flood them.
+ * is_to_group: the destination IP address is, or may be, a group or a broadcast address, whatever the MAC address: a host
+ * accepts such a packet in a frame to its own MAC address, too.
+ */
+static __always_inline bool is_to_group(struct eth_header *eth, void *data_end)
+{
+	struct ipv4_header *ip = (void *)(eth + 1);
+	struct ipv6_header *ip6 = (void *)(eth + 1);
+
+	if (eth->type == bpf_htons(ETHERTYPE_IPV4))
+		return (void *)(ip + 1) <= data_end && (*(const __u8 *)&ip->dst >= 224 || possible_kinds(ip->dst) & 1 << OWN_BROADCAST);
+	return eth->type == bpf_htons(ETHERTYPE_IPV6) && (void *)(ip6 + 1) <= data_end && is_multicast6(ip6->dst);
+}
+
+/*
+ * check_group: what an endpoint sends to a group or a broadcast address, or to the MAC address of one. The MAC address must
+ * be the one of the destination IP address: hosts also accept packets to their own address by broadcast, and switches flood
+ * them.
  */
 static __always_inline int check_group(struct eth_header *eth, void *data_end, __u32 port)
 {
 	struct ipv4_header *ip = (void *)(eth + 1);
 	struct ipv6_header *ip6 = (void *)(eth + 1);
+	bool is, right;
 
 	if (eth->type == bpf_htons(ETHERTYPE_IPV4)) {
 		if ((void *)(ip + 1) > data_end)
 			return UNET_TX_TRUNCATED;
-		if (!is_broadcast(eth->dst))
-			return is_group4_of(eth->dst, ip->dst) ? ALLOWED : UNET_TX_FORGED_GROUP;
-		if (ip->dst != BROADCAST && !is_own_broadcast(ip->dst))
-			return UNET_TX_FORGED_GROUP;
-		return may_broadcast(ip, data_end, port) ? ALLOWED : UNET_TX_BROADCAST;
-	}
-	if (eth->type == bpf_htons(ETHERTYPE_IPV6)) {
+		if (is_any_broadcast(ip->dst)) {
+			if (!may_broadcast(ip, data_end, port))
+				return UNET_TX_BROADCAST;
+			return is_broadcast(eth->dst) ? ALLOWED : UNET_TX_FORGED_GROUP;
+		}
+		is = is_multicast4(ip->dst);
+		right = is_group4_of(eth->dst, ip->dst);
+	} else if (eth->type == bpf_htons(ETHERTYPE_IPV6)) {
 		if ((void *)(ip6 + 1) > data_end)
 			return UNET_TX_TRUNCATED;
-		return is_group6_of(eth->dst, ip6->dst) ? ALLOWED : UNET_TX_FORGED_GROUP;
+		is = is_multicast6(ip6->dst);
+		right = is_group6_of(eth->dst, ip6->dst);
+	} else {
+		return ALLOWED;
 	}
-	return ALLOWED;
+	return right || (!is && !(eth->dst[0] & 1)) ? ALLOWED : UNET_TX_FORGED_GROUP;
 }
 
 /* group_copies is how many endpoints other than the sender hold the tag. to is where they, and the wire, are. */

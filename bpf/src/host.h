@@ -25,44 +25,10 @@
 #ifndef UNET_HOST_H
 #define UNET_HOST_H
 
+#include "own.h"
 #include "tcx.h"
 
 #define LO 1 /* the ifindex of lo, in every namespace */
-
-#define OWN_ADDRESS 1
-#define OWN_BROADCAST 2 /* of an IPv4 subnet */
-
-/* The addresses of the uplink, IPv4 as ::ffff:a.b.c.d, without link-local ones, and its broadcast addresses. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, UNET_OWN_MAX);
-	__type(key, __u8[16]);
-	__type(value, __u8);
-} own SEC(".maps");
-
-static __always_inline bool is_own(__be32 addr)
-{
-	const __be32 key[4] = { 0, 0, bpf_htonl(0xffff), addr };
-	const __u8 *is = bpf_map_lookup_elem(&own, key);
-
-	return is && *is == OWN_ADDRESS;
-}
-
-static __always_inline bool is_own_broadcast(__be32 addr)
-{
-	const __be32 key[4] = { 0, 0, bpf_htonl(0xffff), addr };
-	const __u8 *is = bpf_map_lookup_elem(&own, key);
-
-	return is && *is == OWN_BROADCAST;
-}
-
-static __always_inline bool is_own6(const __be32 *addr)
-{
-	__be32 key[4];
-
-	__builtin_memcpy(key, addr, sizeof(key));
-	return bpf_map_lookup_elem(&own, key);
-}
 
 /*
  * entry is the device by which the kernel receives a frame of an endpoint: see above. The address of
@@ -74,9 +40,9 @@ static __always_inline __u32 entry(struct eth_header *eth, void *data_end)
 	struct ipv6_header *ip6 = (void *)(eth + 1);
 
 	if (eth->type == bpf_htons(ETHERTYPE_IPV4))
-		return (void *)(ip + 1) <= data_end && is_own(ip->src) ? LO : config.uplink;
+		return (void *)(ip + 1) <= data_end && own_kind4(ip->src) == OWN_ADDRESS ? LO : config.uplink;
 	if (eth->type == bpf_htons(ETHERTYPE_IPV6))
-		return (void *)(ip6 + 1) <= data_end && is_own6(ip6->src) ? LO : config.uplink;
+		return (void *)(ip6 + 1) <= data_end && own_kind(ip6->src) == OWN_ADDRESS ? LO : config.uplink;
 	return config.uplink; /* ARP */
 }
 
@@ -92,9 +58,9 @@ static __always_inline bool is_for_kernel(struct eth_header *eth, void *data_end
 	if (eth->type == bpf_htons(ETHERTYPE_ARP))
 		return true;
 	if (eth->type == bpf_htons(ETHERTYPE_IPV4))
-		return (void *)(ip + 1) <= data_end && is_own(ip->dst);
+		return (void *)(ip + 1) <= data_end && own_kind4(ip->dst) == OWN_ADDRESS;
 	if (eth->type == bpf_htons(ETHERTYPE_IPV6))
-		return (void *)(ip6 + 1) <= data_end && is_own6(ip6->dst);
+		return (void *)(ip6 + 1) <= data_end && own_kind(ip6->dst) == OWN_ADDRESS;
 	return false;
 }
 

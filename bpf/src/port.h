@@ -134,7 +134,7 @@ static __always_inline int port(struct xdp_md *ctx, bool limited)
 		return count(problem, XDP_DROP);
 	if (is_to(eth, link))
 		return send_to_host(ctx);
-	if (eth->dst[0] & 1)
+	if (eth->dst[0] & 1 || unlikely(is_to_group(eth, data_end)))
 		return send_to_group(ctx);
 	return send_to_wire();
 }

@@ -154,6 +154,8 @@ int unet_uplink_tcx(struct __sk_buff *skb)
 		return tcx_verdict(of_nobody(f.problem));
 	if (f.problem)
 		return count(UNET_RX_BAD_LENGTH, TCX_DROP);
+	if (is_martian(eth, eth->src, data_end))
+		return count(UNET_RX_MARTIAN, TCX_DROP);
 	if (!f.owner->port)
 		return tcx_to_queue(skb, f.owner);
 	return tcx_to_port(skb, f.owner, UNET_RX_PORT);

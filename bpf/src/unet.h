@@ -30,7 +30,7 @@ enum unet_tag_kind {
 #define UNET_BLOCK_PORTS 64 /* a block begins at a multiple of it */
 #define UNET_TAG_COUNTS_ADDR (65536 / UNET_BLOCK_PORTS)
 #define UNET_TAG_COUNTS (UNET_TAG_COUNTS_ADDR + 1)
-#define UNET_OWN_MAX 4096 /* addresses of the uplink, and its broadcast addresses */
+#define UNET_OWN_MAX 16384 /* addresses of the host, and broadcast addresses of the uplink */
 #define UNET_GROUPS 1024 /* tags of groups */
 #define UNET_GROUP_PORTS 128 /* that hold one */
 
@@ -184,6 +184,7 @@ enum unet_counter {
 	/* uplink: a tag claims it, dropped */
 	UNET_RX_BAD_LENGTH,  /* a length field exceeds the frame */
 	UNET_RX_TAGGED_TWICE, /* two VLAN tags of VLAN 0; dropped also if no endpoint's tag claims it */
+	UNET_RX_MARTIAN,     /* no other host can have its source address: see own.h */
 	UNET_RX_FRAGMENT,    /* the first fragment of a packet to a port: ports accept whole packets only */
 	UNET_RX_EXTENSION,   /* to a port, after IPv6 extension headers; or there are EXTENSIONS_MAX or more of them */
 	UNET_RX_QUEUE_GONE,  /* the owner's socket is no longer on its queue */
@@ -210,7 +211,7 @@ enum unet_counter {
 	UNET_TX_FORGED_ARP,    /* ARP for an address that the sender does not hold */
 	UNET_TX_FORGED_ND,     /* neighbour discovery for an address that the sender does not hold, or as a router */
 	UNET_TX_FORGED_QUOTE,  /* ICMP error about a packet that was not sent to its sender, or ICMP of a router */
-	UNET_TX_FORGED_GROUP,  /* the group MAC address is not that of the destination IP address */
+	UNET_TX_FORGED_GROUP,  /* the MAC address is not that of the group that is the destination IP address, or the other way */
 	UNET_TX_BROADCAST,     /* a broadcast, for which the sender holds neither the tag of its source port nor the owned address */
 	UNET_TX_INFRASTRUCTURE, /* traffic of network infrastructure from an owner without UNET_INFRASTRUCTURE */
 	UNET_TX_FORGED_RDMA,   /* as the RDMA device of an address, which the sender is not: see tags.h */

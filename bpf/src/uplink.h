@@ -14,6 +14,7 @@
 #include "count.h"
 #include "cut.h"
 #include "find.h"
+#include "own.h"
 #include "super.h"
 #include "vlan.h"
 
@@ -125,6 +126,9 @@ static __always_inline int uplink(struct xdp_md *ctx, bool queues)
 		return of_nobody(f.problem);
 	if (f.problem)
 		return count(UNET_RX_BAD_LENGTH, XDP_DROP);
+	/* The cutter also receives what the kernel of this host sends (host.h). */
+	if (is_martian(counts, eth->src, data_end) && ctx->ingress_ifindex != config.cutter)
+		return count(UNET_RX_MARTIAN, XDP_DROP);
 	if (part)
 		return part_to_owner(eth, f.owner);
 	if (tagged && !take_tag_out(ctx))

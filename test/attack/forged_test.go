@@ -117,7 +117,7 @@ func forgedCases(attacker *attacker) []attackCase {
 			}
 			v.send(attacker)
 		}},
-		{"groups", "packets for one host or another group to multicast and broadcast MAC addresses, broadcasts without their tag, groups as sources", func(s *caseRun) {
+		{"groups", "packets for one host or another group to multicast and broadcast MAC addresses, for groups and broadcast addresses to the MAC address of one host, broadcasts without their tag, groups as sources", func(s *caseRun) {
 			v := s.forged("tx_forged_group", "tx_broadcast", "tx_forged_addr")
 			group, subnet, all := netip.MustParseAddr("239.1.2.3"), netip.MustParseAddr("10.0.0.255"), netip.MustParseAddr("255.255.255.255")
 			groupLink := wire.LinkAddr{1, 0, 0x5e, 1, 2, 3}
@@ -131,6 +131,13 @@ func forgedCases(attacker *attacker) []attackCase {
 					v.add(ether(link, linkA, typeIPv6, ipv6(hostA6, dst, protocolUDP, udp(attackerPort, discard, v.mark()))))
 				}
 			}
+			for _, dst := range []netip.Addr{subnet, all, group} { // in frames to one host, which accepts them
+				for _, src := range []netip.Addr{hostA, attackerAddr} {
+					v.add(ether(linkB, linkA, typeIPv4, ipv4(src, dst, protocolUDP, udp(attackerPort, discard, v.mark()))))
+					v.add(ether(linkB, linkA, typeIPv4, ipv4(src, dst, protocolTCP, transport(protocolTCP, attackerPort, v.mark()))))
+				}
+			}
+			v.add(ether(linkB, linkA, typeIPv6, ipv6(hostA6, allNodes, protocolUDP, udp(attackerPort, discard, v.mark()))))
 			for _, dst := range []netip.Addr{subnet, all} {
 				v.add(ether(broadcast, linkA, typeIPv4, ipv4(hostA, dst, protocolUDP, udp(attackerPort, 68, v.mark()))))
 				v.add(ether(groupLink, linkA, typeIPv4, ipv4(attackerAddr, dst, protocolUDP, udp(attackerPort, discard, v.mark()))))

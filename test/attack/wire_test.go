@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"net/netip"
 	"runtime"
+	"slices"
 	"testing"
 
 	"github.com/unet-go/unet/internal/netlab"
@@ -18,7 +19,7 @@ import (
 func TestAttacksFromTheWire(t *testing.T) {
 	w := newWorldOn(t, netlab.Config{IPv6: true, LinkLocal: true}) // unetd resolves IPv6 neighbours
 	v := startVictim(t, w)
-	for _, c := range append(v.fragmentCases(), v.headerCases()...) {
+	for _, c := range slices.Concat(v.fragmentCases(), v.headerCases(), v.martianCases()) {
 		t.Run(c.name, func(t *testing.T) { w.runCase(t, c) })
 	}
 }
@@ -145,6 +146,26 @@ func (v *victim) fragmentCases() []attackCase {
 			}
 		}},
 	}
+}
+
+func (v *victim) martianCases() []attackCase {
+	n := lengthOf(2000, 100, 50)
+	return []attackCase{{"sources of this host", "datagrams and echo requests to the victim whose source is an address of its host, of it or of another endpoint, a loopback, group or broadcast address: none is answered, so no two services answer each other for ever", func(s *caseRun) {
+		var frames [][]byte
+		for range n {
+			for _, src := range []netip.Addr{hostA, victimAddr, neighbourAddr, netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("0.0.0.0"), netip.MustParseAddr("239.1.2.3"),
+				netip.MustParseAddr("10.0.0.255"), netip.MustParseAddr("255.255.255.255")} {
+				frames = append(frames, toVictim(ipv4(src, victimAddr, protocolUDP, udp(victimPort, drainPort, []byte("martian")))),
+					toVictim(ipv4(src, victimAddr, protocolUDP, udp(victimPort, victimPort, []byte("martian")))),
+					toVictim(ipv4(src, victimAddr, protocolICMP, []byte{8, 0, 0xf7, 0xff, 0, 0, 0, 0})))
+			}
+			for _, src := range []netip.Addr{hostA6, victimAddr6, netip.IPv6Loopback(), netip.MustParseAddr("ff02::1"), netip.MustParseAddr("::ffff:10.0.0.2")} {
+				frames = append(frames, toVictim(ipv6(src, victimAddr6, protocolUDP, datagram6(src, victimAddr6, drainPort, []byte("martian")))),
+					toVictim(ipv6(src, victimAddr6, protocolICMPv6, icmp6(src, victimAddr6, 128, 0, make([]byte, 4)))))
+			}
+		}
+		v.sendAttack(s, map[string]uint64{"rx_martian": uint64(len(frames)), "sunk": 0}, frames...)
+	}}}
 }
 
 // heapNow is the memory in use after a garbage collection, in bytes.
