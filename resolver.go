@@ -12,10 +12,10 @@ import (
 
 // Resolver resolves names as Go's resolver does, by /etc/hosts and /etc/resolv.conf, and
 // asks the servers over sockets of this host, UDP and TCP. It uses sockets of the kernel for
-// servers at loopback addresses, such as 127.0.0.53, and for those to which the host has no route,
-// and for all servers if the policy gives the host no port (EACCES). [Dialer], [ListenConfig] and
-// Dial use it. It does not ask the C library's resolvers (mDNS, LDAP). A host of [NewOnLink] can
-// have another resolver.
+// servers at loopback addresses, such as 127.0.0.53, and for those to which the host has no route
+// (by UDP it learns that by the first query, which is then repeated), and for all servers if the
+// policy gives the host no port (EACCES). [Dialer], [ListenConfig] and Dial use it. It does not ask
+// the C library's resolvers (mDNS, LDAP). A host of [NewOnLink] can have another resolver.
 func (h *Host) Resolver() *net.Resolver {
 	if h.names != nil {
 		return h.names
@@ -31,6 +31,9 @@ func (h *Host) dialServer(ctx context.Context, network, address string) (net.Con
 	c, err := h.DialContext(ctx, network, address)
 	if errors.Is(err, syscall.EACCES) || errors.Is(err, syscall.ENETUNREACH) {
 		return new(net.Dialer).DialContext(ctx, network, address)
+	}
+	if err == nil && isUDP(network) {
+		return &serverConn{Conn: c, kernel: func() (net.Conn, error) { return new(net.Dialer).DialContext(ctx, network, address) }}, nil
 	}
 	return c, err
 }

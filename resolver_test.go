@@ -6,8 +6,11 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"slices"
+	"syscall"
 	"testing"
+	"time"
 )
 
 // serveNames starts a DNS server at 10.0.0.1:53 on a host. Its answers by UDP about "long.test" are
@@ -128,5 +131,82 @@ func TestResolverAsksLoopbackServersByTheKernel(t *testing.T) {
 	defer c.Close()
 	if _, ok := c.(*net.UDPConn); !ok {
 		t.Errorf("the connection is a %T, want a *net.UDPConn", c)
+	}
+}
+
+// routelessConn is a UDP socket of a host without a route to the other end, which it learns by a query.
+type routelessConn struct {
+	net.Conn
+	inWrite bool
+	closed  bool
+}
+
+var errNoRouteToServer = &net.OpError{Op: "write", Net: "udp", Err: os.NewSyscallError("write", syscall.ENETUNREACH)}
+
+func (c *routelessConn) Write(b []byte) (int, error) {
+	if c.inWrite {
+		return 0, errNoRouteToServer
+	}
+	return len(b), nil
+}
+func (c *routelessConn) Read([]byte) (int, error)         { return 0, errNoRouteToServer }
+func (c *routelessConn) SetReadDeadline(time.Time) error  { return nil }
+func (c *routelessConn) SetWriteDeadline(time.Time) error { return nil }
+func (c *routelessConn) Close() error                     { c.closed = true; return nil }
+
+// A query to a server to which the host has no route goes over a socket of the kernel, whether the error comes
+// from the write of the query or from the read of its answer; with the deadline that was set.
+func TestQueryFallsBackToTheKernel(t *testing.T) {
+	server, err := net.ListenPacket("udp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	queries := make(chan string, 4)
+	go func() {
+		for b := make([]byte, 512); ; {
+			n, from, err := server.ReadFrom(b)
+			if err != nil {
+				return
+			}
+			if queries <- string(b[:n]); string(b[:n]) != "silence" {
+				server.WriteTo(b[:n], from)
+			}
+		}
+	}()
+	for _, inWrite := range []bool{true, false} {
+		host := &routelessConn{inWrite: inWrite}
+		var c net.Conn = &serverConn{Conn: host, kernel: func() (net.Conn, error) { return net.Dial("udp4", server.LocalAddr().String()) }}
+		if _, ok := c.(net.PacketConn); !ok {
+			t.Fatal("not a net.PacketConn, so package net would use it as TCP")
+		}
+		if err := c.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Write([]byte("who?")); err != nil {
+			t.Fatalf("error in Write %v: %v", inWrite, err)
+		}
+		b := make([]byte, 512)
+		n, err := c.Read(b)
+		if err != nil || string(b[:n]) != "who?" || !host.closed {
+			t.Errorf("error in Write %v: %q, %v; the host's socket is closed: %v", inWrite, b[:n], err, host.closed)
+		}
+		if err := c.SetReadDeadline(time.Unix(1, 0)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Write([]byte("silence")); err != nil {
+			t.Error(err)
+		}
+		if _, err := c.Read(b); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("after the deadline: %v", err)
+		}
+		if got := []string{<-queries, <-queries}; !slices.Equal(got, []string{"who?", "silence"}) {
+			t.Errorf("error in Write %v: queries %q", inWrite, got)
+		}
+		c.Close()
+	}
+	c := &serverConn{Conn: &routelessConn{}, kernel: func() (net.Conn, error) { return nil, errors.New("no kernel") }}
+	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ENETUNREACH) {
+		t.Errorf("without a socket of the kernel: %v", err)
 	}
 }
