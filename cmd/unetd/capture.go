@@ -68,6 +68,7 @@ are captured.`,
 			if cfg.Snaplen < 0 {
 				return errors.New("--snapshot-length: a number of bytes, or 0 for all")
 			}
+			cfg.Interface, _ = uplink.Names(cfg.Interface)
 			var err error
 			if cfg.Filter, err = filter.Compile(strings.Join(args, " ")); err != nil {
 				return err

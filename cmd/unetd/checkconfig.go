@@ -16,6 +16,7 @@ import (
 
 	"github.com/unet-go/unet/cmd/unetd/internal/policy"
 	"github.com/unet-go/unet/cmd/unetd/internal/show"
+	"github.com/unet-go/unet/cmd/unetd/internal/uplink"
 	"github.com/unet-go/unet/endpoint"
 )
 
@@ -97,7 +98,8 @@ func (f checkFlags) run(args []string, stdout, stderr io.Writer) error {
 			owner.Groups = append(owner.Groups, id)
 		}
 		owner.Cgroup = f.cgroup
-		report.Ask(owner, f.user, f.iface)
+		own, alternative := uplink.Names(f.iface)
+		report.Ask(owner, f.user, own, alternative...)
 		report.Try(tags)
 	}
 	if f.asJSON {
@@ -145,6 +147,7 @@ func ofInterface(t endpoint.Tag, name string) endpoint.Tag {
 	if t.Kind != endpoint.TagUDP && t.Kind != endpoint.TagTCP || !t.Addr.IsUnspecified() {
 		return t
 	}
+	name, _ = uplink.Names(name)
 	i, err := net.InterfaceByName(name)
 	if err != nil {
 		return t

@@ -32,6 +32,7 @@ root it says what it could not see. Exit status: 0 without a problem, 1 with one
   unetd doctor --json | jq '.findings[] | select(.verdict == "problem")'`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg.Interface, _ = uplink.Names(cfg.Interface)
 			findings := doctor.Examine(cmd.Context(), cfg)
 			problems, err := show.Findings(cmd.OutOrStdout(), findings, asJSON)
 			if err == nil && problems == 1 {

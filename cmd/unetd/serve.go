@@ -132,7 +132,7 @@ func newServe(stderr *logWriter) *cobra.Command {
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringArrayVar(&f.interfaces, "interface", nil, "network interface to attach to (required); may be given several times")
+	flags.StringArrayVar(&f.interfaces, "interface", nil, "network interface to attach to, by any of its names (required); may be given several times")
 	flags.StringVar(&f.mode, "mode", "auto", "how programs are attached to the interface: native (XDP in the driver), tcx (traffic control), generic (XDP after the driver), or auto: native on hardware that supports it, else tcx")
 	flags.StringVar(&f.queues, "queues", "all", "queues of the interface to which trusted users may attach, such as 0-3,8; all or none")
 	flags.StringVar(&f.socket, "socket", control.DefaultSocket, "unix socket to listen on; its folder is made if missing")
@@ -157,6 +157,8 @@ func (f serveFlags) run(ctx context.Context, stderr *logWriter) error {
 		return errors.New("no --interface given")
 	}
 	for i, name := range f.interfaces {
+		name, _ = uplink.Names(name)
+		f.interfaces[i] = name
 		if slices.Contains(f.interfaces[:i], name) {
 			return fmt.Errorf("--interface %s: given twice", name)
 		}

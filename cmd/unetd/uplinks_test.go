@@ -194,3 +194,31 @@ rules: [{name: r, users: [nobody], tags: ["udp:*:*", "msg:*"], endpoints: unlimi
 	d.stop(syscall.SIGTERM) // without the interface
 	s.expectNothingLeft(t)
 }
+
+// Each command takes an alternative name of an interface, and so do rules and requests.
+func TestAlternativeNames(t *testing.T) {
+	pair := netlab.RequirePair(t, netlab.Config{})
+	const long = "an-alternative-name-of-more-than-15-bytes"
+	onDevice(t, pair.A, pair.A.Interface, func(l netlink.Link) error { return netlink.LinkAddAltName(l, long) })
+	s := newSite(t, pair.A)
+	file := policyFile(t, "rules: [{name: alt, users: [nobody], interfaces: ["+long+"], tags: ['msg:*'], endpoints: 1, memory: 1MiB}]")
+	if code, _, stderr := runHere(t, s.host, s.args("serve", "--interface", long)...); code != 2 || !strings.Contains(stderr, "given twice") { // args has the other name
+		t.Errorf("exit %d: %s", code, stderr)
+	}
+	d := serveCommand(t, s.host, s.socket, command(roleUnetd, "serve", "--socket", s.socket, "--bpffs", s.bpffs, "--ready-fd", "3", "--interface", long,
+		"--socket-mode", "0666", "--policy", file))
+	d.awaitLine("msg=ready", "interface="+pair.A.Interface)
+	a := startApp(t, s.socket)
+	a.expect("open a frames=64 interface="+long+" msg:7", "[msg:7]")
+	for _, args := range [][]string{
+		{"check-config", file, "--as", "nobody", "--interface", long},
+		{"doctor", "--interface", long, "--socket", s.socket, "--bpffs", s.bpffs, "--policy", file},
+	} {
+		_, stdout, stderr := runHere(t, s.host, args...)
+		if strings.Contains(stdout+stderr, "no interface") || !strings.Contains(stdout, map[string]string{"check-config": "alt", "doctor": pair.A.Interface}[args[0]]) {
+			t.Errorf("%v: %s%s", args, stdout, stderr)
+		}
+	}
+	startCapture(t, s, nil, "--interface", long, "--bpffs", s.bpffs).stop()
+	d.stop(syscall.SIGTERM)
+}

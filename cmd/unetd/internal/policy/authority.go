@@ -20,7 +20,8 @@ import (
 type Authority struct {
 	Source    *Source
 	Interface string
-	Queues    Queues // to which endpoints may attach
+	AltNames  []string // other names of the interface, as ip link shows them
+	Queues    Queues   // to which endpoints may attach
 	Log       *slog.Logger
 
 	// Register is mux.Terms.Register. MaxCharge is the largest amount of registered memory
@@ -42,7 +43,7 @@ type natWarning struct{ rule, by string }
 // rule returns the rule that now applies to an owner (nil: none), and its policy.
 func (a *Authority) rule(o mux.Owner) (*Rule, *Policy) {
 	p := a.Source.Policy()
-	return p.Match(o, a.Interface), p
+	return p.Match(o, a.Interface, a.AltNames...), p
 }
 
 // noRule is the error if there is no rule for a user.

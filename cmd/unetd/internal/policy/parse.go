@@ -337,8 +337,8 @@ func (p *parser) principal(n *yaml.Node, what string) Principal {
 	return Principal{text, id}
 }
 
-// maxInterfaceName is IFNAMSIZ without its NUL, bytes.
-const maxInterfaceName = 15
+// maxInterfaceName is ALTIFNAMSIZ without its NUL, bytes: a rule can have an alternative name.
+const maxInterfaceName = 127
 
 func (p *parser) interfaceName(n *yaml.Node) string {
 	text, ok := p.scalar(n, "an interface")

@@ -53,9 +53,9 @@ func (p *Policy) String() string {
 }
 
 // Match is the rule for an owner on an interface; nil: there is none, so nothing is permitted.
-func (p *Policy) Match(o mux.Owner, interfaceName string) *Rule {
+func (p *Policy) Match(o mux.Owner, interfaceName string, alternative ...string) *Rule {
 	for _, r := range p.Rules {
-		if r.isFor(o) && r.isOn(interfaceName) {
+		if r.isFor(o) && (r.isOn(interfaceName) || slices.ContainsFunc(alternative, r.isOn)) {
 			return r
 		}
 	}

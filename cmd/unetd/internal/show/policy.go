@@ -27,12 +27,12 @@ type PolicyReport struct {
 	tried   map[*policy.Rule][]policy.Trial
 }
 
-// Ask makes the report one about a user, on one interface or on each.
-func (r *PolicyReport) Ask(o mux.Owner, user, interfaceName string) {
+// Ask makes the report one about a user, on one interface, which may have other names too, or on each.
+func (r *PolicyReport) Ask(o mux.Owner, user, interfaceName string, alternative ...string) {
 	r.asked, r.owner, r.user, r.iface = true, o, user, interfaceName
 	if interfaceName == "" {
 		r.applies = r.Policy.MatchAll(o)
-	} else if rule := r.Policy.Match(o, interfaceName); rule != nil {
+	} else if rule := r.Policy.Match(o, interfaceName, alternative...); rule != nil {
 		r.applies = []*policy.Rule{rule}
 	}
 }

@@ -211,7 +211,9 @@ func (u *Uplink) end(f func(*mux.Mux) error) error {
 // endpoint.ErrUplink if these are none or several.
 func (us *Uplinks) choose(peer mux.Owner, req endpoint.Request) (*Uplink, error) {
 	if req.Interface != "" {
-		i := slices.IndexFunc(us.list, func(u *Uplink) bool { return u.cfg.Interface == req.Interface })
+		i := slices.IndexFunc(us.list, func(u *Uplink) bool {
+			return u.cfg.Interface == req.Interface || slices.Contains(u.authority.AltNames, req.Interface)
+		})
 		if i < 0 {
 			return nil, fmt.Errorf("%w: this unetd does not serve %q: choose one of %s", endpoint.ErrUplink, req.Interface, us.names())
 		}

@@ -57,7 +57,8 @@ func Open(names []string, cfg mux.Config, source *policy.Source, queues policy.Q
 		}
 	}()
 	for _, name := range names {
-		a := &policy.Authority{Source: source, Interface: name, Queues: queues, Log: cfg.Log, Register: register, MaxCharge: maxCharge}
+		_, alternative := Names(name)
+		a := &policy.Authority{Source: source, Interface: name, AltNames: alternative, Queues: queues, Log: cfg.Log, Register: register, MaxCharge: maxCharge}
 		cfg.Interface, cfg.Policy = name, a
 		u, err := openUplink(cfg, a)
 		if err != nil {
