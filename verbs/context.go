@@ -277,6 +277,7 @@ func (n nic) Run(now int64) (deadline int64) {
 		}
 		c.port.Send(q.Emit(at, b))
 	}
+	c.events() // sends of UC and UD complete when they leave
 	deadline = min(int64(c.dev.Deadline()), int64(c.cm.Deadline()))
 	if c.acksHeld = hold && q == nil && c.dev.Ready(false) != nil; c.acksHeld {
 		deadline = min(deadline, now+ackHold)

@@ -338,6 +338,18 @@ func TestUnreliable(t *testing.T) {
 	})
 }
 
+// A long message of UC leaves in parts, and its completion wakes the goroutine that waits for it.
+func TestLongUnreliableMessage(t *testing.T) {
+	a, b := newPeers(t, links[0], unet.Config{}, verbs.UC)
+	from, err := a.pd.RegMR(make([]byte, 4<<20), 0)
+	must(t, err)
+	to, err := b.pd.RegMR(make([]byte, 4<<20), verbs.AccessLocalWrite)
+	must(t, err)
+	b.recv(verbs.RecvWR{SGList: []verbs.SGE{to.SGE(0, 4<<20)}})
+	a.send(verbs.SendWR{Opcode: verbs.WRSend, Flags: verbs.SendSignaled, SGList: []verbs.SGE{from.SGE(0, 4<<20)}})
+	a.wait() // a receiver that is slower may have lost some of it
+}
+
 func TestDoesNotAllocate(t *testing.T) {
 	for _, op := range []string{"send", "write", "read", "atomic"} {
 		t.Run(op, func(t *testing.T) {

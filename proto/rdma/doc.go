@@ -26,7 +26,7 @@
 //	requester.go  RC: PSNs, ACKs, NAKs, retries, READ responses, atomics
 //	congestion.go the congestion window, round-trip times, CNPs
 //	responder.go  RC: requests from the peer; unreliable.go: UC and UD
-//	pacing.go     when READ responses leave
+//	pacing.go     when READ responses and packets of UC leave
 //	emit.go       what is sent next, and writing it
 //	status.go     names and numbers
 package rdma

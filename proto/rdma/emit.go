@@ -207,6 +207,9 @@ func (q *QP) emitRequest(now Time, b []byte) int {
 		q.sent(now, again, h.AckReq, psn)
 	} else {
 		r.una = r.next
+		if q.typ == UC {
+			q.resp.inFlight++
+		}
 		if last {
 			q.completeSend(StatusSuccess)
 		}

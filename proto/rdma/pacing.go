@@ -11,11 +11,14 @@ const (
 	lossNotice = Time(64 * time.Millisecond)
 )
 
-// pacing limits the READ responses of an RC queue pair. They have no acknowledgments, and a requester may
-// ask for 2 GiB by one packet. A response counts as in flight until a request shows that it has
-// arrived, or until its share of a turn has passed: one window leaves in each turn. The window
-// begins with Config.Window, as most requesters limit what they ask for, and the turn is long: what
-// exceeds the window begins slowly. The rate doubles until the first loss or CNP.
+// pacing limits what has no acknowledgments: the READ responses of an RC queue pair, and the packets of a UC
+// queue pair, of which a window leaves in each millisecond, or less after CNPs.
+//
+// On RC the rate is found out. A requester may ask for 2 GiB by one packet. A response counts as in
+// flight until a request shows that it has arrived, or until its share of a turn has passed: one
+// window leaves in each turn. The window begins with Config.Window, as most requesters limit what
+// they ask for, and the turn is long: what exceeds the window begins slowly. The rate doubles until
+// the first loss or CNP.
 type pacing struct {
 	window   uint32 // packets
 	acked    uint32 // packets shown to have arrived since the window grew
@@ -37,8 +40,12 @@ type pacing struct {
 	sincePSN uint32
 }
 
-func (p *pacing) init(window int) {
-	*p = pacing{window: uint32(window), waitAt: Never, turn: lossNotice, silence: 4 * lossNotice}
+func (q *QP) initPacing() {
+	p := &q.resp.pacing
+	*p = pacing{window: uint32(q.d.cfg.Window), waitAt: Never, turn: lossNotice, silence: 4 * lossNotice}
+	if q.typ == UC {
+		p.turn = minTurn
+	}
 }
 
 // share is the part of a window for the requester, or for the responder, of which the other one has
@@ -71,10 +78,10 @@ func (q *QP) drain(now Time) {
 	p.drained += n * turn / Time(p.window)
 }
 
-// pace holds the next response back if the window does not admit it.
+// pace holds the next response, or packet of UC, back if the window does not admit it.
 func (q *QP) pace(now Time) {
 	p := &q.resp.pacing
-	if q.resp.owed == 0 || p.waitAt != Never {
+	if p.waitAt != Never || q.resp.owed == 0 && (q.typ != UC || q.sq.next == q.sq.tail) {
 		return
 	}
 	limit := share(p.window, q.req.inFlight())

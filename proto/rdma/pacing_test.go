@@ -230,3 +230,29 @@ func TestRequestsAndResponsesShare(t *testing.T) {
 	p.run()
 	b.expect(WC{Opcode: WCRDMARead, ByteLen: 1 << 20})
 }
+
+// TestUCIsPaced: nothing acknowledges the packets of UC, so a long message leaves in parts that a receiver's queue holds.
+func TestUCIsPaced(t *testing.T) {
+	p, a, b := connected(t, UC)
+	const n = 1 << 20 // bytes: four windows
+	fill(a.buf, 1)
+	b.recv(RecvWR{WRID: 1, SGList: []SGE{b.mr.SGE(0, n)}})
+	var sent []Time
+	p.trace = func(int, *wire.RoCE) { sent = append(sent, p.now) }
+	a.post(SendWR{WRID: 2, Opcode: WRSend, Flags: SendSignaled, SGList: []SGE{a.mr.SGE(0, n)}})
+	p.run()
+	a.expect(WC{WRID: 2, Opcode: WCSend})
+	b.expect(WC{WRID: 1, Opcode: WCRecv, ByteLen: n})
+	if !bytes.Equal(a.buf[:n], b.buf[:n]) {
+		t.Error("the data differs")
+	}
+	const most = 2*256 + 64 // in a millisecond: a window at once, a window at its rate, a burst
+	for i := most; i < len(sent); i++ {
+		if d := sent[i] - sent[i-most]; d < minTurn {
+			t.Fatalf("%d packets in %v", most, time.Duration(d))
+		}
+	}
+	if took := time.Duration(sent[len(sent)-1] - sent[0]); took > 4*time.Millisecond {
+		t.Errorf("%d packets in %v", len(sent), took)
+	}
+}

@@ -424,7 +424,7 @@ func (q *QP) reset() {
 	q.rq.clear()
 	q.req, q.resp = requester{}, responder{}
 	q.req.clear()
-	q.resp.pacing.init(q.d.cfg.Window)
+	q.initPacing()
 	q.cnpDue, q.cnpAt = false, 0
 	q.changed()
 	if q.slot != 0 {

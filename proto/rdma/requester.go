@@ -355,7 +355,7 @@ func (q *QP) requestReady() bool {
 		return false
 	}
 	if q.typ != RC {
-		return true
+		return q.typ != UC || q.resp.waitAt == Never
 	}
 	if r.waitAt != Never || fresh && w.fence && r.answering > 0 {
 		return false

@@ -102,7 +102,7 @@ var (
 // initResponder begins with the first request: the queue pair comes to RTR.
 func (q *QP) initResponder() {
 	q.resp = responder{expected: q.attr.RQPSN}
-	q.resp.pacing.init(q.d.cfg.Window)
+	q.initPacing()
 	if q.typ == RC {
 		q.resp.resources = make([]resource, q.attr.MaxDestRDAtomic)
 	}
