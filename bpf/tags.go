@@ -62,7 +62,8 @@ const (
 	FirstIfindex = 2                 // UNET_FIRST_IFINDEX: the inner end of slot 0's port
 	BlockPorts   = 64                // UNET_BLOCK_PORTS
 	TagCounts    = tagCountsAddr + 1 // UNET_TAG_COUNTS
-	Groups       = 1024              // UNET_GROUPS
+	Tags         = 128 << 10         // UNET_TAGS
+	Groups       = 4096              // UNET_GROUPS
 	GroupPorts   = 128               // UNET_GROUP_PORTS
 
 	tagCountsAddr = 1 << 16 / BlockPorts // UNET_TAG_COUNTS_ADDR

@@ -16,6 +16,7 @@ import (
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/nat"
 	"github.com/unet-go/unet/internal/route"
+	"github.com/unet-go/unet/internal/share"
 )
 
 // addresses are the IPv4 and IPv6 addresses of a host.
@@ -324,23 +325,30 @@ func (m *Mux) vacant(ctx context.Context, c *claiming) error {
 			return err
 		}
 	}
-	select {
-	case m.probes <- struct{}{}:
-		defer func() { <-m.probes }()
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	user := share.ByUID(c.l.owner.UID)
+	for some := range route.Probes(c.owned) { // a turn for each, so that nobody waits for all probes of a request
+		if !m.probes.Wait(ctx, user) {
+			return context.Cause(ctx)
+		}
+		err = m.routes.Vacant(ctx, m.up.addr, some)
+		m.probes.Give(user, 1)
+		var used *route.InUse
+		if errors.As(err, &used) {
+			return held(endpoint.AddrTag(used.Addr), "the host at MAC address %v has it", used.At)
+		}
+		if err != nil {
+			return err
+		}
 	}
-	err = m.routes.Vacant(ctx, m.up.addr, c.owned)
-	var used *route.InUse
-	if errors.As(err, &used) {
-		return held(endpoint.AddrTag(used.Addr), "the host at MAC address %v has it", used.At)
-	}
-	return err
+	return nil
 }
 
-// probesAtOnce limits the number of requests that probe the network at the same time: each has
-// a socket.
-const probesAtOnce = 16
+// The numbers of probes of the network at the same time, of all users and of one: each has
+// a socket, which gets a copy of each ARP frame.
+const (
+	probesAtOnce = 32
+	probesPerUID = 4
+)
 
 // joinGroup makes the uplink a member of the solicited-node group of an IPv6 address, as long
 // as the descriptor is open. An IPv4 address needs none: ARP requests are broadcast.

@@ -14,6 +14,7 @@ import (
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/nat"
 	"github.com/unet-go/unet/internal/route"
+	"github.com/unet-go/unet/internal/share"
 )
 
 // Ports are claimed on an address of the uplink, which endpoints share with the kernel, or on
@@ -50,6 +51,9 @@ func (m *Mux) claimPorts(c *claiming, t endpoint.Tag, r *reserver) (endpoint.Tag
 			return t, err
 		}
 		if err := m.permits(c, t); err != nil { // again: at the check in ask the lease may have owned the address
+			return t, err
+		}
+		if err := m.users.portsOf(t).Room(share.ByUID(c.l.owner.UID), costOf(t)); err != nil {
 			return t, err
 		}
 	}
@@ -106,9 +110,7 @@ func (m *Mux) choose(c *claiming, t endpoint.Tag, r *reserver, ports *nat.Ports)
 		if !errors.Is(err, unix.EADDRINUSE) {
 			return candidate, err
 		}
-		m.mu.Unlock()
-		m.mu.Lock()
-		if c.l.closed {
+		if m.letOthers(); c.l.closed {
 			return t, endpoint.ErrLeaseClosed
 		}
 	}

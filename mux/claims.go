@@ -7,10 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"runtime"
 	"slices"
 
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/route"
+	"github.com/unet-go/unet/internal/share"
 )
 
 // claiming is a request for tags. The lease gets all of them or none.
@@ -161,25 +163,38 @@ func (m *Mux) claimTags(ctx context.Context, c *claiming) (claimed []endpoint.Ta
 	return claimed, err
 }
 
-// releaseAll gives back those of the tags that l holds.
+// releaseAll gives back those of the tags that l holds, owned addresses after the tags on them. m.mu
+// is held, but not from one tag to the next.
 func (m *Mux) releaseAll(l *Lease, tags []endpoint.Tag) error {
 	var err error
-	for _, t := range tags {
-		if isGroup(t) {
-			if g := m.groups[t]; g != nil && g.has(l) {
-				err = errors.Join(err, m.leaveGroup(l, t))
+	for _, owned := range []bool{false, true} {
+		for _, t := range tags {
+			if owned != (t.Kind == endpoint.TagAddr) {
+				continue
 			}
-			continue
-		}
-		if c := m.tags.held[t]; c != nil && c.by == l { // false: t was not entered, or l was closed, which gave t back
-			err = errors.Join(err, m.release(t))
+			if isGroup(t) {
+				if g := m.groups[t]; g != nil && g.has(l) {
+					err = errors.Join(err, m.leaveGroup(l, t))
+				}
+			} else if c := m.tags.held[t]; c != nil && c.by == l { // false: t was not entered, or l was closed, which gave t back
+				err = errors.Join(err, m.release(t))
+			}
+			m.letOthers()
 		}
 	}
 	return err
 }
 
+// letOthers lets those go on who wait for m.mu: a lease can have thousands of tags, and each takes
+// up to a millisecond. m.mu is held before and after.
+func (m *Mux) letOthers() {
+	m.mu.Unlock()
+	runtime.Gosched() // otherwise this goroutine gets the mutex again until another one has waited for a millisecond
+	m.mu.Lock()
+}
+
 // claimAll enters the tags of a request, whose owned addresses are vacant, all or none. m.mu is
-// held and the calling thread is in the uplink's namespace.
+// held, but not from one tag to the next, and the calling thread is in the uplink's namespace.
 func (m *Mux) claimAll(c *claiming, r *reserver) (claimed []endpoint.Tag, err error) {
 	entered := make([]endpoint.Tag, len(c.tags))
 	defer func() {
@@ -198,6 +213,9 @@ func (m *Mux) claimAll(c *claiming, r *reserver) (claimed []endpoint.Tag, err er
 				return nil, err
 			}
 			entered[i] = chosen
+			if m.letOthers(); c.l.closed {
+				return nil, endpoint.ErrLeaseClosed
+			}
 		}
 	}
 	// The host's addresses may have changed since ask has read them.
@@ -243,6 +261,9 @@ func (m *Mux) enterTag(l *Lease, t endpoint.Tag, reserved []int) (err error) {
 func (m *Mux) hold(t endpoint.Tag, c *claim) {
 	m.tags.add(t, c)
 	m.users.count(c.by.owner.UID, Usage{Tags: costOf(t)})
+	if c.sharesAddress(t) {
+		m.users.portsOf(t).Add(share.ByUID(c.by.owner.UID), costOf(t))
+	}
 }
 
 // readmit takes over a tag that is in the kernel's table, and reserves its ports again. If
@@ -297,6 +318,9 @@ func (m *Mux) release(t endpoint.Tag) error {
 	}
 	m.tags.remove(t)
 	m.users.uncount(c.by.owner.UID, Usage{Tags: costOf(t)})
+	if c.sharesAddress(t) {
+		m.users.portsOf(t).Give(share.ByUID(c.by.owner.UID), costOf(t))
+	}
 	return errors.Join(unsteered, c.letGo())
 }
 

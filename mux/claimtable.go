@@ -31,6 +31,9 @@ type claim struct {
 	suspended bool
 }
 
+// sharesAddress reports whether t, the tag of the claim, is of ports of an address of the host.
+func (c *claim) sharesAddress(t endpoint.Tag) bool { return hasPorts(t) && len(c.reserved) > 0 }
+
 // letGo closes the reserving sockets.
 func (c *claim) letGo() error {
 	err := closeAll(c.reserved)

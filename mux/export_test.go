@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"os"
 	"slices"
@@ -19,6 +20,7 @@ import (
 	"github.com/unet-go/unet/bpf"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/notices"
+	"github.com/unet-go/unet/internal/share"
 )
 
 // DetachPortProgram detaches the program of a port's outer end.
@@ -33,14 +35,9 @@ func UndoDistrust(iface string) error {
 
 // HoldProbes delays all probes until release.
 func (m *Mux) HoldProbes() (release func()) {
-	for range cap(m.probes) {
-		m.probes <- struct{}{}
-	}
-	return func() {
-		for range cap(m.probes) {
-			<-m.probes
-		}
-	}
+	nobody := share.User{UID: math.MaxUint32}
+	m.probes.Add(nobody, probesAtOnce)
+	return func() { m.probes.Give(nobody, probesAtOnce) }
 }
 
 // ShareKernelTypes makes all muxes of this process read the types of the kernel once.
@@ -202,7 +199,7 @@ func (m *Mux) CountedClaims() int {
 	for _, l := range m.leases {
 		n += len(l.tags)
 	}
-	for _, u := range m.users.byUID {
+	for _, u := range m.users.users() {
 		n += int(u.Tags)
 	}
 	return n
@@ -264,7 +261,7 @@ const MostHigh = mostHigh
 func (m *Mux) Counted(uid uint32) (endpoints, bytes int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	u := m.users.byUID[uid]
+	u := m.users.of(uid)
 	return u.Endpoints, u.Memory
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/unet-go/unet/bpf"
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/share"
 )
 
 // The tag of a UDP port of a multicast group, or of the address 255.255.255.255, which stands for
@@ -28,7 +29,12 @@ const groupsPerUID = 64
 // group is a tag of a group that is held.
 type group struct {
 	members map[*Lease]struct{}
-	joined  int // descriptor of the member socket; -1: none
+	users   *share.Shares // of the members
+	joined  int           // descriptor of the member socket; -1: none
+}
+
+func newGroup(t endpoint.Tag, joined int) *group {
+	return &group{members: map[*Lease]struct{}{}, users: share.New(share.Limits{What: fmt.Sprintf("endpoints with %v", t), Total: bpf.GroupPorts}), joined: joined}
 }
 
 var limitedBroadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
@@ -66,10 +72,12 @@ func (m *Mux) claimGroup(c *claiming, t endpoint.Tag, r *reserver) error {
 	case g == nil:
 	case g.has(l):
 		return held(t, "this endpoint holds it already")
-	case len(g.members) >= bpf.GroupPorts:
-		return held(t, "%d endpoints hold it, which is the maximum: end one", len(g.members))
+	default:
+		if err := g.users.Room(share.ByUID(l.owner.UID), 1); err != nil {
+			return err
+		}
 	}
-	if err := m.roomForGroup(l.owner.UID); err != nil {
+	if err := m.users.groups.Room(share.ByUID(l.owner.UID), 1); err != nil {
 		return err
 	}
 	if g == nil {
@@ -98,25 +106,6 @@ func (g *group) has(l *Lease) bool {
 	return is
 }
 
-// roomForGroup returns nil if a user may hold one more tag of a group. m.mu is held.
-func (m *Mux) roomForGroup(uid uint32) error {
-	if uid == 0 {
-		return nil
-	}
-	n := 0
-	for _, g := range m.groups {
-		for l := range g.members {
-			if l.owner.UID == uid {
-				n++
-			}
-		}
-	}
-	if n >= groupsPerUID {
-		return fmt.Errorf("%w: uid %d holds %d tags of groups, which is the maximum: give one back", endpoint.ErrBusy, uid, n)
-	}
-	return nil
-}
-
 // openGroup makes the kernel's entries of a tag that nobody holds, and joins the group. m.mu is held and
 // the calling thread is in the uplink's namespace.
 func (m *Mux) openGroup(t endpoint.Tag, r *reserver) (*group, error) {
@@ -127,7 +116,7 @@ func (m *Mux) openGroup(t endpoint.Tag, r *reserver) (*group, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &group{members: map[*Lease]struct{}{}, joined: fd}
+	g := newGroup(t, fd)
 	if err := m.countTag(t, 1); err != nil {
 		return nil, errors.Join(err, g.leave())
 	}
@@ -242,6 +231,8 @@ func (m *Mux) addMember(t endpoint.Tag, g *group, l *Lease) error {
 	g.members[l] = struct{}{}
 	l.tags[t] = struct{}{}
 	m.users.count(l.owner.UID, Usage{Tags: costOf(t)})
+	m.users.groups.Add(share.ByUID(l.owner.UID), 1)
+	g.users.Add(share.ByUID(l.owner.UID), 1)
 	return nil
 }
 
@@ -260,6 +251,8 @@ func (m *Mux) leaveGroup(l *Lease, t endpoint.Tag) error {
 	delete(g.members, l)
 	delete(l.tags, t)
 	m.users.uncount(l.owner.UID, Usage{Tags: costOf(t)})
+	m.users.groups.Give(share.ByUID(l.owner.UID), 1)
+	g.users.Give(share.ByUID(l.owner.UID), 1)
 	if len(g.members) > 0 {
 		return m.putMembers(t, g)
 	}
@@ -308,7 +301,7 @@ func groupsInKernel(tables *bpf.MuxMaps) (map[endpoint.Tag][]uint32, error) {
 // fails. alive are the leases by their ports. m.mu is held and the calling thread is in the
 // uplink's namespace.
 func (m *Mux) readmitGroup(t endpoint.Tag, ports []uint32, alive map[uint32]*Lease) error {
-	g := &group{members: map[*Lease]struct{}{}, joined: -1}
+	g := newGroup(t, -1)
 	var err error
 	for _, port := range ports {
 		l := alive[port]

@@ -26,6 +26,7 @@ import (
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/nat"
 	"github.com/unet-go/unet/internal/route"
+	"github.com/unet-go/unet/internal/share"
 	"github.com/unet-go/unet/internal/xsk"
 )
 
@@ -74,7 +75,7 @@ type Mux struct {
 	policy      Policy
 	ids         *IDs
 	failed      chan error    // of capacity 1
-	probes      chan struct{} // an element for each request that probes the network
+	probes      *share.Shares // requests that probe the network
 	lingers     chan struct{} // of capacity 1; an element: lingering has grown
 	fills       fillGuard
 	trustedOnly bool // untrusted owners get no endpoints (ErrFillRings)
@@ -98,7 +99,7 @@ type Mux struct {
 	tags      claimTable
 	groups    map[endpoint.Tag]*group
 	steering  steering
-	users     ledger
+	users     *ledger
 	aside     map[netip.Addr]bool // owned addresses that are being claimed
 	queues    map[uint32]bool     // queues of the uplink that leases hold; true: the lease's socket is bound
 	slots     map[uint32]bool     // taken slots of ports' sockets
@@ -285,10 +286,10 @@ func Open(cfg Config) (_ *Mux, err error) {
 	m := &Mux{
 		log:      cfg.Log,
 		policy:   cfg.Policy,
-		users:    ledger{limits: cfg.Limits, byUID: map[uint32]Usage{}, bars: map[uint32]time.Time{}},
+		users:    newLedger(cfg.Limits),
 		ids:      cmp.Or(cfg.IDs, new(IDs)),
 		failed:   make(chan error, 1),
-		probes:   make(chan struct{}, probesAtOnce),
+		probes:   share.New(share.Limits{What: "probes of the network", Total: probesAtOnce, PerUser: probesPerUID}),
 		lingers:  make(chan struct{}, 1),
 		fills:    newFillGuard(),
 		groups:   map[endpoint.Tag]*group{},

@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"iter"
 	"math/rand/v2"
+	"net/netip"
 	"time"
 
+	"github.com/unet-go/unet/bpf"
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/share"
 	"github.com/unet-go/unet/internal/xsk"
 )
 
@@ -150,14 +153,16 @@ func (s Size) String() string {
 	return fmt.Sprintf("%d", int64(s))
 }
 
-// Limits are the limits of all endpoints together; 0: no limit. A block counts as
-// endpoint.BlockPorts tags.
+// Limits are the limits of all endpoints together; 0: no limit. Package share divides them among
+// users. A block counts as endpoint.BlockPorts tags.
 type Limits struct {
-	Endpoints  int64
-	Memory     int64 // bytes of segments and rings, as those of Terms
-	Tags       int64
-	TagsPerUID int64 // tags of one user; it does not apply to uid 0
+	Endpoints int64
+	Memory    int64 // bytes of segments and rings, as those of Terms
+	Tags      int64 // at most MaxTags
 }
+
+// MaxTags is the number of tags for which the kernel's tables have room.
+const MaxTags = bpf.Tags
 
 // barredFor is the time for which a user gets no endpoint after one was revoked. It limits
 // the rate of attempts to change a fill ring between its check and the kernel's read (ADR 11).
@@ -167,28 +172,81 @@ const barredFor = time.Minute
 // its segment are closed, which may be long after the end of its lease (ADR 17). A tag counts
 // while it is held. Endpoints taken over from another process count, also beyond the limits.
 type ledger struct {
-	limits Limits
-	all    Usage
-	byUID  map[uint32]Usage     // users with nothing have no entry
-	bars   map[uint32]time.Time // until when a user gets no endpoint
+	limits                  Limits
+	endpoints, memory, tags *share.Shares
+	groups                  *share.Shares // tags of groups, also counted in tags
+	ports                   map[hostPorts]*share.Shares
+	bars                    map[uint32]time.Time // until when a user gets no endpoint
+}
+
+// hostPorts are the ports of a protocol on an address of the host, which endpoints share.
+type hostPorts struct {
+	kind endpoint.TagKind
+	addr netip.Addr
+}
+
+func newLedger(l Limits) *ledger {
+	l.Tags = min(l.Tags, MaxTags)
+	return &ledger{
+		limits:    l,
+		endpoints: share.New(share.Limits{What: "endpoints", Total: l.Endpoints}),
+		memory: share.New(share.Limits{
+			What: "of memory in segments and rings", Total: l.Memory, Least: endpoint.Geometry{}.WithDefaults().SegmentSize(),
+			Text:   func(n int64) string { return Size(n).String() },
+			Remedy: "try later, or ask an operator to raise the limit of the memory cgroup of unetd (MemoryMax)",
+		}),
+		tags:   share.New(share.Limits{What: "tags", Total: l.Tags, Least: endpoint.BlockPorts}),
+		groups: share.New(share.Limits{What: "tags of groups", Total: bpf.Groups, PerUser: groupsPerUID}),
+		ports:  map[hostPorts]*share.Shares{},
+		bars:   map[uint32]time.Time{},
+	}
+}
+
+// portsOf is the shares of the ports of a tag's address, which is one of the host.
+func (g *ledger) portsOf(t endpoint.Tag) *share.Shares {
+	of := hostPorts{t.Kind, t.Addr}
+	if g.ports[of] == nil {
+		protocol := "UDP"
+		if t.Kind == endpoint.TagTCP {
+			protocol = "TCP"
+		}
+		g.ports[of] = share.New(share.Limits{What: fmt.Sprintf("%s ports of %v", protocol, t.Addr), Total: allPorts, Least: endpoint.BlockPorts})
+	}
+	return g.ports[of]
+}
+
+// of is what a user has.
+func (g *ledger) of(uid uint32) Usage {
+	u := share.ByUID(uid)
+	return Usage{g.endpoints.Held(u), g.memory.Held(u), g.tags.Held(u)}
+}
+
+// users is what each user has who has something.
+func (g *ledger) users() map[uint32]Usage {
+	all := map[uint32]Usage{}
+	for _, s := range []*share.Shares{g.endpoints, g.memory, g.tags} {
+		s.Each(func(u share.User, _ int64) { all[u.UID] = Usage{} })
+	}
+	for uid := range all {
+		all[uid] = g.of(uid)
+	}
+	return all
 }
 
 // count adds to what a user has.
 func (g *ledger) count(uid uint32, more Usage) {
-	g.all = Usage{g.all.Endpoints + more.Endpoints, g.all.Memory + more.Memory, g.all.Tags + more.Tags}
-	u := g.byUID[uid]
-	u = Usage{u.Endpoints + more.Endpoints, u.Memory + more.Memory, u.Tags + more.Tags}
-	if u.Endpoints < 0 || u.Memory < 0 || u.Tags < 0 {
-		panic("BUG: the ledger has a negative number for a user")
-	}
-	if g.byUID[uid] = u; u == (Usage{}) {
-		delete(g.byUID, uid)
-	}
+	u := share.ByUID(uid)
+	g.endpoints.Add(u, more.Endpoints)
+	g.memory.Add(u, more.Memory)
+	g.tags.Add(u, more.Tags)
 }
 
 // uncount is the inverse of count.
 func (g *ledger) uncount(uid uint32, less Usage) {
-	g.count(uid, Usage{-less.Endpoints, -less.Memory, -less.Tags})
+	u := share.ByUID(uid)
+	g.endpoints.Give(u, less.Endpoints)
+	g.memory.Give(u, less.Memory)
+	g.tags.Give(u, less.Tags)
 }
 
 func (g *ledger) bar(uid uint32, until time.Time) {
@@ -205,45 +263,33 @@ func (g *ledger) open(uid uint32, bytes int64, t Terms) error {
 		}
 		delete(g.bars, uid)
 	}
-	has := g.byUID[uid]
-	switch {
+	switch has := g.of(uid); {
 	case t.Endpoints != 0 && has.Endpoints >= t.Endpoints:
 		return fmt.Errorf("%w: uid %d has %d of at most %d endpoints (%s); one that was closed counts until its socket and its segment are closed and unmapped: end one, or ask an operator for more",
 			endpoint.ErrBusy, uid, has.Endpoints, t.Endpoints, t.Rule)
 	case t.Memory != 0 && bytes > t.Memory-has.Memory:
 		return fmt.Errorf("%w: uid %d has %v of at most %v of memory in segments and rings (%s) and asks for %v; that of an endpoint that was closed counts until it is unmapped: end one, ask for less, or ask an operator for more",
 			endpoint.ErrBusy, uid, Size(has.Memory), Size(t.Memory), t.Rule, Size(bytes))
-	case g.limits.Endpoints != 0 && g.all.Endpoints >= g.limits.Endpoints:
-		return fmt.Errorf("%w: all users have %d of at most %d endpoints: try later", endpoint.ErrBusy, g.all.Endpoints, g.limits.Endpoints)
-	case g.limits.Memory != 0 && bytes > g.limits.Memory-g.all.Memory:
-		return fmt.Errorf("%w: all users have %v of at most %v of memory in segments and rings, which is what the memory cgroup of unetd allows: try later, or ask an operator to raise its limit (MemoryMax)",
-			endpoint.ErrBusy, Size(g.all.Memory), Size(g.limits.Memory))
 	}
-	g.count(uid, Usage{Endpoints: 1, Memory: bytes})
+	u := share.ByUID(uid)
+	if err := g.endpoints.Take(u, 1); err != nil {
+		return err
+	}
+	if err := g.memory.Take(u, bytes); err != nil {
+		g.endpoints.Give(u, 1)
+		return err
+	}
 	return nil
 }
 
 // room returns nil if a user may hold n more tags, else endpoint.ErrBusy. most is the
 // policy's limit for the user; 0: no limit.
 func (g *ledger) room(uid uint32, n, most int64) error {
-	most = atMost(most, g.limits.TagsPerUID)
-	has := g.byUID[uid].Tags
-	switch {
-	case n == 0:
-	case uid != 0 && most != 0 && n > most-has:
+	u := share.ByUID(uid)
+	if has := g.tags.Held(u); n != 0 && uid != 0 && most != 0 && n > most-has {
 		return fmt.Errorf("%w: uid %d has %d of at most %d tags (a block of ports is %d): give some back, or try later", endpoint.ErrBusy, uid, has, most, endpoint.BlockPorts)
-	case g.limits.Tags != 0 && n > g.limits.Tags-g.all.Tags:
-		return fmt.Errorf("%w: all applications have %d of at most %d tags: try later", endpoint.ErrBusy, g.all.Tags, g.limits.Tags)
 	}
-	return nil
-}
-
-// atMost is the smaller of two limits; 0: no limit.
-func atMost(a, b int64) int64 {
-	if a == 0 || b == 0 {
-		return max(a, b)
-	}
-	return min(a, b)
+	return g.tags.Room(u, n)
 }
 
 // costOf is the number that tags count as.

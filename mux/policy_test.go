@@ -123,7 +123,8 @@ func TestPortChosenOutsideRuleIsRefused(t *testing.T) {
 func TestLimitOfTagsOfUser(t *testing.T) {
 	t.Parallel()
 	l := &lab{t: t, Pair: netlab.RequirePair(t, netlab.Config{})}
-	l.openConfig(mux.Config{Limits: mux.Limits{Tags: 6, TagsPerUID: 4}})
+	l.openConfig(mux.Config{Limits: mux.Limits{Tags: 6}})
+	l.policy.tags = 4
 	ctx, busy := t.Context(), endpoint.ErrBusy
 	openAs := func(uid uint32, tags []endpoint.Tag) error {
 		g, lease, err := l.openAs(mux.Owner{UID: uid}, mux.Terms{}, endpoint.Request{Geometry: small, Tags: tags})

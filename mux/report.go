@@ -100,7 +100,7 @@ func (m *Mux) Report() (Report, error) {
 	var tables []*published
 	r := Report{Uplink: m.Uplink(), MTU: m.mtu(), Link: devices[uint32(m.up.ifindex)]}
 	m.mu.Lock()
-	r.Limits, r.Users, r.Ended = m.users.limits, maps.Clone(m.users.byUID), maps.Clone(m.endings)
+	r.Limits, r.Users, r.Ended = m.users.limits, m.users.users(), maps.Clone(m.endings)
 	r.Endpoints = make([]EndpointReport, 0, len(m.leases))
 	for _, l := range slices.SortedFunc(maps.Values(m.leases), func(a, b *Lease) int { return cmp.Compare(a.id, b.id) }) {
 		r.Endpoints = append(r.Endpoints, EndpointReport{Info: l.info(), Tags: len(l.tags), Port: devices[l.at.owner.Port]})

@@ -10,16 +10,19 @@
 
 #include "headers.h"
 
+/* They have room for all tags that unetd gives to all users together, and take memory for those that there are. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 16384);
+	__uint(max_entries, UNET_TAGS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct unet_tag);
 	__type(value, struct unet_owner);
 } tags SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 16384);
+	__uint(max_entries, UNET_TAGS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct unet_tag6);
 	__type(value, struct unet_owner);
 } tags6 SEC(".maps");

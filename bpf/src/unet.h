@@ -31,7 +31,8 @@ enum unet_tag_kind {
 #define UNET_TAG_COUNTS_ADDR (65536 / UNET_BLOCK_PORTS)
 #define UNET_TAG_COUNTS (UNET_TAG_COUNTS_ADDR + 1)
 #define UNET_OWN_MAX 16384 /* addresses of the host, and broadcast addresses of the uplink */
-#define UNET_GROUPS 1024 /* tags of groups */
+#define UNET_TAGS 131072 /* of each address family */
+#define UNET_GROUPS 4096 /* tags of groups */
 #define UNET_GROUP_PORTS 128 /* that hold one */
 
 /* A key of the tag table: 8 bytes, so that it is hashed in one round. */

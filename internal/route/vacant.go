@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"iter"
 	"net/netip"
 	"os"
 	"slices"
@@ -37,31 +38,25 @@ func (e *InUse) Error() string {
 	return fmt.Sprintf("the host at MAC address %v has %v", e.At, e.Addr)
 }
 
-// Vacant returns nil if no host on the uplink's network answers probes for addrs, else an
-// [InUse]. It sends ARP probes (RFC 5227, section 2.1.1) and neighbour solicitations (RFC 4862,
-// section 5.4), as a host does before it takes an address. us is the uplink's own MAC address.
-// Without an answer it takes 450 ms for each 64 addresses of a family.
-func (r *Resolver) Vacant(ctx context.Context, us wire.LinkAddr, addrs []netip.Addr) error {
-	var v4, v6 []netip.Addr
-	for _, a := range addrs {
-		if a.Is4() {
-			v4 = append(v4, a)
-		} else {
-			v6 = append(v6, a)
-		}
-	}
-	for _, family := range [][]netip.Addr{v4, v6} {
-		for some := range slices.Chunk(family, vacantAtOnce) {
-			if err := r.vacant(ctx, us, some); err != nil {
-				return err
+// Probes divides addresses into parts for Vacant.
+func Probes(addrs []netip.Addr) iter.Seq[[]netip.Addr] {
+	return func(yield func([]netip.Addr) bool) {
+		for _, v6 := range []bool{false, true} {
+			family := slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool { return a.Is6() != v6 })
+			for some := range slices.Chunk(family, vacantAtOnce) {
+				if !yield(some) {
+					return
+				}
 			}
 		}
 	}
-	return nil
 }
 
-// vacant probes at most vacantAtOnce addresses of one family.
-func (r *Resolver) vacant(ctx context.Context, us wire.LinkAddr, addrs []netip.Addr) (err error) {
+// Vacant returns nil if no host on the uplink's network answers probes for addrs, one of the
+// parts of [Probes], else an [InUse]. It sends ARP probes (RFC 5227, section 2.1.1) or neighbour solicitations (RFC 4862,
+// section 5.4), as a host does before it takes an address. us is the uplink's own MAC address.
+// Without an answer it takes 450 ms.
+func (r *Resolver) Vacant(ctx context.Context, us wire.LinkAddr, addrs []netip.Addr) (err error) {
 	name, of, filter := "ARP", wire.EtherTypeARP, []unix.SockFilter{accept(maxVacantFrame)}
 	if addrs[0].Is6() {
 		name, of, filter = "neighbour solicitation", wire.EtherTypeIPv6, ndFilter

@@ -61,7 +61,7 @@ func TestAttacks(t *testing.T) {
 	cases := slices.Concat(
 		forgedCases(attacker), malformedCases(attacker), hiddenCases(attacker), descriptorCases(attacker),
 		ringCases(), longKickCases(), memoryCases(), socketCases(), leftoverCases(), intruderCases(), kernelSideCases(), policyCases(),
-		controlCases(idle), presentCases(), unreadCases(), connectionCases(), floodCases(attacker), superCases(attacker), resetCases(), invalidFillCases())
+		controlCases(idle), shareCases(), presentCases(), unreadCases(), connectionCases(), floodCases(attacker), superCases(attacker), resetCases(), invalidFillCases())
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) { w.runCase(t, c) })
 		select {

@@ -38,6 +38,7 @@ type bystander struct {
 
 	mu     sync.Mutex
 	counts requestCounts
+	took   []time.Duration // the requests in Answered since the last snapshot
 }
 
 // requestCounts counts the outcomes of a bystander's requests.
@@ -47,6 +48,7 @@ type requestCounts struct {
 	Lost       uint64        // no answer in time
 	Wrong      uint64        // an answer with other bytes, from another sender, or a second one
 	Longest    time.Duration // of a request in Answered since the last snapshot
+	Median     time.Duration // of these
 	FirstError string        // the first that was lost or wrong
 }
 
@@ -68,6 +70,7 @@ func (b *bystander) run(stop <-chan struct{}) {
 		switch {
 		case err == nil:
 			b.counts.Answered++
+			b.took = append(b.took, took)
 			b.counts.Longest = max(b.counts.Longest, took)
 		case errors.Is(err, errWrong):
 			b.counts.Wrong++
@@ -84,13 +87,16 @@ func (b *bystander) run(stop <-chan struct{}) {
 	}
 }
 
-// snapshot returns the counts so far, and resets Longest.
+// snapshot returns the counts so far, and resets Longest and Median.
 func (b *bystander) snapshot() requestCounts {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s := b.counts
 	s.Name = b.name
-	b.counts.Longest = 0
+	if len(b.took) > 0 {
+		s.Median = median(b.took)
+	}
+	b.counts.Longest, b.took = 0, nil
 	return s
 }
 

@@ -426,7 +426,7 @@ func (j *senderCheck) checkICMPv6(src netip.Addr, marked bool) string {
 		}
 	}
 	// unetd probes an address before it is claimed.
-	asked := src.IsUnspecified() && target == attackerAddr6
+	asked := src.IsUnspecified() && (target == attackerAddr6 || hoardedAddrs.Contains(target))
 	if marked && target != attackerAddr6 || !marked && target != hostA6 && target != linkLocalA && !isBystander(target) && !asked {
 		return fmt.Sprintf("ICMPv6 type %d from %v for %v", kind, src, target)
 	}

@@ -82,6 +82,11 @@ rules:
     tags: ["msg:*"]
     endpoints: 64
     memory: ${ringsMemory}MiB
+  - name: hoarders
+    users: [$hoarders]
+    tags: ["udp:$host:$hoardedPorts-39999", "tcp:$host:$hoardedPorts-39999", "addr:$hoardedAddrs"]
+    endpoints: 32
+    memory: 64MiB
   - name: idle
     users: [$idle]
     tags: ["msg:*"]
@@ -95,12 +100,14 @@ rules:
       - udp:[$host6]:*
       - addr:$neighbourAddr
       - addr:$neighbourAddr6
+      - addr:$hoardedAddrs
       - msg:$neighbourTag
     endpoints: 8
     memory: 128MiB
 `, func(name string) string {
 	return fmt.Sprint(map[string]any{
 		"attackers": attackers(), "limited": limitedID, "limitedRate": limitedRate, "limitedEndpointRate": limitedEndpointRate, "idle": idleID, "rings": ringsID, "ringsMemory": ringsMemory >> 20, "neighbour": neighbourID,
+		"hoarders": users(firstHoarder, hoarders), "hoardedPorts": hoardedPorts, "hoardedAddrs": hoardedAddrs,
 		"host": hostA, "host6": hostA6, "attackerAddr": attackerAddr, "attackerAddr6": attackerAddr6,
 		"attackerTags": fmt.Sprintf("%d-%d", attackerTag, attackerTag+0xfff), "endpoints": attackerEndpoints, "memory": attackerMemory >> 20,
 		"neighbourAddr": neighbourAddr, "neighbourAddr6": neighbourAddr6, "neighbourTag": neighbourTag,
@@ -109,9 +116,14 @@ rules:
 
 // attackers lists those users.
 func attackers() string {
-	list := []string{fmt.Sprint(attackerID)}
-	for i := range freshAttackers {
-		list = append(list, fmt.Sprint(firstFreshAttacker+i))
+	return fmt.Sprintf("%d, %s", attackerID, users(firstFreshAttacker, freshAttackers))
+}
+
+// users lists n users from one on.
+func users(first, n int) string {
+	var list []string
+	for i := range n {
+		list = append(list, fmt.Sprint(first+i))
 	}
 	return strings.Join(list, ", ")
 }
@@ -146,7 +158,7 @@ func newWorldOn(t testing.TB, cfg netlab.Config) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { w.pins.Close() })
-	w.unetd = unetd.Serve(t, w.pair.A, unetd.Options{Policy: policy, BPFFS: netlab.PathTo(w.pins)})
+	w.unetd = unetd.Serve(t, w.pair.A, unetd.Options{Policy: policy, BPFFS: netlab.PathTo(w.pins), Flags: []string{"--metrics", metricsAddr}})
 	w.kernel = startKernelTraffic(t, w.pair)
 	w.neighbour = startAgent(t, w.pair.A, neighbourID)
 	openNeighbour.do(t, w.neighbour, neighbourArg{w.unetd.Socket, netip.AddrPortFrom(hostB, kernelPort), true})

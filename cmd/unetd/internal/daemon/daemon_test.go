@@ -61,6 +61,15 @@ func (m *fakeMux) OpenEndpoint(_ context.Context, _ mux.Owner, req endpoint.Requ
 	return &endpoint.Grant{XSK: files[0], Segment: files[1], ID: 1, Geometry: req.Geometry.WithDefaults()}, l, nil
 }
 
+func (m *fakeMux) HasRule(mux.Owner) bool { return true }
+
+func (m *fakeMux) MayAsk(peer mux.Owner) error {
+	if peer.UID != 0 {
+		return os.ErrPermission
+	}
+	return nil
+}
+
 func (m *fakeMux) Describe() (interfaces, modes string) { return "eth7", "generic" }
 
 func (m *fakeMux) Present(context.Context, mux.Owner, *os.File, *os.File) (endpoint.Info, endpoint.Lease, error) {

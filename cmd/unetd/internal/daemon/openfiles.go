@@ -23,8 +23,9 @@ import (
 const (
 	OpenFiles = 180 << 10
 	baseFiles = 40 << 10
+	ownFiles  = 100 // maps, programs, links and netlink
 
-	allTags  = 128 << 10
+	allTags  = mux.MaxTags
 	baseTags = 16 << 10
 )
 
@@ -63,10 +64,10 @@ func limitsFor(files uint64) (session.Limits, mux.Limits) {
 	if files >= baseFiles { // the defaults; descriptors beyond baseFiles are for tags
 		return session.Limits{}, mux.Limits{Endpoints: maxEndpoints, Tags: int64(min(allTags, baseTags+(files-baseFiles)*4/5, files/4*3))}
 	}
-	share := func(of uint64) int { return int(max(1, of*files/baseFiles)) }
+	share := func(of uint64) int { return int(max(1, of*(max(files, ownFiles)-ownFiles)/baseFiles)) }
 	return session.Limits{
 		Connections: share(1024), ConnectionsPerUID: share(256),
-		Resolves: share(64), ResolvesPerUID: share(32),
+		Resolves: share(256), ResolvesPerUID: share(32),
 		ClosingPerUID: share(4), Waiting: share(4096),
-	}, mux.Limits{Endpoints: int64(share(maxEndpoints)), Tags: int64(share(baseTags)), TagsPerUID: int64(share(baseTags / 2))}
+	}, mux.Limits{Endpoints: int64(share(maxEndpoints)), Tags: int64(share(baseTags))}
 }

@@ -38,7 +38,6 @@ func TestLimitsLeaveHeadroom(t *testing.T) {
 	if l, m := limitsFor(OpenFiles); l != (session.Limits{}) || m != (mux.Limits{Tags: allTags, Endpoints: maxEndpoints}) {
 		t.Errorf("%+v, %+v", l, m)
 	}
-	const own = 100  // descriptors of the daemon itself
 	last := int64(0) // tags with fewer open files
 	for files := uint64(2048); files <= OpenFiles; files += 61 {
 		l, m := limitsFor(files)
@@ -47,7 +46,7 @@ func TestLimitsLeaveHeadroom(t *testing.T) {
 		}
 		last = m.Tags
 		if files >= baseFiles { // the defaults, see session.Limits
-			l.Connections, l.Resolves, m.TagsPerUID = 1024, 64, m.Tags
+			l.Connections, l.Resolves = 1024, 256
 			l.ClosingPerUID, l.Waiting = 4, 4096
 		}
 		// A quarter of the descriptors is left for other uses than ports.
@@ -55,7 +54,7 @@ func TestLimitsLeaveHeadroom(t *testing.T) {
 			t.Fatalf("%d open files: %d tags", files, m.Tags)
 		}
 		// The sum in the comment of OpenFiles.
-		if need := int(m.Tags) + l.Connections*(1+1+10) + int(m.Endpoints) + l.Resolves*2 + l.Waiting + own; uint64(need) > files*95/100 || l.Connections < 1 || m.TagsPerUID < 1 || l.Resolves < 1 || m.Endpoints < 1 ||
+		if need := int(m.Tags) + l.Connections*(1+1+10) + int(m.Endpoints) + l.Resolves*2 + l.Waiting + ownFiles; uint64(need) > files*95/100 || l.Connections < 1 || l.Resolves < 1 || m.Endpoints < 1 ||
 			l.ClosingPerUID < 1 || l.ClosingPerUID > 4 || l.Waiting < 1 || l.Waiting > 4096 {
 			t.Fatalf("%d open files: %+v, %+v need %d", files, l, m, need)
 		}

@@ -8,6 +8,7 @@
 // between scrapes, and no application can make it long. Labels have few values: identifiers of
 // endpoints, uids, reasons; never an address of a peer.
 //
-//	listen.go     the address, limits of connections
+//	listen.go     the address
+//	peers.go      what scrapers share
 //	collector.go  what is exported, by name
 package metrics

@@ -18,18 +18,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"golang.org/x/net/netutil"
 	"golang.org/x/sys/unix"
 )
 
-// Limits of scrapers, who need no permission.
 const (
-	maxConnections = 32
-	maxScrapes     = 2 // at once; others get status 503
-	headerTimeout  = 5 * time.Second
-	answerTimeout  = 10 * time.Second
-	idleTimeout    = 2 * time.Minute
-	stopTimeout    = time.Second
+	headerTimeout = 5 * time.Second
+	answerTimeout = 10 * time.Second
+	idleTimeout   = 2 * time.Minute
+	stopTimeout   = time.Second
 )
 
 // ErrAddress is the error for what is no address at all.
@@ -97,15 +93,16 @@ func Serve(ln net.Listener, source Source, also Process) (stop func()) {
 	registry.MustRegister(newCollector(source, also), collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes}))
+	mux.Handle("GET /metrics", byTurns(promhttp.HandlerFor(registry, promhttp.HandlerOpts{})))
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "unetd: /metrics") })
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: headerTimeout, ReadTimeout: headerTimeout, WriteTimeout: answerTimeout,
+	peers := newPeers(ln)
+	server := &http.Server{Handler: mux, ConnState: peers.changed, ConnContext: withPeer, ReadHeaderTimeout: headerTimeout, ReadTimeout: headerTimeout, WriteTimeout: answerTimeout,
 		IdleTimeout: idleTimeout, MaxHeaderBytes: 16 << 10,
 		ErrorLog: log.New(io.Discard, "", 0)} // a peer could fill the log
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = server.Serve(netutil.LimitListener(ln, maxConnections)) // ends with stop
+		_ = server.Serve(peers) // ends with stop
 	}()
 	return func() {
 		ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)

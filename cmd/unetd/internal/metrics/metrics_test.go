@@ -18,7 +18,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/share"
 	"github.com/unet-go/unet/mux"
 	"github.com/unet-go/unet/wire"
 )
@@ -184,23 +187,103 @@ func TestServe(t *testing.T) {
 	}
 }
 
-// While maxScrapes scrapes are in progress another one is refused.
+// While peerScrapes scrapes of a peer are in progress, another one of it waits, and one of another peer does not.
 func TestScrapesAtOnce(t *testing.T) {
+	if _, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}).Dial("tcp", "127.0.0.1:1"); !errors.Is(err, unix.ECONNREFUSED) {
+		t.Skipf("no second address of lo: %v", err)
+	}
 	f := &fakeSource{entered: make(chan struct{}), leave: make(chan struct{})}
-	get := serve(t, "127.0.0.1:0", f)
-	codes := make(chan int, maxScrapes)
-	for range maxScrapes {
-		go func() { code, _ := get(); codes <- code }()
+	ln, err := Listen("127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(Serve(ln, f, process))
+	const scrapes = 3 * peerScrapes
+	codes := make(chan int, scrapes+1)
+	get := func(from net.IP) {
+		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: (&net.Dialer{LocalAddr: &net.TCPAddr{IP: from}}).DialContext}}
+		r, err := client.Get("http://" + ln.Addr().String() + "/metrics")
+		if err != nil {
+			codes <- 0
+			return
+		}
+		r.Body.Close()
+		codes <- r.StatusCode
+	}
+	for range scrapes {
+		go get(net.IPv4(127, 0, 0, 1))
+	}
+	for range peerScrapes {
 		<-f.entered
 	}
-	if code, _ := get(); code != http.StatusServiceUnavailable {
-		t.Errorf("status %d", code)
+	go get(net.IPv4(127, 0, 0, 2))
+	<-f.entered // the other's: those of the first peer cannot begin before leave
+	if len(codes) != 0 {
+		t.Error("an answer before the end of a scrape")
 	}
+	go func() {
+		for range scrapes - peerScrapes {
+			<-f.entered
+		}
+	}()
 	close(f.leave)
-	for range maxScrapes {
+	for range scrapes + 1 {
 		if code := <-codes; code != http.StatusOK {
 			t.Errorf("status %d", code)
 		}
+	}
+}
+
+// However many connections a peer holds, idle or with a request half sent or an answer unread, others are answered,
+// and the peer itself is.
+func TestIdleScrapers(t *testing.T) {
+	for _, addr := range []string{"127.0.0.1:0", "unix:" + filepath.Join(t.TempDir(), "metrics.sock")} {
+		ln, err := Listen(addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(Serve(ln, &fakeSource{}, process))
+		for i := range 3 * maxConnections {
+			c, err := net.Dial(ln.Addr().Network(), ln.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { c.Close() })
+			_, _ = c.Write([]byte([]string{"", "G", "GET /metrics HTTP/1.1\r\nHost: unetd\r\n\r\n"}[i%3])) // fails if it has been closed already
+		}
+		for range 10 {
+			client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				return (&net.Dialer{}).DialContext(ctx, ln.Addr().Network(), ln.Addr().String())
+			}}}
+			r, err := client.Get("http://unetd/metrics")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.Copy(io.Discard, r.Body); err != nil || r.StatusCode != http.StatusOK {
+				t.Errorf("%s: status %d, %v", addr, r.StatusCode, err)
+			}
+			r.Body.Close()
+		}
+	}
+}
+
+// A peer loses the connection that has been idle for longest.
+func TestIdlestConnectionGoes(t *testing.T) {
+	peer, begin := share.User{UID: 7}, time.Now()
+	p := newPeers(nil)
+	for i, busy := range []bool{true, false, false, true} {
+		p.conns[&peerConn{peer: peer, since: begin.Add(time.Duration(3-i) * time.Second), busy: busy}] = struct{}{}
+	}
+	p.conns[&peerConn{peer: share.User{UID: 8}, since: begin.Add(-time.Hour)}] = struct{}{}
+	for _, want := range []time.Duration{1, 2, 0, 3} {
+		c := p.idlest(peer)
+		if got := c.since.Sub(begin); got != want*time.Second {
+			t.Errorf("the one of %v, want %ds", got, want)
+		}
+		delete(p.conns, c)
+	}
+	if p.idlest(peer) != nil {
+		t.Error("another's connection")
 	}
 }
 

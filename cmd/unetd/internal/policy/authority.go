@@ -46,6 +46,12 @@ func (a *Authority) rule(o mux.Owner) (*Rule, *Policy) {
 	return p.Match(o, a.Interface, a.AltNames...), p
 }
 
+// HasRule reports whether there is a rule for an owner.
+func (a *Authority) HasRule(o mux.Owner) bool {
+	r, _ := a.rule(o)
+	return r != nil
+}
+
 // noRule is the error if there is no rule for a user.
 func (a *Authority) noRule(of *Policy, o mux.Owner) error {
 	if of.File == "" {

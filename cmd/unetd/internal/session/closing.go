@@ -3,7 +3,6 @@
 package session
 
 import (
-	"context"
 	"encoding/json"
 	"net"
 	"os"
@@ -15,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/internal/protocol"
+	"github.com/unet-go/unet/internal/share"
 )
 
 // A thread that blocks in the kernel on a peer's file is sent a signal after
@@ -100,32 +100,26 @@ func discard(fd int) (more bool) {
 }
 
 // refusals answers connections beyond the limits with an error at once, and closes them. The
-// peer can make the close block for any time. So each user has a queue of such connections,
-// each of which is closed in one of the user's turns. A connection in the queue costs one
-// descriptor.
+// peer can make the close block for any time. So each is closed in one of its user's turns, and
+// costs one descriptor until then.
 //
 // When Limits.Waiting connections wait, the listener stops receiving descriptors
 // (SO_PASSRIGHTS). The close of a connection made from then on cannot block, so that
 // connection is closed at once. So at most Limits.Waiting and the listener's backlog wait
 // (before Linux 6.16 there is no limit). Sessions receive descriptors in any case.
 type refusals struct {
-	limits  Limits
-	ln      *net.UnixListener
-	closing *turns
-	work    *sync.WaitGroup // the goroutines
+	limits Limits
+	ln     *net.UnixListener
+	quotas *quotas
+	work   *sync.WaitGroup // the goroutines
 
-	mu    sync.Mutex
-	open  int                        // connections, in all queues and being closed
-	full  bool                       // the listener receives no descriptors, until half of open are closed
-	lines map[uint32][]*net.UnixConn // users with none have no entry
-}
-
-func newRefusals(l Limits, ln *net.UnixListener, closing *turns, work *sync.WaitGroup) *refusals {
-	return &refusals{limits: l, ln: ln, closing: closing, work: work, lines: make(map[uint32][]*net.UnixConn)}
+	mu   sync.Mutex
+	open int  // connections that wait or are being closed
+	full bool // the listener receives no descriptors, until half of open are closed
 }
 
 // add answers a connection with an error and takes it over. It does not block.
-func (r *refusals) add(uid uint32, conn *net.UnixConn, why error) {
+func (r *refusals) add(user share.User, conn *net.UnixConn, why error) {
 	record, err := json.Marshal(protocol.Answer{Version: protocol.Version, Error: protocol.NewError(why)})
 	if err == nil {
 		// Nothing was sent on this connection before, so this fits its buffer.
@@ -141,11 +135,13 @@ func (r *refusals) add(uid uint32, conn *net.UnixConn, why error) {
 		}
 	}
 	r.open++
-	line, served := r.lines[uid]
-	r.lines[uid] = append(line, conn)
-	if !served {
-		r.work.Go(func() { r.serve(uid) })
-	}
+	turn := r.quotas.closing.Ask(user)
+	r.work.Go(func() {
+		<-turn
+		defer r.quotas.closed(user)
+		hangUp(conn)
+		r.closed()
+	})
 }
 
 // setFull sets whether the listener receives no descriptors. r.mu is held.
@@ -154,31 +150,6 @@ func (r *refusals) setFull(full bool) {
 		r.full = full
 		passRights(r.ln, !full)
 	}
-}
-
-// serve closes the connections in a user's queue.
-func (r *refusals) serve(uid uint32) {
-	for conn := r.next(uid); conn != nil; conn = r.next(uid) {
-		_ = r.closing.take(context.Background(), uid)
-		r.work.Go(func() {
-			defer r.closing.give(uid)
-			hangUp(conn)
-			r.closed()
-		})
-	}
-}
-
-// next removes the first connection of a user's queue, or the queue if it is empty.
-func (r *refusals) next(uid uint32) *net.UnixConn {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	line := r.lines[uid]
-	if len(line) == 0 {
-		delete(r.lines, uid)
-		return nil
-	}
-	r.lines[uid] = line[1:]
-	return line[0]
 }
 
 func (r *refusals) closed() {

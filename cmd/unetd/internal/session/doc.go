@@ -10,7 +10,7 @@
 //
 //	server.go, session.go            accepting; one session a connection
 //	requests.go, present.go, list.go what a session does for a request
-//	limits.go, turns.go              fairness between users
+//	limits.go                        what users share (package share)
 //	closing.go                       closing what can block; connections that are refused
 //	fault.go                         panics, which end one session
 //	peer.go                          the process at the other end

@@ -81,6 +81,9 @@ type fakeLease struct {
 	done bool // Close was called
 }
 
+// strangerID and the next uid are users for whom there is no rule.
+const strangerID = 1998
+
 func newFakeProvider(t testing.TB) *fakeProvider {
 	p := &fakeProvider{t: t, closed: make(chan *fakeLease, 4096), endpoints: make(map[uint64]*fakeEndpoint)}
 	t.Cleanup(func() {
@@ -242,6 +245,10 @@ func (e *fakeEndpoint) info() endpoint.Info {
 	})
 	return endpoint.Info{ID: e.id, UID: e.peer.UID, PID: e.peer.PID, Device: "port", SegmentBytes: 8 << 20,
 		Tags: tags, TagsTotal: len(tags), Leased: e.lease != nil}
+}
+
+func (p *fakeProvider) HasRule(peer mux.Owner) bool {
+	return peer.UID != strangerID && peer.UID != strangerID+1
 }
 
 func (p *fakeProvider) MayAsk(peer mux.Owner) error {

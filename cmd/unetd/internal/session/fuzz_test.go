@@ -14,6 +14,7 @@ import (
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/protocol"
 	. "github.com/unet-go/unet/internal/protocoltest"
+	"github.com/unet-go/unet/internal/share"
 	"github.com/unet-go/unet/mux"
 )
 
@@ -69,7 +70,7 @@ func FuzzServerRecord(f *testing.F) {
 		go func() {
 			defer close(ended)
 			limits := Limits{}.withDefaults()
-			s := newSession(ctx, unetd, mux.Owner{}, &Server{Provider: p, records: newRecords(nil)}, limits, newQuotas(limits, nil), slog.New(slog.DiscardHandler))
+			s := newSession(ctx, unetd, mux.Owner{}, share.ByUID(0), &Server{Provider: p, records: newRecords(nil)}, limits, newQuotas(limits, nil), slog.New(slog.DiscardHandler))
 			s.run()
 			s.disposal.Wait()
 		}()

@@ -54,10 +54,10 @@ func permitAll(t *testing.T, socket string) {
 }
 
 // The connections of one user do not count for another, and those of root are bounded only
-// by the total.
+// by the total. A connection that was closed does not count.
 func TestConnectionsOfAUser(t *testing.T) {
 	p := newFakeProvider(t)
-	socket, _ := start(t, &Server{Provider: p, Limits: Limits{Connections: 6, ConnectionsPerUID: 2}})
+	socket, _ := start(t, &Server{Provider: p, Limits: Limits{Connections: 8, ConnectionsPerUID: 2}}) // two users have a guarantee of one
 	permitAll(t, socket)
 	first := openAs(t, 1001, socket)
 	openAs(t, 1001, socket)
@@ -70,18 +70,57 @@ func TestConnectionsOfAUser(t *testing.T) {
 			t.Errorf("Open: %v", err)
 		}
 	})
-	openAs(t, 1002, socket)
-	for range 3 {
+	for range 5 {
 		openAs(t, 0, socket)
 	}
-	as(t, 1002, func() {
-		if _, _, err := control.Open(context.Background(), socket, endpoint.Request{}); !errors.Is(err, endpoint.ErrBusy) || !strings.Contains(err.Error(), "all applications") {
+	if _, _, err := control.Open(context.Background(), socket, endpoint.Request{}); !errors.Is(err, endpoint.ErrBusy) || !strings.Contains(err.Error(), "all users have 7 of at most 8 connections") {
+		t.Errorf("one connection more than the pool has: %v", err)
+	}
+	openAs(t, 1002, socket)
+	as(t, 1003, func() {
+		if _, _, err := control.Open(context.Background(), socket, endpoint.Request{}); !errors.Is(err, endpoint.ErrBusy) || !strings.Contains(err.Error(), "all users") {
 			t.Errorf("one connection more than Connections: %v", err)
 		}
 	})
 	first.conn.Close()
 	p.awaitClosed()
 	as(t, 1001, func() { untilServed(t, socket) })
+}
+
+// However many connections some users hold, a user who has none can open endpoints and resolve, and root can ask for
+// the list.
+func TestConnectionsAreLeftForOthers(t *testing.T) {
+	p := newFakeProvider(t)
+	socket, _ := start(t, &Server{Provider: p, Limits: Limits{Connections: 64, ConnectionsPerUID: 16}})
+	permitAll(t, socket)
+	for uid := range uint32(6) {
+		as(t, 1101+uid, func() {
+			for range 17 {
+				connect(t, socket)
+			}
+		})
+	}
+	for range 10 {
+		if _, err := control.List(context.Background(), socket); err != nil {
+			t.Errorf("list: %v", err)
+		}
+	}
+	for uid := range uint32(3) {
+		as(t, 1201+uid, func() { checkServed(t, socket) })
+	}
+}
+
+// Users for whom there is no rule share one user's connections, so many such users take nothing from others.
+func TestStrangersShareConnections(t *testing.T) {
+	p := newFakeProvider(t)
+	socket, _ := start(t, &Server{Provider: p, Limits: Limits{Connections: 64, ConnectionsPerUID: 1}})
+	permitAll(t, socket)
+	first := connectAs(t, strangerID, socket)
+	first.send(openRecord)
+	first.receive()
+	second := connectAs(t, strangerID+1, socket)
+	second.wantError(0, "busy")
+	openAs(t, 1001, socket)
 }
 
 // untilServed opens endpoints until the calling user is not refused because of a limit, and closes that one.
@@ -122,7 +161,7 @@ func TestResolvesAtOnce(t *testing.T) {
 		<-release
 		return endpoint.Route{NextHop: dst}, nil
 	}})
-	socket, _ := start(t, &Server{Provider: p, Limits: Limits{Resolves: 4, ResolvesPerUID: 2}})
+	socket, _ := start(t, &Server{Provider: p, Limits: Limits{Resolves: 5, ResolvesPerUID: 2}})
 	defer func() { close(release) }()
 	permitAll(t, socket)
 	resolve := func(a *application, id int) {

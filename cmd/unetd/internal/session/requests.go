@@ -14,6 +14,7 @@ import (
 
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/protocol"
+	"github.com/unet-go/unet/internal/share"
 )
 
 // do does an operation of an open lease, or of an operator, and returns the answer.
@@ -21,10 +22,10 @@ func (s *session) do(id uint64, o protocol.Operation) protocol.Answer {
 	a := protocol.Answer{ID: id}
 	if o.Op != protocol.OpResolve { // resolves wait for neighbours: they have a quota and take no turns
 		turns := s.turnsOf(o.Tag)
-		if !turns.take(s.ctx, s.peer.UID) {
+		if !turns.Wait(s.ctx, s.user) {
 			return a // the session has ended: the answer is not sent
 		}
-		defer turns.give(s.peer.UID)
+		defer turns.Give(s.user, 1)
 	}
 	if protocol.Operators(o.Op) {
 		if err := s.provider.MayAsk(s.peer); err != nil {
@@ -89,7 +90,7 @@ func bounded(c endpoint.PolicyChange) *endpoint.PolicyChange {
 }
 
 // turnsOf is the kind of turn that a request with these tags takes.
-func (s *session) turnsOf(tags ...endpoint.Tag) *turns {
+func (s *session) turnsOf(tags ...endpoint.Tag) *share.Shares {
 	if slices.ContainsFunc(tags, func(t endpoint.Tag) bool { return t.Kind == endpoint.TagAddr }) {
 		return s.quotas.probes
 	}
@@ -97,20 +98,20 @@ func (s *session) turnsOf(tags ...endpoint.Tag) *turns {
 }
 
 // inTurn calls f when a turn is free. The turn is given back also if f panics.
-func (s *session) inTurn(t *turns, f func() error) error {
-	if !t.take(s.ctx, s.peer.UID) {
+func (s *session) inTurn(t *share.Shares, f func() error) error {
+	if !t.Wait(s.ctx, s.user) {
 		return context.Cause(s.ctx)
 	}
-	defer t.give(s.peer.UID)
+	defer t.Give(s.user, 1)
 	return f()
 }
 
 // resolve asks the provider within a quota: a resolve can take seconds, and descriptors.
 func (s *session) resolve(dst netip.Addr) (endpoint.Route, error) {
-	if err := s.quotas.resolves.take(s.peer.UID); err != nil {
+	if err := s.quotas.resolves.Take(s.user, 1); err != nil {
 		return endpoint.Route{}, err
 	}
-	defer s.quotas.resolves.give(s.peer.UID)
+	defer s.quotas.resolves.Give(s.user, 1)
 	return s.lease.Resolve(s.ctx, dst)
 }
 

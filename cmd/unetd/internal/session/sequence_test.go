@@ -19,6 +19,7 @@ import (
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/protocol"
 	. "github.com/unet-go/unet/internal/protocoltest"
+	"github.com/unet-go/unet/internal/share"
 	"github.com/unet-go/unet/mux"
 )
 
@@ -178,15 +179,11 @@ func runSequence(t *testing.T, script []byte, operator bool) {
 		}
 	}
 	p.mu.Unlock()
-	if n := len(s.quotas.resolves.byUID); n != 0 {
-		t.Errorf("resolves of %d users are left", n)
+	if n := s.quotas.resolves.All(); n != 0 {
+		t.Errorf("%d resolves are left", n)
 	}
-	for _, turns := range []*turns{s.quotas.reading, s.quotas.work, s.quotas.probes, s.quotas.closing} {
-		until(t, "the turns to be given back", func() bool {
-			turns.mu.Lock()
-			defer turns.mu.Unlock()
-			return len(turns.lines) == 0
-		})
+	for _, turns := range []*share.Shares{s.quotas.reading, s.quotas.work, s.quotas.probes, s.quotas.closing} {
+		until(t, "the turns to be given back", func() bool { return turns.All() == 0 })
 	}
 	grant.Close()
 	p.awaitGrantsClosed()
@@ -195,7 +192,7 @@ func runSequence(t *testing.T, script []byte, operator bool) {
 func (s *sequence) connect(limits Limits, uid uint32) *client {
 	app, unetd := SocketPair(s.t)
 	c := &client{sequence: s, application: application{s.t, app}, ended: make(chan struct{}), answers: make(chan protocol.Incoming, 1), told: make(chan string, 1)}
-	c.session = newSession(s.ctx, unetd, mux.Owner{UID: uid}, s.server, limits, s.quotas, slog.New(slog.DiscardHandler))
+	c.session = newSession(s.ctx, unetd, mux.Owner{UID: uid}, share.ByUID(uid), s.server, limits, s.quotas, slog.New(slog.DiscardHandler))
 	go func() {
 		defer close(c.ended)
 		c.session.run()

@@ -41,6 +41,8 @@ type Provider interface {
 	// endpoint.ErrLeased, or endpoint.ErrBusy if a later attempt may succeed.
 	Present(ctx context.Context, peer mux.Owner, sock, connections *os.File) (endpoint.Info, endpoint.Lease, error)
 
+	// HasRule reports whether the policy gives a peer anything.
+	HasRule(peer mux.Owner) bool
 	// MayAsk returns nil if a peer is an operator, else os.ErrPermission. The server calls what
 	// follows for operators only.
 	MayAsk(peer mux.Owner) error
@@ -126,7 +128,7 @@ func (s *Server) Serve(parent context.Context, ln *net.UnixListener) error {
 
 	s.records = newRecords(s.Suppressed)
 	quotas := newQuotas(limits, ctx.Done())
-	refusals := newRefusals(limits, ln, quotas.closing, &disposals)
+	refusals := &refusals{limits: limits, ln: ln, quotas: quotas, work: &disposals}
 	starved := false
 	for {
 		conn, err := ln.AcceptUnix()
@@ -149,23 +151,24 @@ func (s *Server) Serve(parent context.Context, ln *net.UnixListener) error {
 		}
 		starved = false
 		peer, err := peerOf(conn)
+		user, connects := userOf(s.Provider, peer)
 		if err == nil {
-			err = quotas.connections.take(peer.UID)
+			err = quotas.connections.Take(connects, 1)
 		}
 		if err != nil {
 			s.records.add(log, peer.UID, "connection refused", "pid", peer.PID, "uid", peer.UID, "error", err)
-			refusals.add(peer.UID, conn, err)
+			refusals.add(user, conn, err)
 			continue
 		}
 		passRights(conn, true) // the listener may be set to receive none
-		session := newSession(ctx, conn, peer, s, limits, quotas, log)
+		session := newSession(ctx, conn, peer, user, s, limits, quotas, log)
 		disposals.Add(1)
 		sessions.Go(func() {
 			session.run()
 			go func() {
 				defer disposals.Done()
 				session.disposal.Wait()
-				quotas.connections.give(peer.UID)
+				quotas.connections.Give(connects, 1)
 			}()
 		})
 	}

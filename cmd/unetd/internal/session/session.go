@@ -17,6 +17,7 @@ import (
 
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/protocol"
+	"github.com/unet-go/unet/internal/share"
 	"github.com/unet-go/unet/mux"
 )
 
@@ -34,6 +35,7 @@ type session struct {
 	records  *records
 	faults   *atomic.Uint64 // Server.Faults
 	peer     mux.Owner
+	user     share.User // the peer
 
 	ctx      context.Context // of all work for this connection
 	cancel   context.CancelCauseFunc
@@ -64,8 +66,8 @@ var (
 	errIdle       = errors.New("no further request of the operator within the timeout")
 )
 
-func newSession(ctx context.Context, conn *net.UnixConn, peer mux.Owner, server *Server, limits Limits, q *quotas, log *slog.Logger) *session {
-	s := &session{conn: conn, provider: server.Provider, records: server.records, faults: cmp.Or(server.Faults, new(atomic.Uint64)), keep: server.Keep, limits: limits, quotas: q, peer: peer,
+func newSession(ctx context.Context, conn *net.UnixConn, peer mux.Owner, user share.User, server *Server, limits Limits, q *quotas, log *slog.Logger) *session {
+	s := &session{conn: conn, provider: server.Provider, records: server.records, faults: cmp.Or(server.Faults, new(atomic.Uint64)), keep: server.Keep, limits: limits, quotas: q, peer: peer, user: user,
 		log: log.With("pid", peer.PID, "uid", peer.UID), leased: make(chan struct{}), requests: make(map[uint64]int)}
 	s.ctx, s.cancel = context.WithCancelCause(ctx)
 	return s
@@ -107,8 +109,8 @@ func (s *session) run() {
 			s.writing.Unlock()
 		}
 		<-read
-		_ = s.quotas.closing.take(context.Background(), s.peer.UID)
-		defer s.quotas.closing.give(s.peer.UID)
+		<-s.quotas.closing.Ask(s.user)
+		defer s.quotas.closed(s.user)
 		hangUp(s.conn)
 	})
 }
@@ -154,8 +156,8 @@ func (s *session) endLease(reason error) (farewell string) {
 		farewell = reason.Error()
 	}
 	if !errors.Is(reason, errStopped) { // when the server stops, all leases end at once, without turns
-		_ = s.quotas.work.take(context.Background(), s.peer.UID)
-		defer s.quotas.work.give(s.peer.UID)
+		<-s.quotas.work.Ask(s.user)
+		defer s.quotas.work.Give(s.user, 1)
 	}
 	if err := s.lease.Close(); err != nil {
 		s.log.Error("lease not fully reclaimed", "endpoint", s.endpoint, "error", err)
@@ -202,9 +204,9 @@ func (s *session) read() error {
 		switch {
 		case err != nil:
 			s.closeLater(fds)
-		case s.quotas.reading.take(s.ctx, s.peer.UID):
+		case s.quotas.reading.Wait(s.ctx, s.user):
 			id, err = s.handle(record, fds)
-			s.quotas.reading.give(s.peer.UID)
+			s.quotas.reading.Give(s.user, 1)
 		default:
 			s.closeLater(fds)
 			return context.Cause(s.ctx)

@@ -51,33 +51,3 @@ func TestOpensTakeTurns(t *testing.T) {
 	}
 	stop()
 }
-
-// A cancelled wait for a turn takes no turn, and a user without turns has no entry in lines.
-func TestTurns(t *testing.T) {
-	turns := newTurns(2)
-	ctx, cancel := context.WithCancel(context.Background())
-	for _, uid := range []uint32{1, 1, 2} {
-		if !turns.take(ctx, uid) {
-			t.Errorf("no turn for user %d", uid)
-		}
-	}
-	waited := make(chan bool)
-	go func() { waited <- turns.take(ctx, 1) }()
-	cancel()
-	if <-waited {
-		t.Error("a third turn")
-	}
-	if turns.take(ctx, 0) {
-		t.Error("a wait that was cancelled got a turn")
-	}
-	turns.give(1)
-	if !turns.take(context.Background(), 1) {
-		t.Error("no turn after one was given back")
-	}
-	for _, uid := range []uint32{1, 1, 2} {
-		turns.give(uid)
-	}
-	if len(turns.lines) != 0 {
-		t.Errorf("lines %v", turns.lines)
-	}
-}

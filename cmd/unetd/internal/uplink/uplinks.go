@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"math"
 	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -48,7 +49,7 @@ func Open(names []string, cfg mux.Config, source *policy.Source, queues policy.Q
 	}
 	n := int64(len(names))
 	share := func(of int64) int64 { return (of + n - 1) / n } // 0, no limit, stays 0
-	cfg.Limits = mux.Limits{Endpoints: share(cfg.Limits.Endpoints), Memory: share(memory), Tags: share(cfg.Limits.Tags), TagsPerUID: share(cfg.Limits.TagsPerUID)}
+	cfg.Limits = mux.Limits{Endpoints: share(cfg.Limits.Endpoints), Memory: share(memory), Tags: share(cfg.Limits.Tags)}
 	cfg.IDs = new(mux.IDs)
 	us := &Uplinks{source: source, log: cfg.Log}
 	defer func() {
@@ -185,6 +186,11 @@ func (us *Uplinks) Present(ctx context.Context, peer mux.Owner, sock, connection
 		}
 	}
 	return endpoint.Info{}, nil, us.refusals.count(forApplications(err))
+}
+
+// HasRule reports whether the policy has a rule for an owner on one of the interfaces.
+func (us *Uplinks) HasRule(o mux.Owner) bool {
+	return slices.ContainsFunc(us.list, func(u *Uplink) bool { return u.authority.HasRule(o) })
 }
 
 // MayAsk returns nil if an owner is an operator by the rule for one of the interfaces.
