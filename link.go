@@ -76,6 +76,7 @@ func (l *link) Send(f stack.Frame) bool {
 func (l *link) Flush() error  { return linkError(l.ep.Flush()) }
 func (l *link) Pending() bool { return l.ep.Pending() }
 func (l *link) Wake()         { l.ep.Wake() }
+func (l *link) Frames() int   { return int(l.ep.Geometry().FrameCount) }
 
 func (l *link) Sleep(until time.Time) error {
 	err := l.ep.Sleep(until)

@@ -34,6 +34,7 @@ func (l *feedLink) Flush() error                  { return nil }
 func (l *feedLink) Pending() bool                 { return l.waiting > 0 }
 func (l *feedLink) Sleep(time.Time) error         { return nil }
 func (l *feedLink) Wake()                         {}
+func (l *feedLink) Frames() int                   { return 4096 }
 
 // datagramFrame is a whole frame from B to A.
 func datagramFrame(srcPort, dstPort uint16, payload []byte) []byte {

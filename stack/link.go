@@ -55,4 +55,6 @@ type Link interface {
 	Sleep(until time.Time) error
 	// Wake ends a Sleep, or the next one.
 	Wake()
+	// Frames is the number of frames that the link has, for both directions. New calls it.
+	Frames() int
 }

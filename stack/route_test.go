@@ -80,7 +80,7 @@ var errNoRoute = errors.New("no entry for the destination")
 func newRouted(t *testing.T, owned bool, r *routes) (*stack.Stack, *memlink.Link, *wiretap) {
 	l, _ := memlink.Pair(memlink.Config{})
 	s := newStack(t, l, stack.Config{
-		LinkAddr: linkA, Addr: prefixA, OwnedAddress: owned, Resolver: r, Wait: stack.WaitBlock,
+		LinkAddr: linkA, Addr: prefixA, OwnedAddress: owned, Resolver: r, Wait: stack.WaitBlock, FrameQuota: 1024, // as many packets are held as can be
 	})
 	return s, l, tap(t, l)
 }
@@ -452,7 +452,7 @@ func TestPacketsHeldForARouteAreBounded(t *testing.T) {
 func TestHeldPacketsAreDroppedWhenASendNeedsAFrame(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _ := memlink.Pair(memlink.Config{FrameCount: 32})
-		s := newStack(t, l, stack.Config{LinkAddr: linkA, Addr: prefixA, Resolver: &routes{delay: time.Hour}, Wait: stack.WaitBlock})
+		s := newStack(t, l, stack.Config{LinkAddr: linkA, Addr: prefixA, Resolver: &routes{delay: time.Hour}, Wait: stack.WaitBlock, FrameQuota: 1024})
 		defer s.Close()
 		u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 		start := time.Now()

@@ -30,6 +30,7 @@ func (l *queueLink) Alloc(int) (Frame, bool) { return Frame{Data: make([]byte, 2
 func (l *queueLink) Send(Frame) bool         { return true }
 func (l *queueLink) Flush() error            { return nil }
 func (l *queueLink) Pending() bool           { return len(l.frames) > 0 }
+func (l *queueLink) Frames() int             { return 4096 }
 func (l *queueLink) Wake() {
 	select {
 	case l.wake <- struct{}{}:

@@ -31,8 +31,7 @@ const (
 
 // Defaults of a [Config].
 const (
-	DefaultMTU        = 1500 // bytes of IP packet
-	DefaultFrameQuota = 1024 // frames
+	DefaultMTU = 1500 // bytes of IP packet
 
 	minMTU = 68 // RFC 791
 )
@@ -62,7 +61,8 @@ type Config struct {
 	SpinBudget time.Duration // of WaitAdaptive; 50 us by default
 	// FrameQuota is the number of frames that the application may hold, in
 	// socket queues or in its hands, all sockets together. Datagrams beyond it
-	// are copied into memory of their own.
+	// are copied into memory of their own. 0: a quarter of the link's frames, half of which
+	// wait to be filled on most links.
 	FrameQuota int
 	TCP        TCPConfig
 	// Connections is memory in which the sockets are published for another process, one
@@ -253,7 +253,7 @@ func New(cfg Config) (*Stack, error) {
 		ownedAddress:   cfg.OwnedAddress,
 		mtu:            mtu,
 		resolver:       cfg.Resolver,
-		quota:          cmp.Or(cfg.FrameQuota, DefaultFrameQuota),
+		quota:          cmp.Or(cfg.FrameQuota, max(cfg.Link.Frames()/4, 1)),
 		udp:            udp.NewTable(udp.Config{PartialChecksums: cfg.PartialChecksums}),
 		ports:          cfg.TCPPorts,
 		clock:          cfg.Now,

@@ -322,6 +322,22 @@ func TestFrameQuota(t *testing.T) {
 	}
 }
 
+// A reader that takes nothing does not starve the link: without a quota in its configuration, a stack keeps a
+// quarter of the link's frames.
+func TestDefaultFrameQuotaFollowsTheLink(t *testing.T) {
+	clk := newClock()
+	la, _ := memlink.Pair(memlink.Config{FrameCount: 64})
+	s := newStack(t, la, stack.Config{LinkAddr: linkA, Addr: prefixA, Resolver: neighbours{}, Now: clk.now, NoCaretaker: true})
+	must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{QueueDatagrams: 100}))
+	for range 100 {
+		la.Inject(stack.Frame{Data: datagramFrame(9, 7, nil)})
+		s.Poll(clk.now())
+	}
+	if got := counters(s); la.Lost() != 0 || s.Lent() != 16 || got["udp_received"] != 100 || got["quota_copied"] != 84 {
+		t.Errorf("%d frames lost, %d kept, counters: %v", la.Lost(), s.Lent(), got)
+	}
+}
+
 // parts cuts a packet into frames of a link.
 func parts(b []byte, gso uint16) (frames []stack.Frame) {
 	for len(b) > 0 {

@@ -167,7 +167,6 @@ func Open(o Options) (*LAN, error) {
 			Addrs6:       addrs6,
 			OwnedAddress: true,
 			MTU:          o.MTU,
-			FrameQuota:   frames / 4,     // half of the frames wait to be filled
 			Wait:         unet.WaitBlock, // in a synctest bubble time stands still while a goroutine spins
 			TCP:          o.TCP,
 		}, l.resolver())

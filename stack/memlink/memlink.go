@@ -237,6 +237,9 @@ func (l *Link) arrived() {
 	}
 }
 
+// Frames implements [stack.Link].
+func (l *Link) Frames() int { return l.cfg.FrameCount }
+
 // Pending implements [stack.Link].
 func (l *Link) Pending() bool { return l.pending.Load() != 0 }
 
