@@ -23,7 +23,7 @@ const (
 	ResetsIgnored   // outside the window
 	OutOfWindow     // no octet in the window; answered with an ACK
 	PawsDropped     // an old timestamp (RFC 7323, section 5.3)
-	NoTimestamp     // a timestamp was agreed on and is missing
+	NoTimestamp     // a timestamp was agreed on and is missing; the segment is taken
 	NoAck           // without the ACK bit where each segment has it
 	NoSyn           // without the SYN bit in LISTEN or SYN-SENT
 	AckUnsent       // acknowledges what has not been sent
@@ -79,7 +79,7 @@ const (
 
 	// ICMP reports that a segment in flight was too large for the path.
 	MTUReportsAccepted // that have taken effect
-	MTUReportsHeld     // of an MTU below a size that was acknowledged: without effect until the segment is lost
+	MTUReportsHeld     // of an MTU below a size that was acknowledged: without effect until the segment is lost; or for the next search
 	MTUReportsRefuted  // of the held ones, those whose segment was acknowledged
 	MTUReportsBad      // the segment was never that large, or would have passed
 	MTUReportsLate     // known already

@@ -181,8 +181,8 @@ func TestPathMTU(t *testing.T) {
 	})
 }
 
-// blackHole is a connection that has detected that full segments are lost. Nothing is in flight.
-const blackHole = mtuUnproven + `
+// mtuSilent is a connection whose peer has not answered for two seconds. The data is not acknowledged.
+const mtuSilent = mtuUnproven + `
 			write 7300
 			> A 5841:1460 ack 1
 			> A 7301:1460 ack 1
@@ -194,14 +194,32 @@ const blackHole = mtuUnproven + `
 			> PA 11681:1460 ack 1
 			+30ms
 			> A 1:1460 ack 1
-			count timeouts 1
-			path 1500
 			+60ms
-			count timeouts 2
+			> A 1:1460 ack 1
+			+120ms
+			> A 1:1460 ack 1
+			+240ms
+			> A 1:1460 ack 1
+			+480ms
+			> A 1:1460 ack 1
+			+960ms
+			> A 1:1460 ack 1
+			count timeouts 6
+			path 1500
+			`
+
+// mtuGuessed is a connection that has detected, after more than three seconds, that full segments are lost.
+const mtuGuessed = mtuSilent + `
+			+1920ms
+			count timeouts 7
 			> A 1:984 ack 1
 			> A 985:476 ack 1
 			count black_holes 1
 			path 1024
+			`
+
+// blackHole is mtuGuessed, and all has been acknowledged. Nothing is in flight.
+const blackHole = mtuGuessed + `
 			+10ms
 			< A 1:0 ack 985 win 60000
 			> A 1461:984 ack 1
@@ -215,7 +233,78 @@ func TestBlackHole(t *testing.T) {
 	withSack := withSack // the outer one with pacing off
 	withSack.noPacing = true
 	runScripts(t, []script{
-		{name: "two timeouts make segments smaller, and an acknowledged MTU probe makes them larger again", cfg: withSack, text: blackHole + `
+		{name: "a peer that is slow gets segments of the same size", cfg: withSack, text: mtuSilent + `
+			+100ms
+			< A 1:0 ack 13141 win 60000
+			write 4380
+			> A 13141:1460 ack 1
+			> A 14601:1460 ack 1
+			> PA 16061:1460 ack 1
+			count black_holes 0
+			path 1500`},
+		{name: "a report after timeouts is effective at once", cfg: withSack, text: mtuSilent + `
+			toolarge 1:1500 1400
+			path 1400
+			> A 1:1360 ack 1
+			> A 1361:100 ack 1
+			count mtu_reports_accepted 1
+			+10ms
+			< A 1:0 ack 13141 win 60000
+			count black_holes 0`},
+		{name: "a report after the MTU was guessed bounds the search", cfg: withSack, text: mtuGuessed + `
+			toolarge 1:1500 1350
+			toolarge 1461:1500 1400		# a report for the next segment
+			count mtu_reports_held 1
+			count mtu_reports_late 1
+			path 1024
+			+10ms
+			< A 1:0 ack 13141 win 60000
+			write 20000
+			> A 13141:1310 ack 1	# an MTU probe of that size
+			> A 14451:984 ack 1
+			> A 15435:984 ack 1
+			> A 16419:984 ack 1
+			> A 17403:984 ack 1
+			> A 18387:984 ack 1
+			> A 19371:984 ack 1
+			> A 20355:984 ack 1
+			> A 21339:984 ack 1
+			< A 1:0 ack 14451 win 60000
+			path 1350
+			> A 22323:1310 ack 1`},
+		{name: "three seconds without an answer make segments smaller, and another three smaller still", cfg: withSack, text: mtuGuessed + `
+			+3840ms
+			> A 1:536 ack 1
+			count black_holes 2
+			path 576`},
+		{name: "small segments say nothing about the MTU", cfg: withSack, text: `
+			dial
+			> S 0:0
+			+10ms
+			< SA 0:0 ack 1 win 60000 mss 1460 sackok
+			> A 1:0 ack 1
+			write 1459
+			> PA 1:1459 ack 1
+			+30ms
+			> PA 1:1459 ack 1
+			+30ms
+			> PA 1:1459 ack 1
+			+60ms
+			> PA 1:1459 ack 1
+			+120ms
+			> PA 1:1459 ack 1
+			+240ms
+			> PA 1:1459 ack 1
+			+480ms
+			> PA 1:1459 ack 1
+			+960ms
+			> PA 1:1459 ack 1
+			+1920ms
+			> PA 1:1459 ack 1
+			+3840ms
+			> PA 1:1459 ack 1
+			count black_holes 0`},
+		{name: "timeouts for three seconds make segments smaller, and an acknowledged MTU probe makes them larger again", cfg: withSack, text: blackHole + `
 			write 20000
 			> A 13141:1460 ack 1
 			> A 14601:984 ack 1

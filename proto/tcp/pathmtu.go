@@ -27,10 +27,15 @@ const (
 	leastPathMTU = 576
 	// basePathMTU passes nearly everywhere (RFC 4821, section 7.2).
 	basePathMTU = 1024
-	// Timeouts in a row after which the path's MTU is assumed to be smaller: if no segment
-	// of the present size has been acknowledged, and if one has.
-	blackHoleTimeouts       = 2
+	// Timeouts in a row of full segments after which the path's MTU is assumed to be smaller: if
+	// no segment of the present size has been acknowledged, and if one has. RFC 4821, section
+	// 7.7, wants R1, at least three (RFC 9293, section 3.8.3).
+	blackHoleTimeouts       = 3
 	blackHoleTimeoutsProven = 4
+	// blackHoleSilence is how long nothing was acknowledged. In a LAN a few timeouts are over in
+	// milliseconds, in which a busy peer does not answer either. Linux counts its three timeouts
+	// as 200 ms and doubled, which is as long.
+	blackHoleSilence = 3 * time.Second
 )
 
 // pathMTU is the path-MTU state of a connection. Sizes are bytes of IP packet, unless a
@@ -46,7 +51,11 @@ type pathMTU struct {
 
 	start, end seq.Number // of the watched segment
 	claimSeq   seq.Number
-	timeouts   uint8 // in a row, without a change of mtu
+	timeouts   uint8 // in a row of full segments, without a change of mtu
+	loweredAt  Time  // when mtu was last made less
+	// If mtu was made less because of timeouts, and no search has begun since: what it was, or
+	// what a router has reported since. Otherwise 0.
+	guessed int
 }
 
 // leastMTU is a size that every host accepts, bytes of IP packet.
@@ -130,7 +139,7 @@ func (c *Conn) setMSS() {
 // lowerMTU makes segments smaller. What is in flight in larger ones is sent again.
 func (c *Conn) lowerMTU(now Time, mtu int) {
 	p := &c.path
-	p.mtu = mtu
+	p.mtu, p.loweredAt, p.guessed = mtu, now, 0
 	p.watched, p.claim, p.timeouts, p.searched = 0, 0, 0, false
 	c.setMSS()
 	p.proven = min(p.proven, c.mss)
@@ -203,14 +212,18 @@ func (c *Conn) pathAcked(now Time) {
 	}
 	if now >= p.searchAt && c.state.synchronized() {
 		p.searchAt, p.tries = Never, 0
-		if p.high = c.ceiling(); p.high > p.mtu {
+		if p.high = c.ceiling(); p.guessed != 0 {
+			p.high, p.guessed = min(p.high, p.guessed), 0
+		}
+		if p.high > p.mtu {
 			p.mtuProbe = p.high
 		}
 	}
 }
 
-// blackHole is called after each timeout. If full segments are lost repeatedly, without an
-// ICMP error, the path's MTU may have become smaller (RFC 4821, section 7.7).
+// blackHole is called after each timeout. If full segments are lost repeatedly, nothing is
+// acknowledged meanwhile, and no ICMP error says why, the path's MTU may have become smaller
+// (RFC 4821, section 7.7).
 func (c *Conn) blackHole(now Time) {
 	p := &c.path
 	if p.watched > c.mss {
@@ -220,20 +233,26 @@ func (c *Conn) blackHole(now Time) {
 	if c.backoff == 1 {
 		p.timeouts = 0
 	}
-	p.timeouts = min(p.timeouts+1, 250)
-	need := uint8(blackHoleTimeouts)
-	if p.proven >= c.mss {
-		need = blackHoleTimeoutsProven
-	}
-	if p.timeouts < need || p.mtu <= c.leastMTU() || int(c.sndNxt.From(c.sndUna)) < c.mss {
+	if int(c.sndNxt.From(c.sndUna)) < c.mss {
 		return
 	}
-	mtu := c.leastMTU()
+	p.timeouts = min(p.timeouts+1, 250)
+	need := uint8(blackHoleTimeouts)
+	if p.guessed != 0 { // it was made less already, and that did not help
+		need = 1
+	} else if p.proven >= c.mss {
+		need = blackHoleTimeoutsProven
+	}
+	if p.timeouts < need || now < max(c.progressAt, p.loweredAt).add(blackHoleSilence) || p.mtu <= c.leastMTU() {
+		return
+	}
+	mtu, guessed := c.leastMTU(), max(p.mtu, p.guessed)
 	if p.mtu > basePathMTU {
 		mtu = max(mtu, basePathMTU)
 	}
 	c.table.counts[BlackHoles]++
 	c.lowerMTU(now, mtu)
+	p.guessed = guessed
 	p.searchAt = now // with the next acknowledgment
 }
 

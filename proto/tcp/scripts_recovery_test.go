@@ -479,8 +479,19 @@ func TestFRTO(t *testing.T) {
 			< A 1:0 ack 1001 win 60000
 			> A 1001:1000 ack 1
 			> A 2001:1000 ack 1`},
-		{name: "the second timeout in a row starts black-hole detection", cfg: noOptions, text: timedOut + `
+		{name: "timeouts for three seconds start black-hole detection", cfg: noOptions, text: timedOut + `
 			+60ms
+			> A 1:1000 ack 1
+			+120ms
+			> A 1:1000 ack 1
+			+240ms
+			> A 1:1000 ack 1
+			+480ms
+			> A 1:1000 ack 1
+			+960ms
+			> A 1:1000 ack 1
+			count black_holes 0
+			+1920ms
 			> A 1:984 ack 1
 			> A 985:16 ack 1
 			count black_holes 1
@@ -493,10 +504,10 @@ func TestFRTO(t *testing.T) {
 			> A 10001:1000 ack 1
 			> A 11001:1000 ack 1
 			+60ms
-			> A 1001:984 ack 1
-			< A 1:0 ack 1985 win 60000
-			> A 1985:984 ack 1
-			> A 2969:984 ack 1
+			> A 1001:1000 ack 1
+			< A 1:0 ack 2001 win 60000
+			> A 2001:1000 ack 1
+			> A 3001:1000 ack 1
 			count recoveries_undone 0`},
 		{name: "without new data all segments are sent again", cfg: noOptions, text: onlyTen.Replace(timedOut) + `
 			< A 1:0 ack 1001 win 60000
