@@ -165,12 +165,10 @@ func oracle(q situation, s incoming) outcome {
 		return same
 	}
 	// TIME-WAIT and a SYN: there is no listener here that could take it.
-	// Before the first, the timestamp (RFC 7323, section 5.3).
-	switch {
-	case s.stamp == oldStamp, s.stamp == noStamp && syn:
+	// Before the first, the timestamp (RFC 7323, section 5.3). Not by section 3.2: a segment
+	// without one is taken.
+	if s.stamp == oldStamp {
 		return ackOf(same, q.rcvNxt)
-	case s.stamp == noStamp:
-		return same
 	}
 	// First.
 	acceptable := false

@@ -386,15 +386,38 @@ func TestOptionNegotiation(t *testing.T) {
 			< A 1:100 ack 1 ts 500/0	# older than TS.Recent
 			> A 1:0 ack 1 ts 0/501
 			count paws_dropped 1
-			< A 1:100 ack 1		# without a timestamp (3.2)
-			> nothing
-			count no_timestamp 1
-			< S 1:0			# a SYN without one is not accepted either, but answered
+			< S 1:0			# a SYN without one is a SYN in the window
 			> A 1:0 ack 1 ts 0/501
 			< S 70000:0
 			> A 1:0 ack 1 ts 0/501
+			count no_timestamp 2
 			< R 1:0			# a RST needs none
 			state CLOSED`},
+		{name: "segments without the timestamp that was agreed on are taken", cfg: Config{NoSACK: true, NoWindowScale: true}, text: `
+			listen
+			< S 0:0 ts 500
+			> SA 0:0 ack 1
+			< A 1:0 ack 1
+			accept
+			write 100
+			> PA 1:100 ack 1 ts 0/500
+			< A 1:0 ack 101
+			< A 1:50 ack 101
+			> A 101:0 ack 51 ts 0/500
+			< A 50:0 ack 101	# a keepalive
+			> A 101:0 ack 51
+			< A 51:50 ack 101 ts 510/0
+			> A 101:0 ack 101 ts 0/510
+			< A 101:50 ack 101	# TS.Recent stays
+			> A 101:0 ack 151 ts 0/510
+			< A 151:50 ack 101 ts 505/0	# and protects
+			> A 101:0 ack 151 ts 0/510
+			count paws_dropped 1
+			read 200 = 150
+			< FA 151:0 ack 101
+			> A 101:0 ack 152
+			state CLOSE-WAIT
+			count no_timestamp 6`},
 		{name: "a RST carries a timestamp", cfg: Config{NoSACK: true, NoWindowScale: true}, text: `
 			listen
 			< S 0:0 ts 500
@@ -604,7 +627,7 @@ func TestTimeWaitReuse(t *testing.T) {
 		{name: "a segment without the timestamp that was agreed on", cfg: ts, text: closedTS + `
 			+1s
 			< FA 1:0 ack 2
-			> nothing
+			> A 2:0 ack 2
 			< A 2:0 ack 2
 			> nothing
 			count no_timestamp 2

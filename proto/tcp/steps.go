@@ -57,19 +57,14 @@ func (c *Conn) acceptable(now Time, s *segment) bool {
 		}
 		return true
 	}
-	if c.timestamps {
-		if !s.Timestamps {
-			t.counts[NoTimestamp]++
-			if s.has(wire.TCPSyn) { // the peer may have restarted (RFC 5961, section 4.2)
-				c.challenge(now)
-			}
-			return false // RFC 7323, section 3.2: drop it silently
-		}
-		if int32(s.TSVal-c.tsRecent) < 0 && now-c.tsRecentAt <= maxTimestampAge {
-			t.counts[PawsDropped]++
-			c.challengeUnlessData(now, s)
-			return false
-		}
+	if c.timestamps && !s.Timestamps {
+		// RFC 7323, section 3.2, would drop it. But some peers send keepalives without, and some
+		// middleboxes remove the option: as in Linux it is taken, without PAWS.
+		t.counts[NoTimestamp]++
+	} else if c.timestamps && int32(s.TSVal-c.tsRecent) < 0 && now-c.tsRecentAt <= maxTimestampAge {
+		t.counts[PawsDropped]++
+		c.challengeUnlessData(now, s)
+		return false
 	}
 	ok := false
 	switch n := s.length(); {
@@ -89,7 +84,7 @@ func (c *Conn) acceptable(now Time, s *segment) bool {
 		c.challengeUnlessData(now, s)
 		return false
 	}
-	s.echo = c.timestamps && s.seq.AtOrBefore(c.lastAckSent)
+	s.echo = c.timestamps && s.Timestamps && s.seq.AtOrBefore(c.lastAckSent)
 	if !s.has(wire.TCPSyn) {
 		c.trim(s)
 	}

@@ -118,11 +118,9 @@ func (t *Table) timeWait(now Time, w *timeWait, s *segment) (reopen bool) {
 		}
 		return false
 	}
-	if w.timestamps && !s.Timestamps && !s.has(wire.TCPSyn) {
+	if w.timestamps && !s.Timestamps {
 		t.counts[NoTimestamp]++ // as in acceptable
-		return false
-	}
-	if w.timestamps && s.Timestamps && int32(s.TSVal-w.tsRecent) < 0 {
+	} else if w.timestamps && int32(s.TSVal-w.tsRecent) < 0 {
 		t.counts[PawsDropped]++
 		t.answerBare(now, w)
 		return false
