@@ -3,18 +3,17 @@ package unet
 import (
 	"net"
 	"testing"
-	"time"
 
 	"golang.org/x/net/nettest"
+
+	"github.com/unet-go/unet/internal/patience"
 )
 
-// Eventually returns when f returns true, and fails the test after two minutes.
+// Eventually returns when f returns true, and fails the test if it never does.
 func Eventually(t testing.TB, what string, f func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(2 * time.Minute); !f(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("never: %s", what)
-		}
+	if !patience.Eventually(f) {
+		t.Fatalf("never: %s", what)
 	}
 }
 

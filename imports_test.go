@@ -21,6 +21,7 @@ var layers = map[string]struct{ own, other []string }{
 	"wire":                   {},
 	"queues":                 {},
 	"internal/wait":          {},
+	"internal/patience":      {},
 	"segment":                {},
 	"internal/xsk":           {own: []string{"queues", "segment"}, other: []string{"golang.org/x/sys/unix"}},
 	"endpoint":               {own: []string{"wire"}},

@@ -158,12 +158,12 @@ func TestTCPListenerPorts(t *testing.T) {
 	must(t, ours.Close())
 	must(t, kernel.Close())
 	// When all connections have ended the port is given back, and the next listener claims it again.
-	for deadline := time.Now().Add(testTimeout); l.lease.claims.Load() == before; {
-		if listener, err = l.host.ListenTCP(t.Context(), at); err != nil || time.Now().After(deadline) {
-			t.Fatalf("the port is never free: %v", err)
-		}
+	unet.Eventually(t, "the port is free", func() bool {
+		listener, err = l.host.ListenTCP(t.Context(), at)
+		must(t, err)
 		must(t, listener.Close())
-	}
+		return l.lease.claims.Load() != before
+	})
 }
 
 // A listener is closed while connections are opened, ten times: each connection is served or reset, and

@@ -17,6 +17,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/unet-go/unet/internal/patience"
 	"github.com/unet-go/unet/proto/tcp"
 	"github.com/unet-go/unet/stack"
 	"github.com/unet-go/unet/stack/memlink"
@@ -84,10 +85,8 @@ func wantError(t testing.TB, what string, err, want error) {
 // eventually waits until f is true.
 func eventually(t testing.TB, what string, f func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(testTimeout); !f(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("never: %s", what)
-		}
+	if !patience.Eventually(f) {
+		t.Fatalf("never: %s", what)
 	}
 }
 

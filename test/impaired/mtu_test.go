@@ -18,13 +18,9 @@ import (
 	"github.com/unet-go/unet"
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/internal/netlab/impair"
+	"github.com/unet-go/unet/internal/patience"
 	"github.com/unet-go/unet/wire"
 )
-
-// longRTO is a host that takes losses for a path with a smaller MTU after three seconds without an
-// acknowledgment, if full segments have passed (pathmtu.go in proto/tcp). With the usual timeouts it
-// does so after 75 ms, which a busy machine can need for an acknowledgment.
-var longRTO = unet.Config{TCP: unet.TCPConfig{MinRTO: 200 * ms}}
 
 // TestPathMTUBlackHole: the path to the kernel drops packets above its MTU without an ICMP error.
 // The first connection finds the MTU, with one packet in flight that is too large at a time. The
@@ -36,7 +32,7 @@ func TestPathMTUBlackHole(t *testing.T) {
 	}{{1400, false}, {1492, false}, {1400, true}} {
 		mtu := c.mtu
 		t.Run(fmt.Sprintf("%d, IPv6 %t", mtu, c.ipv6), func(t *testing.T) {
-			s := openScene(t, kernelPeer, netlab.Config{IPv6: c.ipv6}, longRTO)
+			s := openScene(t, kernelPeer, netlab.Config{IPv6: c.ipv6}, unet.Config{})
 			s.impair(impair.Rule{MaxSize: wire.EthernetHeaderLen + mtu}, impair.Rule{})
 			for i, dial := range []bool{true, false, true} {
 				before, x := s.link.Counters(impair.AtoB).LostForSize, s.connect(t, dial)
@@ -64,6 +60,8 @@ func TestPathMTUBlackHole(t *testing.T) {
 func (c connection) sendUntil(happened func() bool) error {
 	b := make([]byte, 64<<10)
 	for !happened() {
+		patience.Renew(c.ours)
+		patience.Renew(c.peers)
 		if _, err := c.ours.Write(b); err != nil {
 			return err
 		}
@@ -86,7 +84,7 @@ func TestPathMTUBehindRouter(t *testing.T) {
 			s := newScene(netlab.RequirePair(t, netlab.Config{Cut: true, MTU: c.link, IPv6: c.ipv6, LinkLocal: c.ipv6}))
 			must(t, s.Middle.Do(func() error { return s.forward(c.path, c.silent) }))
 			var stop func()
-			s.host, stop = openHost(t, s.A, longRTO)
+			s.host, stop = openHost(t, s.A, unet.Config{})
 			t.Cleanup(stop)
 			for _, dial := range []bool{true, false} {
 				if err := exchange(4*mb, s.connect(t, dial)); err != nil {
@@ -132,10 +130,8 @@ func testRouteMTUDecreases(t *testing.T, ipv6 bool, narrow int) {
 			Dst: hostPrefix(s.peers)})
 	}))
 	conn := x.ours.(*unet.TCPConn)
-	for end := time.Now().Add(testTimeout); conn.Info().PathMTU != narrow; time.Sleep(ms) {
-		if time.Now().After(end) {
-			t.Fatalf("MTU %d", conn.Info().PathMTU)
-		}
+	if !patience.Eventually(func() bool { return conn.Info().PathMTU == narrow }) {
+		t.Fatalf("MTU %d", conn.Info().PathMTU)
 	}
 	passed(2 * mb) // what was sent before
 	s.impair(impair.Rule{Rate: 100e6, MaxSize: wire.EthernetHeaderLen + narrow}, impair.Rule{})

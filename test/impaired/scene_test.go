@@ -21,12 +21,13 @@ import (
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/internal/netlab/impair"
+	"github.com/unet-go/unet/internal/patience"
 	"github.com/unet-go/unet/mux"
 	"github.com/unet-go/unet/test/internal/wiretap"
 )
 
-// testTimeout is how long a transfer may take. None takes half of it: of 80 transfers at a loss
-// of 30 % on a busy machine the longest took 9 s.
+// testTimeout is how long a step that is no part of a transfer may take. In a transfer each read has
+// patience.Limit: of 80 transfers at a loss of 30 % on a busy machine the longest took 9 s.
 const testTimeout = 4 * time.Minute
 
 // TestMain has more scenes at a time than processors: mostly they wait for the link.
@@ -238,7 +239,7 @@ func transfer(from, to net.Conn, seed byte, size int) error {
 		}
 		sent <- err
 	}()
-	got, err := io.ReadAll(to)
+	got, err := io.ReadAll(patience.Reader(to, from))
 	if err == nil {
 		err = compare(got, text)
 	}

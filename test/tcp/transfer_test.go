@@ -19,6 +19,7 @@ import (
 	"github.com/unet-go/unet"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/patience"
 	"github.com/unet-go/unet/test/internal/unetd"
 	"github.com/unet-go/unet/test/internal/wiretap"
 )
@@ -44,6 +45,7 @@ func (x *stream) next(b []byte) int {
 func send(c io.Writer, x *stream, piece int) error {
 	buf := make([]byte, piece)
 	for n := x.next(buf); n > 0; n = x.next(buf) {
+		patience.Renew(c)
 		if m, err := c.Write(buf[:n]); m != n || err != nil {
 			return fmt.Errorf("write with %d bytes to go: %d of %d, %w", x.left, m, n, err)
 		}
@@ -66,6 +68,7 @@ func expect(c io.Reader, x *stream, piece int) error {
 func expectMore(c io.Reader, x *stream, piece int) error {
 	buf, want := make([]byte, piece), make([]byte, piece)
 	for x.left > 0 {
+		patience.Renew(c)
 		n, err := c.Read(buf[:min(piece, x.left)])
 		if err != nil {
 			return fmt.Errorf("read with %d bytes to go: %w", x.left, err)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/internal/netlab/impair"
+	"github.com/unet-go/unet/internal/patience"
 )
 
 const (
@@ -29,10 +30,8 @@ func must(t *testing.T, err error) {
 
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(testTimeout); !holds(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s", testTimeout, what)
-		}
+	if !patience.Eventually(holds) {
+		t.Fatalf("never: %s", what)
 	}
 }
 

@@ -9,7 +9,8 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
-	"time"
+
+	"github.com/unet-go/unet/internal/patience"
 )
 
 // built are the commands that were built, in a folder of this process.
@@ -105,15 +106,5 @@ func Tool(t testing.TB, name string) string {
 	return path
 }
 
-// Eventually checks a condition until it holds, and reports whether it did before
-// [TestTimeout] ended.
-func Eventually(holds func() bool) bool {
-	for deadline := time.Now().Add(TestTimeout); ; time.Sleep(2 * time.Millisecond) {
-		if holds() {
-			return true
-		}
-		if time.Now().After(deadline) {
-			return false
-		}
-	}
-}
+// Eventually is [patience.Eventually].
+func Eventually(holds func() bool) bool { return patience.Eventually(holds) }
