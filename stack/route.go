@@ -54,10 +54,11 @@ const (
 	silenceBurst    = 32
 	silenceInterval = second / silenceBurst
 
-	// Packets held for routes. For one destination RFC 1122, section 2.3.2.2, requires
-	// at least one.
-	maxHeld      = 16  // for one destination
-	maxHeldStack = 256 // for all
+	// Packets held for routes. For one destination RFC 1122, section 2.3.2.2, requires at least
+	// one. The kernel holds 212,992 bytes (unres_qlen_bytes), which are as many frames of 2 KiB.
+	maxHeld      = 104 // for one destination
+	maxHeldStack = 256 // for all; Stack.maxHeld is less if there are few frames
+	leastHeld    = 16
 )
 
 type routeState uint8
@@ -402,16 +403,31 @@ type heldPacket struct {
 	route *route
 }
 
-// hold keeps f until there is an answer for r. Beyond maxHeld for r, and Stack.maxHeld for
-// all, the oldest is dropped.
+// hold keeps f until there is an answer for r. Beyond maxHeld for r its oldest is dropped, and
+// beyond Stack.maxHeld for all the oldest of the destination with the most.
 func (s *Stack) hold(r *route, f Frame, sock *udp.Socket) {
 	if r.held >= maxHeld {
-		s.dropHeld(slices.IndexFunc(s.held, func(h heldPacket) bool { return h.route == r }))
+		s.dropOldestHeld(r)
 	} else if len(s.held) >= s.maxHeld {
-		s.dropHeld(0)
+		s.dropHeldOfMost()
 	}
 	s.held = append(s.held, heldPacket{f, sock, r})
 	r.held++
+}
+
+func (s *Stack) dropOldestHeld(r *route) {
+	s.dropHeld(slices.IndexFunc(s.held, func(h heldPacket) bool { return h.route == r }))
+}
+
+// dropHeldOfMost drops the oldest packet of the destination for which most are held. There must be one.
+func (s *Stack) dropHeldOfMost() {
+	most := s.held[0].route
+	for _, h := range s.held {
+		if h.route.held > most.held {
+			most = h.route
+		}
+	}
+	s.dropOldestHeld(most)
 }
 
 // dropHeld drops the held packet i.

@@ -3,6 +3,7 @@ package stack_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"slices"
@@ -416,10 +417,10 @@ func TestPacketsHeldForARouteAreBounded(t *testing.T) {
 		w := tap(t, l)
 		u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 		for i := range 18 {
-			udpSendTo(u, []byte{'a' + byte(i)}, ap("192.0.2.1:9")) // of 18 datagrams, c to r are held
+			udpSendTo(u, []byte{'a' + byte(i)}, ap("192.0.2.1:9"))
 		}
 		for i := range 6 {
-			udpSendTo(u, []byte{'A' + byte(i)}, ap("192.0.2.2:9")) // 20 packets may be held in all: c and d are dropped
+			udpSendTo(u, []byte{'A' + byte(i)}, ap("192.0.2.2:9")) // 20 packets may be held in all: a to d are dropped
 		}
 		if n := stack.Held(s); n != 20 {
 			t.Errorf("%d held", n)
@@ -445,6 +446,62 @@ func TestPacketsHeldForARouteAreBounded(t *testing.T) {
 			t.Errorf("counters: %v", got)
 		}
 	})
+}
+
+// A first burst to a new destination arrives whole. Beyond that the oldest are dropped, of the destination
+// with the most, so that those of others are kept.
+func TestFirstBurst(t *testing.T) {
+	for _, tt := range []struct {
+		bursts []int // datagrams to each destination, one destination after the other
+		want   []int // that arrive
+	}{
+		{[]int{64}, []int{64}},
+		{[]int{104}, []int{104}},
+		{[]int{200}, []int{104}},
+		{[]int{1, 104, 104, 60, 3}, []int{1, 96, 96, 60, 3}}, // 256 in all
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			r := &routes{delay: time.Second, answer: answerWith(stack.Route{LinkAddr: linkB})}
+			s, _, w := newRouted(t, false, r)
+			defer s.Close()
+			u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+			sent, arrived, last := 0, 0, make([]string, len(tt.bursts))
+			for i, n := range tt.bursts {
+				for k := range n {
+					if err := udpSendTo(u, fmt.Append(nil, k), manyHosts(i)); err != nil {
+						t.Fatal(err)
+					}
+					sent++
+				}
+				last[i] = fmt.Sprintf("%q", fmt.Sprint(n-1))
+			}
+			time.Sleep(r.delay)
+			synctest.Wait()
+			got := make([]int, len(tt.bursts))
+			lines := w.take()
+			for i := range got {
+				to := " > " + manyHosts(i).Addr().String() + " "
+				for _, line := range lines {
+					if strings.Contains(line, to) {
+						got[i]++
+						arrived++
+						if strings.HasSuffix(line, " "+last[i]) {
+							last[i] = ""
+						}
+					}
+				}
+				if last[i] != "" {
+					t.Errorf("bursts of %d: of burst %d the last datagram does not arrive", tt.bursts, i)
+				}
+			}
+			if c := counters(s); int(c["held_dropped"]) != sent-arrived || int(c["udp_sent"]) != arrived {
+				t.Errorf("bursts of %d: counted %v", tt.bursts, c)
+			}
+			if !slices.Equal(got, tt.want) {
+				t.Errorf("bursts of %d: %d arrive, want %d", tt.bursts, got, tt.want)
+			}
+		})
+	}
 }
 
 // On a link with fewer frames than packets may be held, held packets are dropped when a send needs a

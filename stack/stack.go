@@ -286,7 +286,7 @@ func New(cfg Config) (*Stack, error) {
 	s.fragments = frag.New(frag.Config{Report: s.reassemblyTimedOut})
 	s.fragmentTimer.owner = &s.fragmentTimer
 	// Held packets must leave frames to send with.
-	s.maxHeld = min(max(s.quota/4, min(s.quota, maxHeld)), maxHeldStack)
+	s.maxHeld = min(max(s.quota/4, min(s.quota, leastHeld)), maxHeldStack)
 	if cfg.Addr.IsValid() {
 		s.broadcast4 = subnetBroadcast(cfg.Addr)
 	}

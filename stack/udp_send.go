@@ -373,7 +373,7 @@ func (c *UDPConn) retry(err error, try func() error) error {
 		}
 		s.input()
 		if short && i >= yieldsBeforeSleep && len(s.held) > 0 {
-			s.dropHeld(0)
+			s.dropHeldOfMost()
 		}
 		if err = try(); err != errNoFrame && err != errNoRoom {
 			break
