@@ -100,7 +100,7 @@ var counters = [NumCounters]struct{ name, help string }{
 	MuxUnetCounterUNET_LOST_RESERVED:         {"lost_reserved", "to a claimed port, but received by the kernel: by another interface of this host, on another queue than the endpoint's (rx_pass_other_queue), or from this host for an endpoint on a queue"},
 	MuxUnetCounterUNET_LOST_HOST:             {"lost_host", "between an endpoint and the kernel of this host, after tx_host or before rx_host: a processor's backlog was full (that of lo also for the kernel's own packets), or the kernel had no memory"},
 
-	MuxUnetCounterUNET_MUX_UPLINK: {"mux_uplink", "sent by unetd for an endpoint out of the uplink: RSTs at its end, address probes"},
+	MuxUnetCounterUNET_MUX_UPLINK: {"mux_uplink", "sent by unetd for an endpoint out of the uplink: RSTs at its end, address probes, announcements"},
 	MuxUnetCounterUNET_MUX_LOCAL:  {"mux_local", "sent by unetd for an endpoint to another one of this host: RSTs at its end"},
 	MuxUnetCounterUNET_MUX_HOST:   {"mux_host", "sent by unetd for an endpoint to the kernel of this host: RSTs at its end"},
 	MuxUnetCounterUNET_MUX_RATE:   {"mux_rate", "not sent by unetd for an endpoint, beyond what it or its user may send: dropped"},

@@ -214,6 +214,7 @@ func (m *Mux) follow(own addresses) (taken map[*Lease]netip.Addr, err error) {
 		m.log.Warn("the uplink has lost an address: tags on it are suspended until it is back", "interface", m.up.name, "addr", a, "tags", n)
 	}
 	for a, n := range back {
+		m.announceSoon(a, false)
 		m.log.Info("the uplink has an address again: tags on it are in effect", "interface", m.up.name, "addr", a, "tags", n)
 	}
 	return taken, err

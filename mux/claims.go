@@ -157,8 +157,13 @@ func (m *Mux) claimTags(ctx context.Context, c *claiming) (claimed []endpoint.Ta
 		if err != nil {
 			return err
 		}
-		claimed, err = m.claimAll(c, r)
-		return err
+		if claimed, err = m.claimAll(c, r); err != nil {
+			return err
+		}
+		for _, a := range c.owned {
+			m.announceSoon(a, true)
+		}
+		return nil
 	})
 	return claimed, err
 }

@@ -77,6 +77,7 @@ type Mux struct {
 	failed      chan error    // of capacity 1
 	probes      *share.Shares // requests that probe the network
 	lingers     chan struct{} // of capacity 1; an element: lingering has grown
+	announced   chan struct{} // of capacity 1; an element: announcing has changed
 	fills       fillGuard
 	trustedOnly bool // untrusted owners get no endpoints (ErrFillRings)
 
@@ -95,20 +96,21 @@ type Mux struct {
 	cancel context.CancelFunc
 	closed bool // guarded by life
 
-	mu        sync.Mutex // guards what follows, and the kernel's tables
-	tags      claimTable
-	groups    map[endpoint.Tag]*group
-	steering  steering
-	users     *ledger
-	aside     map[netip.Addr]bool // owned addresses that are being claimed
-	queues    map[uint32]bool     // queues of the uplink that leases hold; true: the lease's socket is bound
-	slots     map[uint32]bool     // taken slots of ports' sockets
-	nextSlot  uint32
-	leases    map[uint64]*Lease // by endpoint
-	lingering []*lingering      // endpoints without a lease whose socket or segment may exist
-	endings   map[string]uint64 // leases that have ended, by reason (Report)
-	down      bool              // the uplink is down
-	ended     error             // why no endpoint can work any more
+	mu         sync.Mutex // guards what follows, and the kernel's tables
+	tags       claimTable
+	groups     map[endpoint.Tag]*group
+	steering   steering
+	users      *ledger
+	aside      map[netip.Addr]bool // owned addresses that are being claimed
+	queues     map[uint32]bool     // queues of the uplink that leases hold; true: the lease's socket is bound
+	slots      map[uint32]bool     // taken slots of ports' sockets
+	nextSlot   uint32
+	leases     map[uint64]*Lease // by endpoint
+	announcing map[netip.Addr]announcing
+	lingering  []*lingering      // endpoints without a lease whose socket or segment may exist
+	endings    map[string]uint64 // leases that have ended, by reason (Report)
+	down       bool              // the uplink is down
+	ended      error             // why no endpoint can work any more
 }
 
 // Identity describes the uplink to its endpoints, with its present MTU and addresses.
@@ -284,22 +286,24 @@ func (m *Mux) detach() error {
 // leaves a mux that it has taken over as it was.
 func Open(cfg Config) (_ *Mux, err error) {
 	m := &Mux{
-		log:      cfg.Log,
-		policy:   cfg.Policy,
-		users:    newLedger(cfg.Limits),
-		ids:      cmp.Or(cfg.IDs, new(IDs)),
-		failed:   make(chan error, 1),
-		probes:   share.New(share.Limits{What: "probes of the network", Total: probesAtOnce, PerUser: probesPerUID}),
-		lingers:  make(chan struct{}, 1),
-		fills:    newFillGuard(),
-		groups:   map[endpoint.Tag]*group{},
-		aside:    map[netip.Addr]bool{},
-		queues:   map[uint32]bool{},
-		slots:    map[uint32]bool{},
-		nextSlot: rand.Uint32N(bpf.MaxPorts),
-		leases:   map[uint64]*Lease{},
-		endings:  map[string]uint64{},
-		rates:    rates{users: map[uint32]int{}, emptied: map[uint32]struct{}{}, own: map[uint32]*bpf.Limit{}},
+		log:        cfg.Log,
+		policy:     cfg.Policy,
+		users:      newLedger(cfg.Limits),
+		ids:        cmp.Or(cfg.IDs, new(IDs)),
+		failed:     make(chan error, 1),
+		probes:     share.New(share.Limits{What: "probes of the network", Total: probesAtOnce, PerUser: probesPerUID}),
+		lingers:    make(chan struct{}, 1),
+		announced:  make(chan struct{}, 1),
+		announcing: map[netip.Addr]announcing{},
+		fills:      newFillGuard(),
+		groups:     map[endpoint.Tag]*group{},
+		aside:      map[netip.Addr]bool{},
+		queues:     map[uint32]bool{},
+		slots:      map[uint32]bool{},
+		nextSlot:   rand.Uint32N(bpf.MaxPorts),
+		leases:     map[uint64]*Lease{},
+		endings:    map[string]uint64{},
+		rates:      rates{users: map[uint32]int{}, emptied: map[uint32]struct{}{}, own: map[uint32]*bpf.Limit{}},
 	}
 	if m.log == nil {
 		m.log = slog.New(slog.DiscardHandler)
@@ -448,6 +452,8 @@ func (m *Mux) start(cfg Config) error {
 	}
 	m.running.Go(m.followLingering)
 	m.running.Go(m.guardFillRings)
+	m.announceAll()
+	m.running.Go(m.followAnnouncements)
 	if err := m.watchUplink(); err != nil {
 		return err
 	}

@@ -17,8 +17,8 @@ import (
 )
 
 // The mux sends some frames for an endpoint itself, by packet sockets that no port program sees: the
-// RSTs of its end and the answers after it (reset.go), and the probes for an address before it is granted
-// (route.Resolver.Vacant). They are paid before they are sent, from the buckets of the endpoint and of its user, so that
+// RSTs of its end and the answers after it (reset.go), the probes for an address before it is granted
+// (route.Resolver.Vacant), and its announcements (announce.go). They are paid before they are sent, from the buckets of the endpoint and of its user, so that
 // the rates of the policy bound all that is sent for them, and counted as mux_* (ADR 45).
 //
 // A user without rates has a bucket as well, for these frames alone. Others have it, too: it bounds
@@ -140,7 +140,7 @@ func (m *Mux) payFor(ctx context.Context, l *Lease, n, size int) error {
 // 3810, section 9.1).
 const reportsOfMembership = 4
 
-// payClaims pays the frames that a request for tags causes: the probes for owned addresses, and the kernel's
+// payClaims pays the frames that a request for tags causes: the probes for owned addresses, their first announcements, and the kernel's
 // reports of memberships. For an owned IPv6 address there are two memberships of its solicited-node group: during the probes,
 // and while it is held.
 func (m *Mux) payClaims(ctx context.Context, c *claiming) error {
@@ -150,9 +150,9 @@ func (m *Mux) payClaims(ctx context.Context, c *claiming) error {
 		case isGroup(t) && t.Addr.IsMulticast():
 			frames = reportsOfMembership
 		case t.Kind == endpoint.TagAddr && t.Addr.Is6():
-			frames = route.VacantProbes + 2*reportsOfMembership
+			frames = route.VacantProbes + 1 + 2*reportsOfMembership
 		case t.Kind == endpoint.TagAddr:
-			frames = route.VacantProbes
+			frames = route.VacantProbes + 1
 		}
 		if frames == 0 {
 			continue

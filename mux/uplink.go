@@ -357,6 +357,9 @@ func (m *Mux) updateUplink(a *netlink.LinkAttrs) error {
 	if reopened || changed && !down {
 		m.steerAgain()
 	}
+	if changed && !down {
+		m.announceAll()
+	}
 	return nil
 }
 

@@ -211,8 +211,9 @@ const (
 
 	ndSolicitation  = 135
 	ndAdvertisement = 136
-	ndHopLimit      = 255 // a packet from another link has a smaller one
-	ndLinkOption    = 8   // bytes of the source link-layer address option
+	ndOverride      = 0x20 // of an advertisement: it replaces a MAC address that the receiver has
+	ndHopLimit      = 255  // a packet from another link has a smaller one
+	ndLinkOption    = 8    // bytes of the source link-layer address option
 )
 
 // groupOf is the destination MAC address of a probe for an address whose MAC address is not
@@ -257,16 +258,39 @@ func solicitation(a netip.Addr, to wire.LinkAddr, from sender) []byte {
 		b = append(append(b, 1, 1), from.link[:]...) // one unit of 8 bytes
 	}
 	wire.PutEthernet(b, to, from.link, wire.EtherTypeIPv6)
-	b[ndIPv6] = 6 << 4
-	length := byte(len(b) - ndType)
-	b[ndIPv6+5], b[ndNext], b[ndHops] = length, unix.IPPROTO_ICMPV6, ndHopLimit
 	copy(b[ndDest:], dst[:])
 	b[ndType] = ndSolicitation
 	copy(b[ndTarget:], target[:])
+	finishND(b)
+	return b
+}
+
+// Announcement is the frame that tells all hosts the MAC address of an IP address: an ARP request for itself
+// (RFC 5227, section 2.3), or an unsolicited neighbour advertisement (RFC 4861, section 7.2.6).
+func Announcement(a netip.Addr, at wire.LinkAddr) []byte {
+	if a.Is4() {
+		return solicitation(a, wire.Broadcast, sender{at, a})
+	}
+	b := make([]byte, ndEnd, ndEnd+ndLinkOption)
+	target, allNodes := a.As16(), netip.IPv6LinkLocalAllNodes()
+	dst := allNodes.As16()
+	b = append(append(b, 2, 1), at[:]...) // target link-layer address, one unit of 8 bytes
+	wire.PutEthernet(b, wire.GroupLink(wire.AddrFrom(allNodes)), at, wire.EtherTypeIPv6)
+	copy(b[ndSource:], target[:])
+	copy(b[ndDest:], dst[:])
+	b[ndType], b[ndType+4] = ndAdvertisement, ndOverride
+	copy(b[ndTarget:], target[:])
+	finishND(b)
+	return b
+}
+
+// finishND sets the other fields of the IPv6 header, and the checksum.
+func finishND(b []byte) {
+	length := byte(len(b) - ndType)
+	b[ndIPv6], b[ndIPv6+5], b[ndNext], b[ndHops] = 6<<4, length, unix.IPPROTO_ICMPV6, ndHopLimit
 	pseudo := [8]byte{3: length, 7: unix.IPPROTO_ICMPV6} // after the addresses (RFC 8200, section 8.1)
 	sum := wire.Sum(b[ndType:], wire.Sum(pseudo[:], wire.Sum(b[ndSource:ndType], 0)))
 	binary.BigEndian.PutUint16(b[ndCode+1:], ^wire.Fold(sum))
-	return b
 }
 
 // claimed is the IP address that the sender of a frame has (ARP, advertisement, solicitation) or

@@ -425,8 +425,8 @@ func (j *senderCheck) checkICMPv6(src netip.Addr, marked bool) string {
 			return "neighbour discovery with another MAC address"
 		}
 	}
-	// unetd probes an address before it is claimed.
-	asked := src.IsUnspecified() && (target == attackerAddr6 || hoardedAddrs.Contains(target))
+	// unetd probes an address before it is claimed, and then announces it.
+	asked := (target == attackerAddr6 || hoardedAddrs.Contains(target)) && (src.IsUnspecified() || kind == neighbourAdvert && src == target)
 	if marked && target != attackerAddr6 || !marked && target != hostA6 && target != linkLocalA && !isBystander(target) && !asked {
 		return fmt.Sprintf("ICMPv6 type %d from %v for %v", kind, src, target)
 	}
