@@ -51,6 +51,7 @@ var counters = [NumCounters]struct{ name, help string }{
 	MuxUnetCounterUNET_RX_MANY_PARTS:       {"rx_many_parts", "from the wire, a super-frame of more than 128 parts, to a port that accepts single frames: dropped"},
 	MuxUnetCounterUNET_RX_CUTTER_BUSY:      {"rx_cutter_busy", "from the wire, a super-frame to a port that accepts single frames, while too many parts are on the way to it: dropped"},
 	MuxUnetCounterUNET_RX_STALE_PART:       {"rx_stale_part", "from the wire, a part of a super-frame whose tag has another owner now, or a super-frame with a forged mark: dropped"},
+	MuxUnetCounterUNET_RX_FORGED_TAG:       {"rx_forged_tag", "from the kernel of this host, to an endpoint or the wire, from a port or an IPv6 address that an endpoint holds (a socket's IP_PKTINFO, IPV6_FREEBIND): dropped"},
 	MuxUnetCounterUNET_RX_FORGED_RDMA:      {"rx_forged_rdma", "from the kernel of this host, to an endpoint or the wire, to UDP port 4791 from an address whose RDMA device an endpoint is: dropped"},
 
 	MuxUnetCounterUNET_TX_UPLINK:         {"tx_uplink", "from an endpoint, sent out of the uplink"},

@@ -13,6 +13,7 @@ import (
 
 const (
 	rxStalePart  = MuxUnetCounterUNET_RX_STALE_PART
+	rxForgedTag  = MuxUnetCounterUNET_RX_FORGED_TAG
 	rxForgedRDMA = MuxUnetCounterUNET_RX_FORGED_RDMA
 )
 

@@ -85,8 +85,9 @@ func testPortLocal6(l *lab) {
 	})
 }
 
-// A program on kernel sockets is not the RDMA device of an address that an endpoint is: neither by lo, nor by the uplink.
-func testKernelRDMA(l *lab) {
+// A program on kernel sockets sends neither under the tag of an endpoint nor as the RDMA device that one is, neither by
+// lo nor by the uplink.
+func testKernelForges(l *lab) {
 	at := netip.AddrPortFrom
 	none := net.HardwareAddr(make([]byte, 6))
 	l.reach(l.a)
@@ -106,32 +107,45 @@ func testKernelRDMA(l *lab) {
 			name    string
 			program *ebpf.Program
 			frame   []byte
-			forged  bool
-			want    Counter // if it is not forged; rxPass: none
+			want    Counter // rxPass: none
 		}{
-			{"by lo", l.objs.UnetLo, datagram(none, none, at(a.shared, 4000), device, 64), true, 0},
-			{"by lo from another address", l.objs.UnetLo, datagram(none, none, at(other, 4000), device, 64), false, rxHost},
-			{"by lo to another port", l.objs.UnetLo, datagram(none, none, at(a.shared, 4000), at(a.shared, 7000), 64), false, rxHost},
-			{"by the uplink", l.objs.UnetEgress, datagram(peerMAC, l.mac, at(a.shared, 4000), at(a.peer, 4791), 64), true, 0},
-			{"by the uplink in fragments", l.objs.UnetEgress, fragment(datagram(peerMAC, l.mac, at(a.shared, 4000), at(a.peer, 4791), 64), 0, 32, true), true, 0},
-			{"by the uplink, a later fragment", l.objs.UnetEgress, fragment(datagram(peerMAC, l.mac, at(a.shared, 4000), at(a.peer, 4791), 64), 32, 32, false), false, rxPass},
-			{"by the uplink from another address", l.objs.UnetEgress, datagram(peerMAC, l.mac, at(other, 4000), at(a.peer, 4791), 64), false, rxPass},
-			{"by the uplink to another port", l.objs.UnetEgress, datagram(peerMAC, l.mac, at(a.shared, 4000), at(a.peer, 4790), 64), false, rxPass},
-			{"by the uplink by TCP", l.objs.UnetEgress, segment(peerMAC, l.mac, at(a.shared, 4000), at(a.peer, 4791), 64), false, rxPass},
+			{"by lo under a port", l.objs.UnetLo, datagram(none, none, at(a.shared, 7000), at(a.shared, 7000), 64), rxForgedTag},
+			{"by the uplink under a port", l.objs.UnetEgress, datagram(peerMAC, l.mac, at(a.shared, 7000), at(a.peer, 9), 64), rxForgedTag},
+			{"by the uplink under the device's port", l.objs.UnetEgress, datagram(peerMAC, l.mac, device, at(a.peer, 4791), 64), rxForgedTag},
+			{"by the uplink from the next port", l.objs.UnetEgress, datagram(peerMAC, l.mac, at(a.shared, 7004), at(a.peer, 9), 64), rxPass},
+			{"by the uplink by TCP from a port of UDP", l.objs.UnetEgress, segment(peerMAC, l.mac, at(a.shared, 4791), at(a.peer, 9), 64), rxPass},
+			{"by lo", l.objs.UnetLo, datagram(none, none, at(a.shared, 4000), device, 64), rxForgedRDMA},
+			{"by lo from another address", l.objs.UnetLo, datagram(none, none, at(other, 4000), device, 64), rxHost},
+			{"by lo to another port", l.objs.UnetLo, datagram(none, none, at(a.shared, 4000), at(a.shared, 7000), 64), rxHost},
+			{"by the uplink", l.objs.UnetEgress, datagram(peerMAC, l.mac, at(a.shared, 4000), at(a.peer, 4791), 64), rxForgedRDMA},
+			{"by the uplink in fragments", l.objs.UnetEgress, fragment(datagram(peerMAC, l.mac, at(a.shared, 4000), at(a.peer, 4791), 64), 0, 32, true), rxForgedRDMA},
+			{"by the uplink, a later fragment", l.objs.UnetEgress, fragment(datagram(peerMAC, l.mac, at(a.shared, 4000), at(a.peer, 4791), 64), 32, 32, false), rxPass},
+			{"by the uplink from another address", l.objs.UnetEgress, datagram(peerMAC, l.mac, at(other, 4000), at(a.peer, 4791), 64), rxPass},
+			{"by the uplink to another port", l.objs.UnetEgress, datagram(peerMAC, l.mac, at(a.shared, 4000), at(a.peer, 4790), 64), rxPass},
+			{"by the uplink by TCP", l.objs.UnetEgress, segment(peerMAC, l.mac, at(a.shared, 4000), at(a.peer, 4791), 64), rxPass},
 		} {
-			want := c.want
-			if c.forged {
-				want = rxForgedRDMA
-			}
 			verdict, moved, err := l.runCounted(func() (uint32, error) {
 				return c.program.Run(&ebpf.RunOptions{Data: c.frame, DataOut: make([]byte, len(c.frame)+256)})
 			})
 			switch passes := err == nil && verdict == 0xffffffff && moved == nil; {
-			case want == rxPass && !passes:
+			case c.want == rxPass && !passes:
 				l.t.Errorf("%s, %v: verdict %d, %v, %v; want it to pass, and no counter", c.name, a.shared, int32(verdict), names(moved), err)
-			case want != rxPass && (err != nil || len(moved) != 1 || moved[0] != want):
-				l.t.Errorf("%s, %v: %v, %v; want %s", c.name, a.shared, names(moved), err, CounterName(want))
+			case c.want != rxPass && (err != nil || len(moved) != 1 || moved[0] != c.want):
+				l.t.Errorf("%s, %v: %v, %v; want %s", c.name, a.shared, names(moved), err, CounterName(c.want))
 			}
+		}
+	}
+}
+
+// The kernel lets IPv6 sockets send from any address (IPV6_FREEBIND).
+func testKernelForges6(l *lab) {
+	own := netip.MustParseAddr("fd00::aa:88")
+	l.claim6(Key6(TagAddr, own.As16(), 0), l.port(l.a))
+	at := netip.AddrPortFrom
+	whole := datagram(peerMAC, l.mac, at(own, 5), at(peer6, 9), 64)
+	for name, frame := range map[string][]byte{"UDP": whole, "TCP": segment(peerMAC, l.mac, at(own, 5), at(peer6, 9), 64), "a later fragment": fragment6(whole, 32, 32, false)} {
+		if got, err := l.countedControl(l.objs.UnetEgress, frame); err != nil || got != rxForgedTag {
+			l.t.Errorf("%s from an owned address: %s, %v", name, CounterName(got), err)
 		}
 	}
 }

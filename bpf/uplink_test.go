@@ -156,7 +156,8 @@ func testUplink(l *lab) {
 		l.want("owner on this queue", p, to(shared, 7001), l.uplink, 0, rxQueue)
 	}
 	testLo(l)
-	testKernelRDMA(l)
+	testKernelForges(l)
+	testKernelForges6(l)
 	testGroup(l)
 	l.wantAll(rxPass, rxQueueGone)
 

@@ -187,12 +187,14 @@ int unet_egress(struct __sk_buff *skb)
 {
 	struct eth_header *eth = (void *)(long)skb->data;
 	void *data_end = (void *)(long)skb->data_end;
+	enum unet_counter forged;
 	bool unicast;
 
 	if ((void *)(eth + 1) > data_end || skb->vlan_tci & VLAN_ID || is_vlan(eth->type))
 		return TCX_NEXT;
-	if (forges_rdma(eth, data_end))
-		return count(UNET_RX_FORGED_RDMA, TCX_DROP);
+	forged = forges(eth, data_end);
+	if (forged != UNET_RX_PASS)
+		return count(forged, TCX_DROP);
 	unicast = is_link(eth->dst, config.link_head, config.link_tail);
 	if ((!unicast && !(eth->dst[0] & 1)) || !is_link(eth->src, config.link_head, config.link_tail))
 		return TCX_NEXT;

@@ -100,6 +100,7 @@ SEC("tcx/ingress")
 int unet_lo(struct __sk_buff *skb)
 {
 	struct eth_header *eth;
+	enum unet_counter forged;
 	struct unet_owner owner;
 	bool unicast;
 	void *data_end;
@@ -129,8 +130,9 @@ int unet_lo(struct __sk_buff *skb)
 		return TCX_NEXT;
 	if (f.problem)
 		return count(UNET_RX_BAD_LENGTH, TCX_DROP);
-	if (forges_rdma(eth, data_end))
-		return count(UNET_RX_FORGED_RDMA, TCX_DROP);
+	forged = forges(eth, data_end);
+	if (forged != UNET_RX_PASS)
+		return count(forged, TCX_DROP);
 	owner = *f.owner;
 	if (unicast) {
 		__u64 link = uplink_link();

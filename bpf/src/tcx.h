@@ -55,40 +55,62 @@ static __always_inline bool has_headers(struct __sk_buff *skb)
 	return l4 + (protocol == PROTOCOL_UDP ? sizeof(struct udp_header) : sizeof(struct tcp_header)) <= data_end;
 }
 
+/* is_live: the tag has an owner, whose port exists. Under the tag of a process that has died the kernel answers (rx_pass_port_gone). */
+static __always_inline bool is_live(const struct unet_owner *owner)
+{
+	__u32 port;
+
+	if (!owner)
+		return false;
+	port = owner->port;
+	return !port || bpf_map_lookup_elem(&devices, &port);
+}
+
+/* forges_ports is forges for a packet from addr or addr6, of which only the one is used that is not NULL. */
+static __always_inline enum unet_counter forges_ports(__u8 protocol, const __be32 *addr, const __be32 *addr6, const struct udp_header *l4)
+{
+	if (any_port(l4->src) && is_live(addr ? port_holder(protocol, *addr, l4->src) : port_holder6(protocol, addr6, l4->src)))
+		return UNET_RX_FORGED_TAG;
+	if (l4->dst == RDMA_PORT && protocol == PROTOCOL_UDP && any_port(RDMA_PORT) &&
+	    is_live(addr ? port_holder(PROTOCOL_UDP, *addr, RDMA_PORT) : port_holder6(PROTOCOL_UDP, addr6, RDMA_PORT)))
+		return UNET_RX_FORGED_RDMA;
+	return UNET_RX_PASS;
+}
+
 /*
- * forges_rdma: a datagram that a program sends by the kernel of this host as the RDMA device of an address, which an
- * endpoint is (tags.h). An address that no endpoint holds can be that of a device of the kernel.
+ * forges returns the counter of a packet that a program sends by the kernel of this host under the tag of an
+ * endpoint, or as the RDMA device that an endpoint is (tags.h); UNET_RX_PASS: it is none. This needs no privilege: a UDP socket bound to
+ * the port of another address takes the source from IP_PKTINFO or IPV6_PKTINFO, and after IPV6_FREEBIND any
+ * source. ICMPv6 from an owned address passes: unetd announces it. An address whose port 4791 no endpoint holds can be
+ * that of an RDMA device of the kernel.
  */
-static __always_inline bool forges_rdma(struct eth_header *eth, void *data_end)
+static __always_inline enum unet_counter forges(struct eth_header *eth, void *data_end)
 {
 	struct ipv4_header *ip = (void *)(eth + 1);
 	struct ipv6_header *ip6 = (void *)(eth + 1);
-	struct udp_header *udp;
+	struct udp_header *l4;
 	__u8 next;
 
-	if (!any_port(RDMA_PORT))
-		return false;
 	if (eth->type == bpf_htons(ETHERTYPE_IPV4)) {
-		if ((void *)(ip + 1) > data_end || !is_ipv4(ip) || ip->protocol != PROTOCOL_UDP || !is_first(ip))
-			return false;
-		udp = (void *)ip + header_len(ip);
-		return (void *)(udp + 1) <= data_end && udp->dst == RDMA_PORT && port_holder(PROTOCOL_UDP, ip->src, RDMA_PORT);
+		if ((void *)(ip + 1) > data_end || !is_ipv4(ip) || !has_ports(ip->protocol) || !is_first(ip))
+			return UNET_RX_PASS;
+		l4 = (void *)ip + header_len(ip);
+		return (void *)(l4 + 1) <= data_end ? forges_ports(ip->protocol, &ip->src, NULL, l4) : UNET_RX_PASS;
 	}
-	if (eth->type == bpf_htons(ETHERTYPE_IPV6)) {
-		udp = (void *)(ip6 + 1);
-		if ((void *)(udp + 1) > data_end || !is_ipv6(ip6))
-			return false;
-		next = ip6->next_header;
-		if (next == PROTOCOL_FRAGMENT) {
-			struct ipv6_fragment *f = (void *)udp++;
+	l4 = (void *)(ip6 + 1);
+	if (eth->type != bpf_htons(ETHERTYPE_IPV6) || (void *)(l4 + 1) > data_end || !is_ipv6(ip6))
+		return UNET_RX_PASS;
+	next = ip6->next_header;
+	if (next != PROTOCOL_ICMPV6 && any_addr() && is_live(addr_holder6(ip6->src)))
+		return UNET_RX_FORGED_TAG;
+	if (next == PROTOCOL_FRAGMENT) {
+		struct ipv6_fragment *f = (void *)l4++;
 
-			if ((void *)(udp + 1) > data_end || f->offset & bpf_htons(IPV6_OFFSET))
-				return false;
-			next = f->next_header;
-		}
-		return next == PROTOCOL_UDP && udp->dst == RDMA_PORT && port_holder6(PROTOCOL_UDP, ip6->src, RDMA_PORT);
+		if ((void *)(l4 + 1) > data_end || f->offset & bpf_htons(IPV6_OFFSET))
+			return UNET_RX_PASS;
+		next = f->next_header;
 	}
-	return false;
+	return has_ports(next) ? forges_ports(next, NULL, ip6->src, l4) : UNET_RX_PASS;
 }
 
 static __always_inline int tcx_verdict(int xdp)

@@ -194,6 +194,7 @@ enum unet_counter {
 	UNET_RX_MANY_PARTS,  /* a super-frame of more than CUT_MAX_PARTS parts */
 	UNET_RX_CUTTER_BUSY, /* a super-frame, and CUT_LINE allows its owner no more parts now */
 	UNET_RX_STALE_PART,  /* a part of a super-frame whose tag has another owner now, or a super-frame with a forged mark */
+	UNET_RX_FORGED_TAG,  /* from the kernel of this host, under the tag of an endpoint: see tcx.h */
 	UNET_RX_FORGED_RDMA, /* from the kernel of this host, as the RDMA device of an address that an endpoint is: see tags.h */
 	/* port: redirected */
 	UNET_TX_UPLINK,

@@ -182,6 +182,53 @@ var sendToRDMA = newCommand("sendToRDMA", func(a *agent, arg rdmaArg) (sent int,
 	return sent, nil
 })
 
+// forgeTags sends from the tags of the neighbour by kernel sockets. It returns how many packets.
+var forgeTags = newCommand("forgeTags", func(a *agent, payload []byte) (sent int, err error) {
+	socket := func(family, kind int, local unix.Sockaddr, freebind bool) (fd int, err error) {
+		if fd, err = unix.Socket(family, kind|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0); err != nil {
+			return 0, err
+		}
+		if freebind {
+			err = unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_FREEBIND, 1)
+		}
+		return fd, errors.Join(err, unix.Bind(fd, local))
+	}
+	// The same port of another address.
+	fd, err := socket(unix.AF_INET, unix.SOCK_DGRAM, &unix.SockaddrInet4{Port: neighbourPort, Addr: [4]byte{127, 0, 0, 1}}, false)
+	if err != nil {
+		return sent, err
+	}
+	defer unix.Close(fd)
+	for _, to := range []netip.Addr{hostA, hostB} {
+		from := unix.PktInfo4(&unix.Inet4Pktinfo{Spec_dst: hostA.As4()})
+		if err := unix.Sendmsg(fd, payload, from, &unix.SockaddrInet4{Port: neighbourPort, Addr: to.As4()}, 0); err != nil {
+			return sent, err
+		}
+		sent++
+	}
+	if fd, err = socket(unix.AF_INET6, unix.SOCK_DGRAM, &unix.SockaddrInet6{Port: neighbourPort, Addr: netip.IPv6Loopback().As16()}, true); err != nil {
+		return sent, err
+	}
+	defer unix.Close(fd)
+	for _, src := range []netip.Addr{hostA6, neighbourAddr6} {
+		for _, to := range []netip.Addr{hostA6, hostB6} {
+			from := unix.PktInfo6(&unix.Inet6Pktinfo{Addr: src.As16()})
+			if err := unix.Sendmsg(fd, payload, from, &unix.SockaddrInet6{Port: neighbourPort, Addr: to.As16()}, 0); err != nil {
+				return sent, err
+			}
+			sent++
+		}
+	}
+	if fd, err = socket(unix.AF_INET6, unix.SOCK_STREAM, &unix.SockaddrInet6{Port: neighbourPort, Addr: neighbourAddr6.As16()}, true); err != nil {
+		return sent, err
+	}
+	defer unix.Close(fd)
+	if err := unix.Connect(fd, &unix.SockaddrInet6{Port: discard, Addr: hostB6.As16()}); !errors.Is(err, unix.EINPROGRESS) {
+		return sent, err
+	}
+	return sent + 1, nil
+})
+
 // openPacketSockets tries the sockets that write link headers, and what would lead to them.
 var openPacketSockets = newCommand("openPacketSockets", func(a *agent, arg deviceArg) (list []attempt, err error) {
 	device, err := net.InterfaceByName(arg.Device)
@@ -315,6 +362,17 @@ func kernelSideCases() []attackCase {
 				s.Errorf("the device has received %+v", got)
 			}
 			closeEndpoint.do(s, owner, endpointArg{device.Endpoint})
+		}},
+		{"kernel sockets under an endpoint's tag", "another user's datagrams from the neighbour's ports and address, to host B, this host and the neighbour: by a socket with the same port of a loopback address and IP_PKTINFO or IPV6_PKTINFO, and by IPV6_FREEBIND; a SYN", func(s *caseRun) {
+			before := s.counters(s)
+			sent := forgeTags.do(s, startAgent(s, s.pair.A, strangerID), s.forged().mark())
+			var counts map[string]uint64
+			if !unetd.Eventually(func() bool {
+				counts = since(before, s.counters(s))
+				return counts["rx_forged_tag"] >= uint64(sent)
+			}) || sent == 0 {
+				s.Errorf("%d packets sent: %v", sent, counts)
+			}
 		}},
 		{"packet sockets on a port", "packet, raw and AF_XDP sockets and changes of the device, by another user and by root of a user namespace of its own", func(s *caseRun) {
 			devices := s.muxDevices()["unet"]
