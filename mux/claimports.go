@@ -69,6 +69,10 @@ func (m *Mux) claimPorts(c *claiming, t endpoint.Tag, r *reserver) (endpoint.Tag
 			return t, err
 		}
 	}
+	if r != nil {
+		r.reuse = true
+		defer func() { r.reuse = false }()
+	}
 	return t, m.enterPorts(c.l, t, r, ports)
 }
 

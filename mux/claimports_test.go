@@ -153,7 +153,7 @@ func TestClaimOfPortOfConnectionIsRefused(t *testing.T) {
 		must(t, err)
 		must(t, service.Close())
 		tags := []endpoint.Tag{tcpTag(out.LocalAddr().String()), tcpTag(hosts[0] + ":7000")}
-		refused := func(when string) {
+		refused := func(when string, tags ...endpoint.Tag) {
 			t.Helper()
 			for _, tag := range tags {
 				for _, tag := range []endpoint.Tag{tag, tag.AsBlock()} {
@@ -163,14 +163,14 @@ func TestClaimOfPortOfConnectionIsRefused(t *testing.T) {
 				}
 			}
 		}
-		refused("established")
+		refused("established", tags...)
 		must(t, errors.Join(out.Close(), ours.Close())) // host A first, so TIME-WAIT is there
 		must(t, errors.Join(theirs.Close(), in.Close()))
 		eventually(t, "two connections in TIME-WAIT", func() bool {
 			const timeWait = " 06 " // enum of include/net/tcp_states.h
 			return strings.Count(netFile(t, l.A, strings.Replace(network, "4", "", 1)), timeWait) == 2
 		})
-		refused("in TIME-WAIT")
+		refused("in TIME-WAIT", tags[0]) // the other one is the server's: TestClaimOfPortInTimeWait
 	}
 }
 

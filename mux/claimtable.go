@@ -126,8 +126,10 @@ func (ct *claimTable) remove(t endpoint.Tag) {
 func (ct *claimTable) free(l *Lease, t endpoint.Tag) error {
 	if c := ct.held[t]; c != nil && c.by == l {
 		return held(t, "this endpoint holds it already")
+	} else if c != nil && c.by.owner.UID == l.owner.UID {
+		return held(t, "endpoint %d of process %d of the same user holds it, also for connections of a listener that is closed: end these, or choose another", c.by.id, c.by.owner.PID)
 	} else if c != nil {
-		return held(t, "another endpoint holds it: choose another, or end that one")
+		return held(t, "an endpoint of another user holds it: choose another, or end that one")
 	}
 	switch {
 	case !hasPorts(t):

@@ -22,7 +22,7 @@ import (
 // reserver reserves ports in the kernel's network stack: it binds a socket to each. The kernel
 // then gives the port to no other program, neither to one that binds it (whatever its options:
 // both sockets would need SO_REUSEADDR or SO_REUSEPORT) nor to one that calls connect. The
-// bind fails if the port is in use, also by a TCP connection in TIME-WAIT.
+// bind fails if the port is in use. A TCP connection in TIME-WAIT does not count if the port was named (timewait.go).
 //
 // Packets for the port can still reach the kernel: by another interface of the host, over lo for an endpoint on a queue, on another
 // queue of the uplink than the owner's. Without a socket that takes them the kernel would answer them in the endpoint's
@@ -35,6 +35,7 @@ type reserver struct {
 	room    int           // number of sockets that it may still make
 	limit   int           // number of sockets that all claims may have
 	free    bool          // bind also to addresses that the host does not have (IP_FREEBIND)
+	reuse   bool          // bind also TCP ports on which the kernel has only connections in TIME-WAIT
 	refuse  *ebpf.Program // the filter of all sockets
 }
 
@@ -80,6 +81,8 @@ func notReserved(t endpoint.Tag, port uint16, err error) error {
 		return nil
 	case errors.Is(err, unix.EADDRINUSE) && port == 0:
 		return held(t, "no port of net.ipv4.ip_local_port_range is free: %w", err)
+	case errors.Is(err, errTimeWait):
+		return held(t, "on port %d the kernel's network stack has closed connections (ss -tan state time-wait): try again in a minute, or choose another: %w", port, err)
 	case errors.Is(err, unix.EADDRINUSE):
 		return held(t, "the kernel's network stack uses port %d (%s shows for what): choose another, or end that: %w", port, showSockets(t.Kind), err)
 	case errors.Is(err, unix.EADDRNOTAVAIL):
@@ -162,13 +165,22 @@ func (r *reserver) bind(k endpoint.TagKind, ap netip.AddrPort) (fd int, port uin
 			return fd, 0, err
 		}
 	}
-	if err := unix.Bind(fd, r.sockaddr(ap)); err != nil {
-		return fd, 0, os.NewSyscallError("bind", err)
-	}
-	if k == endpoint.TagTCP {
-		if err := unix.Listen(fd, 0); err != nil {
-			return fd, 0, os.NewSyscallError("listen", err)
+	err = r.bindTo(fd, ap)
+	shares := r.reuse && k == endpoint.TagTCP && errors.Is(err, unix.EADDRINUSE)
+	if shares {
+		if err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
+			return fd, 0, os.NewSyscallError("setsockopt SO_REUSEADDR", err)
 		}
+		err = r.bindTo(fd, ap)
+	}
+	if err == nil && k == endpoint.TagTCP {
+		err = os.NewSyscallError("listen", unix.Listen(fd, 0))
+	}
+	if shares {
+		err = onlyTimeWait(ap, err)
+	}
+	if err != nil {
+		return fd, 0, err
 	}
 	if ap.Port() != 0 {
 		return fd, ap.Port(), nil
@@ -189,6 +201,11 @@ func freeBind(fd, domain int) error {
 		return os.NewSyscallError("setsockopt IPV6_FREEBIND", unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_FREEBIND, 1))
 	}
 	return os.NewSyscallError("setsockopt IP_FREEBIND", unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_FREEBIND, 1))
+}
+
+// bindTo binds a socket to a port.
+func (r *reserver) bindTo(fd int, ap netip.AddrPort) error {
+	return os.NewSyscallError("bind", unix.Bind(fd, r.sockaddr(ap)))
 }
 
 // sockaddr is ap for bind. A link-local address needs the interface.

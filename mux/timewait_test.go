@@ -1,0 +1,116 @@
+//go:build linux
+
+package mux_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/mux"
+)
+
+// waits closes a connection so that the server's end is in TIME-WAIT.
+func waits(t *testing.T, server, client net.Conn) {
+	t.Helper()
+	must(t, server.Close())
+	_, err := io.ReadAll(client) // the FIN has come
+	must(t, err)
+	must(t, client.Close())
+}
+
+// A port on which a server's connections are in TIME-WAIT can be claimed at once, and is then as reserved as any. One
+// on which connections of the server go on cannot.
+func TestClaimOfPortInTimeWait(t *testing.T) {
+	t.Parallel()
+	l := openLab6(t)
+	a := l.open()
+	for i, c := range []struct{ host, network string }{{"10.0.0.1", "tcp4"}, {"fd00::1", "tcp6"}} {
+		for _, wild := range []bool{false, true} {
+			for _, block := range []bool{false, true} {
+				port := 6400 + 640*i // the first of a block
+				if wild {
+					port += 64
+				}
+				if block {
+					port += 128
+				}
+				at := net.JoinHostPort(c.host, fmt.Sprint(port))
+				tag := tcpTag(at)
+				if block {
+					tag = tag.AsBlock()
+				}
+				listenAt := at
+				if wild { // a socket of both families
+					listenAt = fmt.Sprintf(":%d", port)
+				}
+				listener, err := l.A.Listen("tcp", listenAt)
+				must(t, err)
+				client, err := l.B.Dial("tcp", at)
+				must(t, err)
+				server, err := listener.Accept()
+				must(t, err)
+				must(t, listener.Close())
+				if _, err := a.lease.Claim(t.Context(), tag); !errors.Is(err, endpoint.ErrTagHeld) {
+					t.Errorf("%v while a connection of the server goes on: %v", tag, err)
+				}
+				waits(t, server, client)
+				eventually(t, "the connection is in TIME-WAIT", func() bool {
+					_, err = a.lease.Claim(t.Context(), tag)
+					return err == nil || !errors.Is(err, endpoint.ErrTagHeld)
+				})
+				must(t, err)
+				for _, p := range []program{
+					{network: c.network, at: at}, {network: c.network, at: at, reuseAddr: true}, {network: c.network, at: at, reuseAddr: true, listen: true},
+					{network: c.network, at: at, reusePort: true}, {network: "tcp", at: fmt.Sprintf("[::]:%d", port), reuseAddr: true, listen: true},
+				} {
+					if fd, err := p.start(l.A); !errors.Is(err, unix.EADDRINUSE) {
+						t.Errorf("%v, which is claimed: %v", p, err)
+						unix.Close(fd)
+					}
+				}
+				if c, err := l.B.Dial("tcp", net.JoinHostPort(c.host, "9")); err == nil { // the host answers as ever
+					c.Close()
+				}
+				must(t, a.lease.Unclaim(t.Context(), tag))
+			}
+		}
+	}
+}
+
+// A TIME-WAIT that SO_REUSEADDR does not share is refused with an error that says that waiting helps; and a socket that is bound
+// and not connected has its port.
+func TestClaimOfPortThatIsNotShared(t *testing.T) {
+	t.Parallel()
+	l := openLab(t, mux.ModeAuto)
+	a := l.open()
+	fd, err := program{network: "tcp4", at: "10.0.0.1:7000", listen: true}.start(l.A) // without SO_REUSEADDR, which its connections inherit
+	must(t, err)
+	client, err := l.B.Dial("tcp", "10.0.0.1:7000")
+	must(t, err)
+	defer client.Close()
+	var conn int
+	eventually(t, "a connection", func() bool { conn, _, err = unix.Accept(fd); return err == nil })
+	must(t, unix.Close(conn))
+	must(t, unix.Close(fd))
+	_, err = io.ReadAll(client)
+	must(t, err)
+	must(t, client.Close())
+	eventually(t, "an error that says what to wait for", func() bool {
+		_, err = a.lease.Claim(t.Context(), tcpTag("10.0.0.1:7000"))
+		return err == nil || strings.Contains(err.Error(), "TIME-WAIT")
+	})
+	if !errors.Is(err, endpoint.ErrTagHeld) || !strings.Contains(err.Error(), "try again in a minute") {
+		t.Errorf("%v", err)
+	}
+	program{network: "tcp4", at: "10.0.0.1:7001", reuseAddr: true}.keep(t, l.A)
+	if _, err := a.lease.Claim(t.Context(), tcpTag("10.0.0.1:7001")); !errors.Is(err, endpoint.ErrTagHeld) {
+		t.Errorf("a port that is bound: %v", err)
+	}
+}
