@@ -41,7 +41,7 @@
 // A UDP or TCP port is also reserved in the kernel, by a bound socket that is never read
 // (ADR 5). Ports that network address translation uses are refused (ADR 27). An owned address
 // is claimed only if neither the kernel's tables nor probes on the network, which take half a
-// second, show another host that has it (ADR 12). The mux then announces it (ADR 55, announce.go). A port is in effect as long as the uplink
+// second, show another host that has it (ADR 12). The mux then announces it (ADR 51, announce.go). A port is in effect as long as the uplink
 // has its address (ADR 28).
 //
 // A frame can be redirected only to a socket on the queue that it came in on. On an uplink

@@ -65,7 +65,7 @@ type Terms struct {
 	// Endpoints and Memory are the number of endpoints and of bytes of segments and rings that
 	// the user may have at once; 0: no limit. A socket or segment that is still open after its
 	// lease counts (ADR 17). Rings count as far as they have more than an eighth of the segment
-	// (ADR 54).
+	// (ADR 50).
 	Endpoints, Memory int64
 	// Trusted owners may receive frames of several buffers on a port, such as TSO
 	// super-frames of a kernel peer on a virtual link. The kernel relies on the owner's fill
@@ -90,7 +90,7 @@ type Terms struct {
 
 // maxTx is the largest TX ring of an owner who is not trusted, in entries. The owner can have the
 // kernel send a whole ring in one system call (XDP_MAX_TX_SKB_BUDGET), which nothing interrupts
-// on a kernel without preemption (ADR 54).
+// on a kernel without preemption (ADR 50).
 const maxTx = 256
 
 // boundTx bounds the TX ring of a geometry. asked is the size that was asked for; 0: the default.

@@ -68,7 +68,7 @@ func threadTime() time.Duration {
 	return time.Duration(t.Nano())
 }
 
-// maxTx is the largest transmit ring of an owner who is not trusted, in entries (ADR 54).
+// maxTx is the largest transmit ring of an owner who is not trusted, in entries (ADR 50).
 const maxTx = 256
 
 func longKickCases() []attackCase {
