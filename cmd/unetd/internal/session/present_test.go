@@ -269,7 +269,8 @@ func TestStop(t *testing.T) {
 			DescriptorLeaks(t)
 			p := newFakeProvider(t)
 			socket, stop := start(t, &Server{Provider: p, Keep: keep})
-			granted, presented, silent := connect(t, socket), connect(t, socket), connect(t, socket)
+			// The silent one is first, so it has been accepted when the others are answered.
+			silent, granted, presented := connect(t, socket), connect(t, socket), connect(t, socket)
 			fd := endpointOf(t, p, 0, endpoint.MessageTag(1))
 			presented.present(fd)
 			granted.open()
