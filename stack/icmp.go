@@ -60,11 +60,10 @@ func (s *Stack) sendEchoReply(p *packet, reply wire.EchoFields, data []byte) {
 			wire.PutEcho6(b, p.dst.As16(), p.ip6.Src, reply, data)
 		}
 	}
-	mtu := s.mtu
+	mtu, head := s.mtu, headersLen(p.dst)
 	if r := s.routes[p.src]; r != nil {
-		mtu = min(mtu, r.maxPacket)
+		mtu = min(mtu, r.maxPayload+wire.UDPHeaderLen+head-wire.EthernetHeaderLen) // with what ICMP has reported
 	}
-	head := headersLen(p.dst)
 	if room := mtu - (head - wire.EthernetHeaderLen); n > room {
 		h := makeHeaders(s.linkAddr, p.eth.Src, p.dst, p.src)
 		put(s.toDivide(n))
@@ -86,9 +85,9 @@ func (s *Stack) sendEchoReply(p *packet, reply wire.EchoFields, data []byte) {
 	}
 }
 
-// mayReport reports whether an error may be sent about a packet that was not sent to a group, and
-// whose source is a host (RFC 1122, section 3.2.2; RFC 4443, section 2.4): not if it is an error
-// itself or comes from a group address of the link. Errors about packets to a shared address are the kernel's.
+// mayReport reports whether an error may be sent about a packet whose source is a host: not if the packet is an
+// error itself or comes from a group address of the link (RFC 1122, section 3.2.2; RFC 4443, section 2.4). The caller
+// knows whether its destination permits one. Errors about packets to a shared address are the kernel's.
 func (s *Stack) mayReport(p *packet) bool {
 	switch {
 	case !s.ownedAddress, p.eth.Src.IsGroup():

@@ -228,9 +228,9 @@ func (r *Request) Peer() netip.AddrPort { return r.conn.Peer().Netip() }
 
 // Accept connects a queue pair, as [Context.Dial] does. If param is nil, what the peer has proposed is
 // accepted. It does not wait for the peer: the queue pair is in RTS, receives, and serves
-// the peer, and sends what is posted when the peer has confirmed the connection or sent its first
-// message, for which [Conn.Established] waits. If the peer has given up, or does, the connection has ended or ends: see [Conn.Done] and
-// [Conn.Err]. So an error is this side's: of the queue pair, the parameters, or a context that
+// the peer. Sends that are posted before the peer has confirmed the connection wait until it does, or until its first
+// message. [Conn.Established] waits for the same. A peer that gives up is not an error here: [Conn.Done] is
+// closed, and [Conn.Err] says why. An error is this side's: of the queue pair, the parameters, or a context that
 // has ended. It names both ends.
 func (r *Request) Accept(ctx context.Context, qp *QP, param *ConnParam) (*Conn, error) {
 	c := r.listener.ctx
@@ -248,8 +248,8 @@ func (r *Request) accept(ctx context.Context, qp *QP, param *ConnParam) (*Conn, 
 	if c.closing || c.port.Err() != nil {
 		return nil, c.ended()
 	}
-	if ctx.Err() != nil {
-		return nil, context.Cause(ctx)
+	if err := contextError(ctx); err != nil {
+		return nil, err
 	}
 	if r.answered {
 		return nil, cm.ErrState
@@ -314,7 +314,7 @@ func (conn *Conn) Peer() netip.AddrPort { return conn.conn.Peer().Netip() }
 // disconnected. Then the queue pair is in ERR, and its work requests are flushed.
 func (conn *Conn) Done() <-chan struct{} { return conn.done }
 
-// Established waits until the peer has confirmed the connection, which Dial has done. The errors are that of
+// Established waits until the peer has confirmed the connection. That of Dial is confirmed. The errors are that of
 // ctx, or why the connection has ended.
 func (conn *Conn) Established(ctx context.Context) error {
 	c := conn.ctx
@@ -325,7 +325,11 @@ func (conn *Conn) Established(ctx context.Context) error {
 		err = conn.cause
 	}
 	if err != nil {
-		return connError("accept", conn.local(), conn.Peer(), err)
+		op := "accept"
+		if conn.conn.Listener() == nil {
+			op = "dial"
+		}
+		return connError(op, conn.local(), conn.Peer(), err)
 	}
 	return nil
 }

@@ -133,8 +133,10 @@ func (c *Context) Close() error {
 	}
 	c.cm.Hurry(cm.Time(c.port.Now()), closeInterval, closeRepeats)
 	c.port.Run()
-	for c.cm.Len() > 0 && c.port.Err() == nil {
-		c.port.Wait(&c.unanswered, stack.Never)
+	// A link that takes nothing now stops the timers of the connections, but not the clock.
+	until := c.port.Now() + int64((closeRepeats+1)*closeInterval)
+	for c.cm.Len() > 0 && c.port.Err() == nil && c.port.Now() < until {
+		c.port.Wait(&c.unanswered, until)
 	}
 	c.port.Unlock()
 	if err := c.port.Close(); err != nil {
@@ -354,16 +356,23 @@ func (c *Context) await(ctx context.Context, e *stack.Event, done func() bool) e
 		if err := c.port.Err(); err != nil {
 			return err
 		}
-		switch ctx.Err() {
-		case nil:
-		case context.DeadlineExceeded:
-			return timeout{}
-		default:
-			return context.Cause(ctx)
+		if err := contextError(ctx); err != nil {
+			return err
 		}
 		c.port.Wait(e, stack.Never)
 	}
 	return nil
+}
+
+// contextError is the error of a call whose context has ended, or nil.
+func contextError(ctx context.Context) error {
+	switch ctx.Err() {
+	case nil:
+		return nil
+	case context.DeadlineExceeded:
+		return timeout{}
+	}
+	return context.Cause(ctx)
 }
 
 // timeout is the error of a call whose context's deadline has passed.

@@ -42,7 +42,7 @@ type IPv4 struct {
 	Fragment uint16 // the flag MF and the offset, as in the header; 0: not a fragment
 	Packet   []byte // header, options and payload, without the padding of the link
 	Payload  []byte // what follows the options
-	// ProblemAt is where in the packet the octet is that [ErrParameterProblem] is about.
+	// ProblemAt is the offset of the malformed option in the packet, if Parse has returned [ErrParameterProblem].
 	ProblemAt uint8
 }
 

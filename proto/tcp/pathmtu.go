@@ -217,6 +217,8 @@ func (c *Conn) pathAcked(now Time) {
 		}
 		if p.high > p.mtu {
 			p.mtuProbe = p.high
+		} else if p.mtu < c.ceiling() { // a report says that the path takes no more now
+			p.searchAt = now.add(searchAgain)
 		}
 	}
 }

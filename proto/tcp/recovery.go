@@ -103,7 +103,7 @@ func (c *Conn) recover(now Time, g *segment, before seq.Number) {
 		case !c.undoable:
 		case c.phase > lossProbing && !c.resent && b.lost == 0: // all data marked lost has arrived, and nothing was sent again
 			c.undo()
-		case c.undoByTS && c.timestamps && int32(g.TSEcr-c.undoTS) < 0:
+		case c.undoByTS && g.Timestamps && int32(g.TSEcr-c.undoTS) < 0:
 			c.undo() // the first transmission has arrived (RFC 3522)
 		}
 		if c.phase > lossProbing && c.sndUna.AtOrAfter(c.recoverSeq) {

@@ -589,5 +589,21 @@ func TestFRTO(t *testing.T) {
 			< A 1:0 ack 1001 win 60000 ts 501/10
 			lost 0
 			count recoveries_undone 1`},
+		{name: "an ACK without a timestamp does not undo the timeout", cfg: Config{NoWindowScale: true, NoSACK: true}, text: `
+			dial
+			> S 0:0 ts 0/0
+			+10ms
+			< SA 0:0 ack 1 win 60000 mss 1012 ts 500/0
+			> A 1:0 ack 1
+			write 3000
+			> A 1:1000 ack 1 ts 10/500
+			> A 1001:1000 ack 1
+			> PA 2001:1000 ack 1
+			+30ms
+			> A 1:1000 ack 1 ts 40/500
+			< A 1:0 ack 1001 win 60000
+			count recoveries_undone 0
+			> A 1001:1000 ack 1
+			> PA 2001:1000 ack 1`},
 	})
 }

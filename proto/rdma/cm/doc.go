@@ -28,8 +28,8 @@
 // connections by [Config].MaxConns, the time of a handshake by [Config].MaxHandshake. What a
 // message without a connection is answered (REJ, DREP) is not larger than the message, and
 // waits in a queue of [Config].MaxReplies. A REQ from the address of a connected peer that
-// names its queue pair is rejected as stale, as the specification demands. The connection ends when the
-// peer confirms that it does not know it, so not by a REQ with a forged source address.
+// names its queue pair is rejected as stale, as the specification demands, and a DREQ asks the peer for the connection. It
+// ends when the peer confirms that it does not know it, so not by a REQ with a forged source address.
 //
 // Not implemented: SIDR (UD service lookup) and alternate paths (LAP), which are answered so; sending of
 // MRA; IPv6.
