@@ -102,6 +102,10 @@ func testKernelForges(l *lab) {
 		if a.shared.Is6() {
 			fragment = fragment6
 		}
+		routed := func(frame []byte) []byte { return frame } // IPv4 has no routing header
+		if a.shared.Is6() {
+			routed = func(frame []byte) []byte { return edit(extended6(frame, 43), atIPv6Payload+3, 0) }
+		}
 		other := a.peer.Next() // an address of the host that no endpoint holds a port of
 		for _, c := range []struct {
 			name    string
@@ -111,6 +115,8 @@ func testKernelForges(l *lab) {
 		}{
 			{"by lo under a port", l.objs.UnetLo, datagram(none, none, at(a.shared, 7000), at(a.shared, 7000), 64), rxForgedTag},
 			{"by the uplink under a port", l.objs.UnetEgress, datagram(peerMAC, l.mac, at(a.shared, 7000), at(a.peer, 9), 64), rxForgedTag},
+			{"by the uplink under a port, behind a routing header", l.objs.UnetEgress, routed(datagram(peerMAC, l.mac, at(a.shared, 7000), at(a.peer, 9), 64)), rxForgedTag},
+			{"by the uplink, behind a routing header", l.objs.UnetEgress, routed(datagram(peerMAC, l.mac, at(a.shared, 4000), at(a.peer, 4791), 64)), rxForgedRDMA},
 			{"by the uplink under the device's port", l.objs.UnetEgress, datagram(peerMAC, l.mac, device, at(a.peer, 4791), 64), rxForgedTag},
 			{"by the uplink from the next port", l.objs.UnetEgress, datagram(peerMAC, l.mac, at(a.shared, 7004), at(a.peer, 9), 64), rxPass},
 			{"by the uplink by TCP from a port of UDP", l.objs.UnetEgress, segment(peerMAC, l.mac, at(a.shared, 4791), at(a.peer, 9), 64), rxPass},

@@ -103,6 +103,14 @@ static __always_inline enum unet_counter forges(struct eth_header *eth, void *da
 	next = ip6->next_header;
 	if (next != PROTOCOL_ICMPV6 && any_addr() && is_live(addr_holder6(ip6->src)))
 		return UNET_RX_FORGED_TAG;
+	if (next == PROTOCOL_ROUTING) { /* the only one that a program without privilege adds (IPV6_RTHDR), before a fragment header */
+		struct ipv6_extension *r = (void *)l4;
+
+		next = r->next_header;
+		l4 = (void *)l4 + (r->length + 1) * 8;
+		if ((void *)(l4 + 1) > data_end)
+			return UNET_RX_PASS;
+	}
 	if (next == PROTOCOL_FRAGMENT) {
 		struct ipv6_fragment *f = (void *)l4++;
 
