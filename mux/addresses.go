@@ -172,24 +172,31 @@ func (m *Mux) updateAddresses() error {
 	}
 	m.mu.Unlock()
 
-	for l, a := range taken {
+	for l, why := range taken {
 		m.mu.Lock()
 		o := l.owner
 		m.mu.Unlock()
-		cerr := l.close(fmt.Errorf("%w: the host has taken %v, which the endpoint owned", ErrAddrTaken, a))
-		m.log.Warn("endpoint ended: the host has taken the address that it owned", "addr", a, "endpoint", l.id, "uid", o.UID, "pid", o.PID, "error", cerr)
+		cerr := l.close(fmt.Errorf("%w: %s", ErrAddrTaken, why))
+		m.log.Warn("endpoint ended: the host has taken the address that it owned", "endpoint", l.id, "uid", o.UID, "pid", o.PID, "why", why, "error", cerr)
 	}
 	return err
 }
 
 // follow puts tags into effect or suspends them, and notifies leases of the addresses of their
-// suspended tags. taken are the leases whose owned address the host has now. m.mu is held.
-func (m *Mux) follow(own addresses) (taken map[*Lease]netip.Addr, err error) {
-	taken = map[*Lease]netip.Addr{}
+// suspended tags. taken are the leases whose owned address the host has taken, and how. m.mu is held.
+func (m *Mux) follow(own addresses) (taken map[*Lease]string, err error) {
+	taken = map[*Lease]string{}
 	lost, back := map[netip.Addr]int{}, map[netip.Addr]int{} // number of tags by address
 	for t, c := range m.tags.held {
-		if t.Kind == endpoint.TagAddr && (own.ofHost(t.Addr) || own.notOfHost(t.Addr, m.up.ifindex) != "") { // the second: by a new subnet
-			taken[c.by] = t.Addr
+		if t.Kind == endpoint.TagAddr {
+			why := own.notOfHost(t.Addr, m.up.ifindex) // by a new subnet
+			if own.ofHost(t.Addr) {
+				why = "an address of the host"
+			}
+			if why != "" {
+				taken[c.by] = fmt.Sprintf("%v, which the endpoint owned, is now %s", t.Addr, why)
+				delete(m.announcing, t.Addr)
+			}
 		}
 		if !hasPorts(t) || m.tags.held[endpoint.AddrTag(t.Addr)] != nil {
 			continue
@@ -211,6 +218,7 @@ func (m *Mux) follow(own addresses) (taken map[*Lease]netip.Addr, err error) {
 		}
 	}
 	for a, n := range lost {
+		delete(m.announcing, a) // another host may have it
 		m.log.Warn("the uplink has lost an address: tags on it are suspended until it is back", "interface", m.up.name, "addr", a, "tags", n)
 	}
 	for a, n := range back {

@@ -242,6 +242,18 @@ func TestEndpointEndsWhenHostTakesItsAddress(t *testing.T) {
 	l.wantClaims(0)
 }
 
+// An endpoint whose address becomes the broadcast address of a new subnet ends with this reason.
+func TestEndpointEndsByNewSubnet(t *testing.T) {
+	t.Parallel()
+	l := openLab(t, mux.ModeAuto)
+	a := l.open(addrTag("10.0.0.63"))
+	addrOn(t, l.A, l.A.Interface, "10.0.0.5/26")
+	eventually(t, "the endpoint has ended", func() bool { return a.lease.Err() != nil })
+	if err := a.lease.Err(); !errors.Is(err, mux.ErrAddrTaken) || !strings.Contains(err.Error(), "10.0.0.63, which the endpoint owned, is now the network's or broadcast address of 10.0.0.0/26") {
+		t.Errorf("ended by %v", err)
+	}
+}
+
 // The host takes an address during a claim of it, after the claim has read the host's addresses.
 func TestHostTakesAddressDuringClaim(t *testing.T) {
 	t.Parallel()

@@ -89,19 +89,21 @@ func (m *Mux) announceDue(now time.Time) (next time.Time) {
 	due := map[netip.Addr]*Lease{}
 	m.mu.Lock()
 	for a, s := range m.announcing {
-		if owned := m.tags.held[endpoint.AddrTag(a)]; owned == nil && m.tags.onAddr[a] == 0 {
-			delete(m.announcing, a) // given back
+		if by, is := m.announces(a); !is {
+			delete(m.announcing, a)
 		} else if !s.next.After(now) {
-			due[a] = nil
-			if owned != nil {
-				due[a] = owned.by
-			}
+			due[a] = by
 		}
 	}
 	m.mu.Unlock()
-	sent := map[netip.Addr]error{}
+	sent, refused := map[netip.Addr]error{}, map[*Lease]bool{}
 	for a, l := range due {
+		if refused[l] { // nor may it send this one
+			sent[a] = errFull
+			continue
+		}
 		sent[a] = m.announce(a, l)
+		refused[l] = errors.Is(sent[a], errFull)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -135,11 +137,28 @@ func (m *Mux) announceDue(now time.Time) (next time.Time) {
 	return next
 }
 
+// announces reports whether an address is one to be announced, and the lease that owns it; nil: it is one of the host.
+// m.mu is held.
+func (m *Mux) announces(a netip.Addr) (by *Lease, is bool) {
+	if _, is = m.announcing[a]; !is {
+		return nil, false
+	}
+	if owned := m.tags.held[endpoint.AddrTag(a)]; owned != nil {
+		return owned.by, true
+	}
+	return nil, m.tags.onAddr[a] > 0 // 0: given back
+}
+
 // announce sends one announcement of an address of l; nil: of an address of the host. The error is errFull if it has
 // to be sent later.
 func (m *Mux) announce(a netip.Addr, l *Lease) error {
 	if l != nil && m.pay(l, 1, announcedLength) == 0 {
 		return errFull
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if by, is := m.announces(a); !is || by != l { // given back or lost since announceDue has found it due
+		return nil
 	}
 	return m.sendFrame(route.Announcement(a, m.up.addr), m.up.ifindex, bpf.MuxUplink)
 }

@@ -5,6 +5,7 @@ package mux_test
 import (
 	"fmt"
 	"net"
+	"net/netip"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -120,6 +121,12 @@ func TestReturnedAddressIsAnnounced(t *testing.T) {
 	knows(t, l.B, "10.0.0.4", net.HardwareAddr{2, 0, 0, 0, 0, 0x99})
 	addrOn(t, l.A, l.A.Interface, "10.0.0.4/24")
 	learns(t, l.B, "10.0.0.4", net.HardwareAddr(l.A.LinkAddr[:]))
+	// Not once more when it is gone again: another host may have it.
+	addrOff(t, l.A, l.A.Interface, "10.0.0.4/24")
+	eventually(t, "the tag is suspended again", func() bool { held, _, err := l.mux.Suspended(); must(t, err); return len(held) == 1 })
+	if l.mux.IsAnnouncing(netip.MustParseAddr("10.0.0.4")) {
+		t.Error("an address that the uplink has lost is announced")
+	}
 }
 
 // Announcements that the rates do not permit are given up, and counted.

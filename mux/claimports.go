@@ -69,7 +69,7 @@ func (m *Mux) claimPorts(c *claiming, t endpoint.Tag, r *reserver) (endpoint.Tag
 			return t, err
 		}
 	}
-	if r != nil {
+	if r != nil && !t.Block { // for a block it would take two dumps of all TCP sockets for each port
 		r.reuse = true
 		defer func() { r.reuse = false }()
 	}
@@ -114,8 +114,13 @@ func (m *Mux) choose(c *claiming, t endpoint.Tag, r *reserver, ports *nat.Ports)
 		if !errors.Is(err, unix.EADDRINUSE) {
 			return candidate, err
 		}
-		if m.letOthers(); c.l.closed {
-			return t, endpoint.ErrLeaseClosed
+		if err := m.letOthersDuring(c, costOf(t), r); err != nil {
+			return t, err
+		}
+		if r != nil {
+			if err := m.users.portsOf(t).Room(share.ByUID(c.l.owner.UID), costOf(t)); err != nil {
+				return t, err
+			}
 		}
 	}
 	return t, held(t, "%s", none)

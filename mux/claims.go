@@ -161,7 +161,10 @@ func (m *Mux) claimTags(ctx context.Context, c *claiming) (claimed []endpoint.Ta
 			return err
 		}
 		for _, a := range c.owned {
-			m.announceSoon(a, true)
+			if owned := m.tags.held[endpoint.AddrTag(a)]; owned != nil && owned.by == c.l { // else it was given back since
+				m.announceSoon(a, true)
+			}
+			m.letOthers()
 		}
 		return nil
 	})
@@ -198,6 +201,21 @@ func (m *Mux) letOthers() {
 	m.mu.Lock()
 }
 
+// letOthersDuring lets others go on during a claim, and then checks again what they may have changed: whether the lease
+// is open, and has room for tags that count as n. r may be nil. m.mu is held before and after.
+func (m *Mux) letOthersDuring(c *claiming, n int64, r *reserver) error {
+	if m.letOthers(); c.l.closed {
+		return endpoint.ErrLeaseClosed
+	}
+	if r != nil {
+		r.room = m.socketsLeft(r.limit)
+	}
+	if n == 0 {
+		return nil
+	}
+	return m.users.room(c.l.owner.UID, n, c.rule.Tags())
+}
+
 // claimAll enters the tags of a request, whose owned addresses are vacant, all or none. m.mu is
 // held, but not from one tag to the next, and the calling thread is in the uplink's namespace.
 func (m *Mux) claimAll(c *claiming, r *reserver) (claimed []endpoint.Tag, err error) {
@@ -207,6 +225,7 @@ func (m *Mux) claimAll(c *claiming, r *reserver) (claimed []endpoint.Tag, err er
 			claimed, err = nil, errors.Join(err, m.releaseAll(c.l, entered))
 		}
 	}()
+	left := costOf(c.tags...)
 	// Owned addresses first: other tags may be on them.
 	for _, owned := range []bool{true, false} {
 		for i, t := range c.tags {
@@ -218,8 +237,9 @@ func (m *Mux) claimAll(c *claiming, r *reserver) (claimed []endpoint.Tag, err er
 				return nil, err
 			}
 			entered[i] = chosen
-			if m.letOthers(); c.l.closed {
-				return nil, endpoint.ErrLeaseClosed
+			left -= costOf(t)
+			if err := m.letOthersDuring(c, left, r); err != nil {
+				return nil, err
 			}
 		}
 	}

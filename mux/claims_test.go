@@ -5,11 +5,13 @@ package mux_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net"
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -546,6 +548,37 @@ func TestConcurrentClaimsOfSamePorts(t *testing.T) {
 		t.Errorf("%d entries of the indexes are left", n)
 	}
 	wantObjects(t, l.A, before)
+}
+
+// Requests at the same time get no more tags together than one after the other.
+func TestLimitOfTagsInParallel(t *testing.T) {
+	t.Parallel()
+	l := &lab{t: t, Pair: netlab.RequirePair(t, netlab.Config{})}
+	const most, each = 128, 40
+	l.openConfig(mux.Config{Limits: mux.Limits{Tags: most}})
+	var all sync.WaitGroup
+	var refused atomic.Int32
+	for i := range 8 {
+		all.Go(func() {
+			var tags []endpoint.Tag
+			for port := range each {
+				tags = append(tags, udpTag(fmt.Sprintf("10.0.0.1:%d", 7000+100*i+port)))
+			}
+			g, lease, err := l.mux.OpenEndpoint(t.Context(), endpoint.Request{Geometry: small, Tags: tags})
+			if err != nil {
+				if !errors.Is(err, endpoint.ErrBusy) {
+					t.Error(err)
+				}
+				refused.Add(1)
+				return
+			}
+			t.Cleanup(func() { must(t, errors.Join(g.Close(), lease.Close())) })
+		})
+	}
+	all.Wait()
+	if got := 8 - int(refused.Load()); got*each > most {
+		t.Errorf("%d requests for %d tags were granted, of at most %d tags", got, each, most)
+	}
 }
 
 // A lease that is closed during a claim keeps nothing.

@@ -342,3 +342,11 @@ const (
 	OwnRate  = ownRate
 	OwnBurst = ownBurst
 )
+
+// IsAnnouncing reports whether announcements of an address are to be sent.
+func (m *Mux) IsAnnouncing(a netip.Addr) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	_, is := m.announcing[a]
+	return is
+}

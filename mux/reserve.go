@@ -22,7 +22,7 @@ import (
 // reserver reserves ports in the kernel's network stack: it binds a socket to each. The kernel
 // then gives the port to no other program, neither to one that binds it (whatever its options:
 // both sockets would need SO_REUSEADDR or SO_REUSEPORT) nor to one that calls connect. The
-// bind fails if the port is in use. A TCP connection in TIME-WAIT does not count if the port was named (timewait.go).
+// bind fails if the port is in use. A TCP connection in TIME-WAIT does not count if the port was named, alone and not as a block (timewait.go).
 //
 // Packets for the port can still reach the kernel: by another interface of the host, over lo for an endpoint on a queue, on another
 // queue of the uplink than the owner's. Without a socket that takes them the kernel would answer them in the endpoint's
@@ -47,8 +47,11 @@ func (m *Mux) newReserver() (*reserver, error) {
 		return nil, os.NewSyscallError("getrlimit RLIMIT_NOFILE", err)
 	}
 	limit := int(min(files.Cur, 1<<30)) / 4 * 3
-	return &reserver{ifindex: m.up.ifindex, room: limit - m.tags.sockets() - len(m.groups), limit: limit, refuse: m.progs.loaded[refuseProgram]}, nil
+	return &reserver{ifindex: m.up.ifindex, room: m.socketsLeft(limit), limit: limit, refuse: m.progs.loaded[refuseProgram]}, nil
 }
+
+// socketsLeft is the number of sockets that may still be made. m.mu is held.
+func (m *Mux) socketsLeft(limit int) int { return limit - m.tags.sockets() - len(m.groups) }
 
 // ports reserves all ports of t, or none.
 func (r *reserver) ports(t endpoint.Tag) (fds []int, err error) {
@@ -166,7 +169,7 @@ func (r *reserver) bind(k endpoint.TagKind, ap netip.AddrPort) (fd int, port uin
 		}
 	}
 	err = r.bindTo(fd, ap)
-	shares := r.reuse && k == endpoint.TagTCP && errors.Is(err, unix.EADDRINUSE)
+	shares := r.reuse && k == endpoint.TagTCP && errors.Is(err, unix.EADDRINUSE) && listsBound()
 	if shares {
 		if err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
 			return fd, 0, os.NewSyscallError("setsockopt SO_REUSEADDR", err)

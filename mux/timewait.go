@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"sync"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -21,6 +22,26 @@ import (
 //
 // SO_REUSEADDR would share the port with connections, too, which go on when their server has closed its
 // listener. Their frames would be the endpoint's. So the port is in use if any socket but those in TIME-WAIT has it.
+
+// listsBound reports whether the kernel lists TCP sockets that are bound, and neither listen nor are connected: from Linux
+// 6.8 on (TCP_BOUND_INACTIVE). Before, usesPort would not find them, and no port is reused.
+var listsBound = sync.OnceValue(func() bool {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	if err := unix.Bind(fd, &unix.SockaddrInet4{}); err != nil {
+		return false
+	}
+	name, err := unix.Getsockname(fd)
+	bound, is := name.(*unix.SockaddrInet4)
+	if err != nil || !is {
+		return false
+	}
+	lists, err := usesPort(netip.AddrPortFrom(netip.IPv4Unspecified(), uint16(bound.Port)), false)
+	return err == nil && lists
+})
 
 // errTimeWait is the error that only closed connections have a port, which SO_REUSEADDR does not share: their
 // sockets did not have it.

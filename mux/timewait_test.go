@@ -26,7 +26,7 @@ func waits(t *testing.T, server, client net.Conn) {
 }
 
 // A port on which a server's connections are in TIME-WAIT can be claimed at once, and is then as reserved as any. One
-// on which connections of the server go on cannot.
+// on which connections of the server go on cannot, nor a block with such a port.
 func TestClaimOfPortInTimeWait(t *testing.T) {
 	t.Parallel()
 	l := openLab6(t)
@@ -61,6 +61,12 @@ func TestClaimOfPortInTimeWait(t *testing.T) {
 					t.Errorf("%v while a connection of the server goes on: %v", tag, err)
 				}
 				waits(t, server, client)
+				if block {
+					if _, err := a.lease.Claim(t.Context(), tag); !errors.Is(err, endpoint.ErrTagHeld) {
+						t.Errorf("%v with a connection in TIME-WAIT: %v", tag, err)
+					}
+					continue
+				}
 				eventually(t, "the connection is in TIME-WAIT", func() bool {
 					_, err = a.lease.Claim(t.Context(), tag)
 					return err == nil || !errors.Is(err, endpoint.ErrTagHeld)
