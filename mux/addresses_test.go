@@ -254,6 +254,35 @@ func TestEndpointEndsByNewSubnet(t *testing.T) {
 	}
 }
 
+// If the host has more addresses than there is room for, that is logged, and everything else goes on.
+func TestMoreAddressesOfHostThanRoom(t *testing.T) {
+	t.Parallel()
+	var log logBuffer
+	l := &lab{t: t, Pair: netlab.RequirePair(t, netlab.Config{})}
+	l.openConfig(mux.Config{Log: slog.New(slog.NewTextHandler(&log, nil))})
+	a := l.open(udpTag("10.0.0.1:7000"))
+	restore, err := l.mux.ReplaceOwn(8)
+	must(t, err)
+	defer func() { must(t, restore()) }()
+	for i := range 8 {
+		addrOn(t, l.A, "lo", fmt.Sprintf("192.0.2.%d/32", i+1))
+	}
+	eventually(t, "a warning", func() bool { return strings.Contains(log.String(), "the host has more addresses than the table") })
+	if s := log.String(); strings.Contains(s, "cannot compare the tags") {
+		t.Errorf("log: %s", s)
+	}
+	if _, err := a.lease.Claim(t.Context(), addrTag("10.0.0.50")); !errors.Is(err, mux.ErrTableFull) {
+		t.Errorf("a claim without room: %v", err)
+	}
+	for i := range 8 {
+		addrOff(t, l.A, "lo", fmt.Sprintf("192.0.2.%d/32", i+1))
+	}
+	eventually(t, "a claim with room", func() bool {
+		_, err := a.lease.Claim(t.Context(), addrTag("10.0.0.50"))
+		return err == nil
+	})
+}
+
 // The host takes an address during a claim of it, after the claim has read the host's addresses.
 func TestHostTakesAddressDuringClaim(t *testing.T) {
 	t.Parallel()

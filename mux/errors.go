@@ -32,7 +32,7 @@ var (
 	ErrNoQueue = fmt.Errorf("%w: no such queue", errors.ErrUnsupported)
 	// ErrTooManyPorts: the mux has the largest number of ports (bpf.MaxPorts).
 	ErrTooManyPorts = busy("the mux has all the ports it can have")
-	// ErrTableFull: the tag table is full, or all descriptors for reserved ports are in use.
+	// ErrTableFull: the tag table or the table of addresses is full, or all descriptors for reserved ports are in use.
 	ErrTableFull = busy("the tag table is full")
 	// ErrInUse: another process serves the interface.
 	ErrInUse = errors.New("another process serves this interface")

@@ -350,3 +350,21 @@ func (m *Mux) IsAnnouncing(a netip.Addr) bool {
 	_, is := m.announcing[a]
 	return is
 }
+
+// ReplaceOwn replaces the table of addresses by one of n entries, which no program reads, until restore.
+func (m *Mux) ReplaceOwn(n uint32) (restore func() error, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	before := m.progs.maps.Own
+	less, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Hash, KeySize: before.KeySize(), ValueSize: before.ValueSize(), MaxEntries: n, Flags: unix.BPF_F_NO_PREALLOC})
+	if err != nil {
+		return nil, err
+	}
+	m.progs.maps.Own = less
+	return func() error {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.progs.maps.Own = before
+		return less.Close()
+	}, nil
+}

@@ -58,16 +58,21 @@ func (m *Mux) enterOwn(own addresses) error {
 	for _, a := range gone {
 		err = errors.Join(err, maps.Own.Delete(a))
 	}
+	others := 0
 	for _, last := range []bool{false, true} { // if they are too many, those of other interfaces are left out
 		for a, kind := range want {
 			if last != (kind == bpf.OwnHost) {
 				continue
 			}
-			perr := maps.Own.Put(a, kind)
-			if err = errors.Join(err, perr); errors.Is(perr, unix.E2BIG) {
-				return fmt.Errorf("the host has more than %d addresses: packets from the wire whose source is one of the others are not recognized: %w", maps.Own.MaxEntries(), err)
+			if perr := maps.Own.Put(a, kind); errors.Is(perr, unix.E2BIG) {
+				others++
+			} else {
+				err = errors.Join(err, perr)
 			}
 		}
+	}
+	if others > 0 {
+		m.log.Warn("the host has more addresses than the table of unetd has room for: packets from the wire whose source is one of the others are not recognized as false; delete addresses", "room", maps.Own.MaxEntries(), "others", others)
 	}
 	if err = errors.Join(err, maps.OwnFilters.Put(uint32(0), filter)); err != nil {
 		return fmt.Errorf("addresses of the host: %w", err)
@@ -87,6 +92,9 @@ func (m *Mux) enterOwned(a netip.Addr) error {
 	err := maps.OwnFilters.Put(uint32(0), filter)
 	if err == nil {
 		err = maps.Own.Update(a.As16(), bpf.OwnEndpoint, ebpf.UpdateNoExist)
+	}
+	if errors.Is(err, unix.E2BIG) {
+		return fmt.Errorf("%w: the addresses of the host leave no room for owned ones, of %d: ask an operator to delete some", ErrTableFull, maps.Own.MaxEntries())
 	}
 	if err != nil && !errors.Is(err, ebpf.ErrKeyExist) { // ErrKeyExist: the host has just taken it
 		return fmt.Errorf("addresses of the host: %w", err)

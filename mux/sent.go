@@ -21,8 +21,8 @@ import (
 // (route.Resolver.Vacant), and its announcements (announce.go). They are paid before they are sent, from the buckets of the endpoint and of its user, so that
 // the rates of the policy bound all that is sent for them, and counted as mux_* (ADR 45).
 //
-// A user without rates has a bucket as well, for these frames alone. Others have it, too: it bounds
-// what one user makes unetd do.
+// Each user, with or without rates, also has one bucket for these frames alone. It bounds what one user makes
+// unetd do.
 
 // ownRate and ownBurst are the bucket of each user, in frames a second and frames.
 const (
@@ -30,7 +30,8 @@ const (
 	ownBurst = 16384
 )
 
-// maxOwnUsers limits the number of these buckets. Full ones are deleted first.
+// maxOwnUsers is the number of these buckets from which on full ones are deleted when one is added. A bucket is full a second
+// after its user's last frame, so there are more only if more users make unetd send within a second.
 const maxOwnUsers = 4096
 
 // payTime is how long a claim waits for the rate of its user to permit the frames that it takes.

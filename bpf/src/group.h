@@ -104,8 +104,8 @@ static __always_inline bool group_tag(struct eth_header *eth, void *data_end, st
 }
 
 /*
- * copy_to_group copies a frame of the kernel's for the endpoints that hold its tag, if there are any. Of a martian from the
- * wire the kernel alone decides.
+ * copy_to_group copies a frame of the kernel's for the endpoints that hold its tag, if there are any. A martian from the
+ * wire is not copied; the kernel decides what becomes of it.
  */
 static __always_inline void copy_to_group(struct __sk_buff *skb, bool from_wire)
 {

@@ -8,8 +8,8 @@
 
 #define OWN_ADDRESS 1   /* of the uplink: endpoints reach the kernel of their host there */
 #define OWN_BROADCAST 2 /* of an IPv4 subnet of the uplink */
-#define OWN_HOST 3      /* any other address of the host, which only a source is compared with */
-#define OWN_ENDPOINT 4  /* an endpoint owns it: the same */
+#define OWN_HOST 3      /* any other address of the host: no packet from the wire can have it as its source */
+#define OWN_ENDPOINT 4  /* an endpoint owns it; the same holds for it */
 
 /* The addresses of the host and of endpoints, IPv4 as ::ffff:a.b.c.d, and the broadcast addresses of the uplink. */
 struct {

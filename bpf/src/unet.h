@@ -30,8 +30,8 @@ enum unet_tag_kind {
 #define UNET_BLOCK_PORTS 64 /* a block begins at a multiple of it */
 #define UNET_TAG_COUNTS_ADDR (65536 / UNET_BLOCK_PORTS)
 #define UNET_TAG_COUNTS (UNET_TAG_COUNTS_ADDR + 1)
-#define UNET_OWN_MAX 16384 /* addresses of the host, and broadcast addresses of the uplink */
-#define UNET_TAGS 131072 /* of each address family */
+#define UNET_TAGS 131072 /* of each address family, and of all users together */
+#define UNET_OWN_MAX (2 * UNET_TAGS) /* owned addresses, each a tag, and as many of the host */
 #define UNET_GROUPS 4096 /* tags of groups */
 #define UNET_GROUP_PORTS 128 /* that hold one */
 
@@ -138,8 +138,8 @@ struct unet_alarm {
 /*
  * 02:75:6e:65:74:00, the MAC address of the outer ends of ports and of the devices up and top (host.h), as the
  * lower 48 bits of a load. The kernel sends frames of its own from it if a program binds a socket to such a
- * device. No other frame there has it as its source: those from ports have the uplink's, those from the
- * wire that of another host.
+ * device. Frames from ports have the uplink's as their source. A host on the wire can send from this address; it
+ * only loses its own frames by that.
  */
 #define UNET_KERNEL_LINK 0x0074656e7502ull
 
