@@ -82,7 +82,8 @@ type Mux struct {
 	trustedOnly bool // untrusted owners get no endpoints (ErrFillRings)
 
 	rates    rates
-	counting sync.Mutex // guards the counters that countSent writes
+	counting  sync.Mutex // guards the counters that countSent writes, and uncounted
+	uncounted bool       // the tables are closed
 	queueing queueHold  // the uplink's program for endpoints on queues, in tcx mode
 
 	handles    undoStack      // closes the descriptors that Open has opened; pinned and attached objects stay
@@ -402,7 +403,7 @@ func (m *Mux) attach(cfg Config) (made bool, err error) {
 	if m.progs, err = attachPrograms(m.nl, &m.up, cfg.Mode, m.pins, m.log); err != nil {
 		return false, errors.Join(err, m.pins.remove())
 	}
-	m.handles.push(m.progs.release)
+	m.handles.push(m.releasePrograms)
 	m.handles.push(m.closeQueues)
 	return true, nil
 }
@@ -424,7 +425,7 @@ func (m *Mux) takeOver(cfg Config) (adopted bool, err error) {
 	if cfg.Mode == ModeAuto {
 		m.log.Info(m.progs.mode.String()+" mode kept", "interface", m.up.name, "driver", m.up.driver, "because", "the mux that is taken over is attached in it")
 	}
-	m.handles.push(m.progs.release)
+	m.handles.push(m.releasePrograms)
 	m.handles.push(m.closeQueues)
 	if err := m.keepVLANTags(m.up.name); err != nil {
 		return true, err

@@ -172,6 +172,9 @@ const claimFrame = 90
 func (m *Mux) countSent(c bpf.Counter, n int) {
 	m.counting.Lock()
 	defer m.counting.Unlock()
+	if m.uncounted { // a probe that was in progress
+		return
+	}
 	var perCPU []uint64
 	err := m.progs.maps.Counters.Lookup(uint32(c), &perCPU)
 	if err == nil {
@@ -181,6 +184,14 @@ func (m *Mux) countSent(c bpf.Counter, n int) {
 	if err != nil {
 		m.log.Warn("counter of frames sent by unetd", "counter", bpf.CounterName(c), "error", err)
 	}
+}
+
+// releasePrograms closes the descriptors of programs and tables.
+func (m *Mux) releasePrograms() error {
+	m.counting.Lock()
+	m.uncounted = true
+	m.counting.Unlock()
+	return m.progs.release()
 }
 
 // sendFrame sends a frame by a device without waiting, and counts it. An error that is
