@@ -81,10 +81,10 @@ type Mux struct {
 	fills       fillGuard
 	trustedOnly bool // untrusted owners get no endpoints (ErrFillRings)
 
-	rates    rates
+	rates     rates
 	counting  sync.Mutex // guards the counters that countSent writes, and uncounted
 	uncounted bool       // the tables are closed
-	queueing queueHold  // the uplink's program for endpoints on queues, in tcx mode
+	queueing  queueHold  // the uplink's program for endpoints on queues, in tcx mode
 
 	handles    undoStack      // closes the descriptors that Open has opened; pinned and attached objects stay
 	background undoStack      // ends goroutines
