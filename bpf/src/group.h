@@ -173,6 +173,14 @@ static __always_inline bool is_for_port(struct __sk_buff *skb)
 	return f.owner && f.owner->port;
 }
 
+/* is_announcement: an ARP announcement (RFC 5227, 1.1). unetd sends those of owned addresses, whose owners need none. */
+static __always_inline bool is_announcement(struct eth_header *eth, void *data_end)
+{
+	struct arp_packet *arp = (void *)(eth + 1);
+
+	return eth->type == bpf_htons(ETHERTYPE_ARP) && (void *)(arp + 1) <= data_end && arp->sender == arp->target;
+}
+
 /*
  * unet_egress is at the uplink's exit of traffic control: the kernel asks for the MAC address of a
  * owned address there, and sends to it, and the wire has no answer. It is that of the uplink. The
@@ -200,7 +208,7 @@ int unet_egress(struct __sk_buff *skb)
 		return TCX_NEXT;
 	if (unicast)
 		return is_for_port(skb) ? bpf_redirect(LO, BPF_F_INGRESS) : TCX_NEXT;
-	if (any_addr() && find_asked(of_skb(skb), eth->dst, eth, data_end).owner)
+	if (any_addr() && !is_announcement(eth, data_end) && find_asked(of_skb(skb), eth->dst, eth, data_end).owner)
 		bpf_clone_redirect(skb, LO, BPF_F_INGRESS); /* if there is no memory, the kernel asks again */
 	else
 		copy_to_group(skb, false);
