@@ -30,7 +30,7 @@ type hostAddr struct {
 func (m *Mux) enterOwn(own addresses) error {
 	want, err := m.ownKinds(own)
 	if isAbsent(err) {
-		return nil // an interface has just gone, of which there is another event
+		return nil // an interface has just gone, and another event follows
 	}
 	if err != nil {
 		return err

@@ -10,7 +10,7 @@
 
 #include "headers.h"
 
-/* They have room for all tags that unetd gives to all users together, and take memory for those that there are. */
+/* The tables have room for all tags that unetd gives to all users together. Only entries take memory. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, UNET_TAGS);

@@ -48,8 +48,8 @@ func (q *QP) initPacing() {
 	}
 }
 
-// share is the part of a window for the requester, or for the responder, of which the other one has
-// packets in flight: what is left, and at least half.
+// share is the part of a window for the requester or the responder: what the other one, which has so many packets in
+// flight, leaves, and at least half.
 func share(window, other uint32) uint32 { return window - min(other, window/2) }
 
 // responseTurn is the time in which a window of responses leaves.

@@ -14,7 +14,7 @@ const (
 	NoListener                     // REQs to a service that nobody offers
 	BacklogFull                    // REQs dropped because a listener or the engine has too many connections
 	BadRequests                    // REQs and REPs with impossible or unsupported content
-	Stale                          // REQs and REPs that name the queue pair or the ID of a connection that there is
+	Stale                          // REQs and REPs that name the queue pair or the ID of an existing connection
 	RejectsSent                    // REJs
 	RejectsReceived                // REJs that ended a connection
 	RepliesDropped                 // messages without a connection that found their queue full
