@@ -80,6 +80,7 @@ func TestMacvlanOnUplink(t *testing.T) {
 				listenGRO(t, l.B)
 				reflect(t, l.B)
 				c := startContainer(t, l.A, vlan)
+				sysctl(t, c, "ipv4/neigh/"+c.Interface+"/mcast_solicit", "1") // it asks once, since the owned address does not answer
 				l.openMux(mode)
 				shared := l.open(udpTag("10.0.0.1:7000"), udpTag("[fd00::1]:7000"), udpTag("239.1.2.3:7000"))
 				owned := l.open(endpoint.AddrTag(netip.MustParseAddr("10.0.0.77")))
@@ -109,13 +110,23 @@ func TestMacvlanOnUplink(t *testing.T) {
 					}
 				}
 				send("udp4", "10.0.0.77:5") // which asks for its MAC address
-				request, is := packet(t, owned.recv().frame).Layer(layers.LayerTypeARP).(*layers.ARP)
-				if !is || request.Operation != layers.ARPRequest {
-					t.Error("the owned address was not asked for")
+				// The switch returns unetd's announcements of the address, too.
+				asks := func(frame []byte) bool {
+					request, is := packet(t, frame).Layer(layers.LayerTypeARP).(*layers.ARP)
+					if !is || request.Operation != layers.ARPRequest {
+						t.Errorf("the owner received %x", frame)
+					}
+					return !is || string(request.SourceProtAddress) != string(request.DstProtAddress)
+				}
+				for !asks(owned.recv().frame) {
 				}
 				ping(t, c, "10.0.0.1") // so all that was sent has arrived
 				shared.wantNothing("twice")
-				owned.wantNothing("a second request")
+				for r, ok := owned.poll(); ok; r, ok = owned.poll() {
+					if asks(r.frame) {
+						t.Errorf("a second request: %x", r.frame)
+					}
+				}
 				if c := l.count(); c["rx_martian"] != 0 {
 					t.Errorf("counters: %v", c)
 				}

@@ -269,7 +269,7 @@ func TestTagThatCannotBeDeletedStaysHeld(t *testing.T) {
 	if err := lease.Close(); err == nil {
 		t.Error("close: no error")
 	}
-	if _, err := b.lease.Claim(t.Context(), udpTag("10.0.0.1:7000")); !errors.Is(err, endpoint.ErrTagHeld) || !strings.Contains(err.Error(), "another endpoint") {
+	if _, err := b.lease.Claim(t.Context(), udpTag("10.0.0.1:7000")); !errors.Is(err, endpoint.ErrTagHeld) || !strings.Contains(err.Error(), "of the same user holds it") {
 		t.Errorf("claim the tag that could not be deleted: %v", err)
 	}
 	bind := func() error {

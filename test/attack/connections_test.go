@@ -147,7 +147,10 @@ func connectionCases() []attackCase {
 			for _, a := range processes {
 				a.kill()
 			}
-			s.awaitClosed(before)
+			// unetd closes 400 a second.
+			if !unetd.Eventually(func() bool { return descriptorsOf(s, s.unetd.PID()) <= before+10 }) {
+				s.Errorf("unetd had %d descriptors before the connections, and has %d after their end", before, descriptorsOf(s, s.unetd.PID()))
+			}
 		}},
 		{"concurrent opens and closes", "64 at once, each opening and closing endpoints", func(s *caseRun) {
 			a := startAgent(s, s.pair.A, attackerID)
@@ -160,7 +163,6 @@ func connectionCases() []attackCase {
 			s.row.note("%s", countsText(outcomes))
 		}},
 		{"agents killed during opens", "agents killed while they open endpoints", func(s *caseRun) {
-			before := descriptorsOf(s, s.unetd.PID())
 			for range lengthOf(40, 8, 3) {
 				a := startAgent(s, s.pair.A, attackerID)
 				go openConcurrently.try(a, openManyArg{s.unetd.Socket, 8, 1000})
@@ -169,17 +171,15 @@ func connectionCases() []attackCase {
 				}
 				a.kill()
 			}
-			s.awaitClosed(before)
+			// unetd closes 400 of a user's connections a second, and those that it has not closed count for the user.
+			a := startAgent(s, s.pair.A, attackerID)
+			if !unetd.Eventually(func() bool {
+				_, err := openEndpoint.try(a, openArg{s.unetd.Socket, endpoint.Request{}})
+				return !errors.Is(err, endpoint.ErrBusy)
+			}) {
+				s.Errorf("after the end of its processes their user gets no endpoint")
+			}
 		}},
-	}
-}
-
-// awaitClosed waits until unetd has no more descriptors than before a case made connections, which have
-// ended: it closes 400 of a user a second, and those that it has not closed count for the user.
-func (s *caseRun) awaitClosed(before int) {
-	s.Helper()
-	if !unetd.Eventually(func() bool { return descriptorsOf(s, s.unetd.PID()) <= before+10 }) {
-		s.Errorf("unetd had %d descriptors before the connections, and has %d after their end", before, descriptorsOf(s, s.unetd.PID()))
 	}
 }
 

@@ -250,6 +250,11 @@ var useUnetd = newCommand("useUnetd", func(a *agent, arg useArg) (took []time.Du
 		defer cancel()
 		begin := time.Now()
 		grant, lease, err := control.Open(ctx, arg.Socket, endpoint.Request{Geometry: smallGeometry, Tags: arg.Tags})
+		for errors.Is(err, endpoint.ErrTagHeld) && ctx.Err() == nil { // the endpoint of the last time is being closed
+			time.Sleep(time.Millisecond)
+			begin = time.Now()
+			grant, lease, err = control.Open(ctx, arg.Socket, endpoint.Request{Geometry: smallGeometry, Tags: arg.Tags})
+		}
 		if err != nil {
 			return err
 		}
