@@ -74,8 +74,8 @@ func (c *Conn) reportMTU(now Time, number seq.Number, size, mtu int) {
 	case mtu >= size || size > c.opts.MTU || !c.state.synchronized() || reported < wire.MinIPv6MTU && !c.id.local.Is4(): // RFC 8201, section 4
 		counts[MTUReportsBad]++
 	case p.guessed != 0 && mtu >= p.mtu && size <= p.guessed:
-		// It explains the timeouts because of which the MTU was made less than it says. A report
-		// must not raise the MTU (RFC 8201, section 4), but the search begins with it.
+		// The report explains the timeouts, after which the MTU was guessed too low. It must not
+		// raise the MTU (RFC 8201, section 4), but the search begins with it.
 		p.guessed = mtu
 		counts[MTUReportsHeld]++
 	case mtu >= p.mtu && !ofProbe || size > largest:
