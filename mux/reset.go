@@ -32,7 +32,7 @@ import (
 // not the kernel of this host.
 
 const (
-	resetTime     = 3 * time.Second       // limit for all connections of a lease
+	resetTime     = 3 * time.Second       // limit for all connections that a lease could have had
 	hopTime       = 50 * time.Millisecond // limit of the discovery of a neighbour
 	maxSilentHops = 32                    // after this number of failed discoveries only known neighbours are used
 	answerTime    = time.Second           // the time in which ACKs to an owned address are answered
@@ -47,6 +47,7 @@ type flow struct{ local, remote netip.AddrPort }
 type resetter struct {
 	l      *Lease
 	m      *Mux
+	spent  time.Duration                // on connections that the lease could have had
 	until  time.Time                    // end of resetTime, or of answerTime
 	held   map[endpoint.Tag]bool        // tags that the lease held, in effect
 	hops   map[netip.Addr]wire.LinkAddr // by destination; the uplink's: this host's kernel; zero: no route
@@ -66,7 +67,7 @@ type resetter struct {
 // the answers on owned addresses, if there are any, else it is nil.
 func (m *Mux) resetConnections(l *Lease, held map[endpoint.Tag]bool) (wait func()) {
 	r := &resetter{
-		l: l, m: m, until: time.Now().Add(resetTime), batch: 1,
+		l: l, m: m, batch: 1,
 		held: held, hops: map[netip.Addr]wire.LinkAddr{}, answerers: map[wire.EtherType]*os.File{},
 		reset: map[uint64]struct{}{}, seed: maphash.MakeSeed(),
 	}
@@ -104,10 +105,13 @@ func (r *resetter) end(c wire.Connection) error {
 	if _, done := r.reset[r.hash(f)]; done {
 		return nil // another record of it
 	}
-	if time.Now().After(r.until) {
+	if r.spent >= resetTime {
 		r.left++
 		return nil
 	}
+	begin := time.Now()
+	r.until = begin.Add(resetTime - r.spent)
+	defer func() { r.spent += time.Since(begin) }()
 	to, ok := r.route(f)
 	if !ok {
 		return nil
