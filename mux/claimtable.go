@@ -251,7 +251,12 @@ func (m *Mux) recount(lists ...iter.Seq[endpoint.Tag]) error {
 		}
 	}
 	for i, n := range counts {
-		if err := m.progs.maps.TagCounts.Put(uint32(i), n); err != nil {
+		var old uint32
+		err := m.progs.maps.TagCounts.Lookup(uint32(i), &old)
+		if err == nil && old != n {
+			err = m.progs.maps.TagCounts.Put(uint32(i), n)
+		}
+		if err != nil {
 			return fmt.Errorf("tag count %d: %w", i, err)
 		}
 	}
