@@ -78,8 +78,8 @@ func (l *link) Pending() bool { return l.ep.Pending() }
 func (l *link) Wake()         { l.ep.Wake() }
 func (l *link) Frames() int   { return int(l.ep.Geometry().FrameCount) }
 
-func (l *link) Sleep(until time.Time) error {
-	err := l.ep.Sleep(until)
+func (l *link) Sleep(until time.Time, again bool) error {
+	err := l.ep.Sleep(until, again)
 	if errors.Is(err, datapath.ErrWoken) || errors.Is(err, os.ErrDeadlineExceeded) {
 		return nil
 	}

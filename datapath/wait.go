@@ -43,7 +43,7 @@ func (e *Endpoint) Wait(deadline time.Time) error {
 		if e.spinner.On() {
 			err = e.spin(deadline)
 		} else {
-			err = e.Sleep(deadline)
+			err = e.Sleep(deadline, e.spinner.SleepsAgain())
 		}
 		if err != nil {
 			return err
@@ -53,6 +53,7 @@ func (e *Endpoint) Wait(deadline time.Time) error {
 
 // spin looks at the receive queue for a round, or until it is not empty.
 func (e *Endpoint) spin(deadline time.Time) error {
+	wait.Yield()
 	for range wait.Looks {
 		if e.sock.RX.Peek(1) > 0 {
 			return nil
@@ -76,8 +77,9 @@ const retryInterval = time.Millisecond
 // Sleep blocks, without spinning, until the receive queue is not empty. It may return
 // early: its caller calls RecvFrames, and Sleep again. The errors are those of Wait, except
 // ErrNoBuffers and those of Flush. It accesses no queue, so one goroutine may sleep while
-// another uses them.
-func (e *Endpoint) Sleep(deadline time.Time) error {
+// another uses them. again says that the next wait will sleep at once: then the kernel's part of
+// the sleep is kept for it, which makes the next sleep cheaper and frames dearer that come meanwhile.
+func (e *Endpoint) Sleep(deadline time.Time, again bool) error {
 	if e.woken.Swap(false) {
 		return e.wokenBy()
 	}
@@ -87,7 +89,7 @@ func (e *Endpoint) Sleep(deadline time.Time) error {
 			until = soon
 		}
 	}
-	err := e.poller.Sleep(until)
+	err := e.poller.Sleep(until, again)
 	if until != deadline && errors.Is(err, os.ErrDeadlineExceeded) {
 		return nil
 	}

@@ -32,7 +32,7 @@ func (l *feedLink) Alloc(int) (stack.Frame, bool) { return stack.Frame{Data: l.r
 func (l *feedLink) Send(stack.Frame) bool         { l.sent++; return true }
 func (l *feedLink) Flush() error                  { return nil }
 func (l *feedLink) Pending() bool                 { return l.waiting > 0 }
-func (l *feedLink) Sleep(time.Time) error         { return nil }
+func (l *feedLink) Sleep(time.Time, bool) error   { return nil }
 func (l *feedLink) Wake()                         {}
 func (l *feedLink) Frames() int                   { return 4096 }
 
@@ -262,6 +262,9 @@ func TestTCPNoAllocations(t *testing.T) {
 	a, b, _, _ := newPair(t, stack.Config{NoCaretaker: true, Wait: stack.WaitSpin})
 	client, server := connect(t, a, b, stack.TCPOptions{})
 	p, large, buf := make([]byte, 64), make([]byte, 1400), make([]byte, 2048)
+	if err := client.SetCork(-1); err != nil { // nobody polls for the client while the server waits
+		t.Fatal(err)
+	}
 	for name, roundTrip := range map[string]func(){
 		"round trip": func() {
 			client.Write(p)

@@ -51,8 +51,9 @@ type Link interface {
 	// Sleep blocks until a frame waits, Wake is called, or the time until has
 	// come (zero: no limit). A Wake that comes before Sleep is not lost: the
 	// next Sleep returns at once. Returning for no reason is allowed. An error
-	// means that the link has failed for good.
-	Sleep(until time.Time) error
+	// means that the link has failed for good. again is a hint: the next wait will sleep
+	// too, without a look at Pending before.
+	Sleep(until time.Time, again bool) error
 	// Wake ends a Sleep, or the next one.
 	Wake()
 	// Frames is the number of frames that the link has, for both directions. New calls it.

@@ -117,7 +117,7 @@ func (r *scheduleRun) state() string {
 		}
 	}
 	fmt.Fprintf(&b, "|%d %d %v %v %d %d %v|", s.role, s.away, s.caretakerIdle, s.closed, s.pollerSeq, r.timeStepsDone, s.link.Pending())
-	fmt.Fprintf(&b, "%s %s %d|", r.events[s.pollerEvent], owner[s.offered], min(s.earliestWaiter, never))
+	fmt.Fprintf(&b, "%s %d %d|", r.events[s.pollerEvent], s.woken, min(s.earliestWaiter, never))
 	for w := s.parked.head; w != nil; w = w.links[onStack].next {
 		fmt.Fprintf(&b, "%s:%s ", owner[w], r.events[w.event])
 	}
@@ -151,7 +151,7 @@ func (r *scheduleRun) noteParked(ran *actor) {
 	}
 	for _, a := range r.actors {
 		if a.waiting != nil {
-			if !parked[a.waiting] && a.waiting != r.s.offered {
+			if !parked[a.waiting] {
 				a.waiting = nil
 			}
 			delete(parked, a.waiting)
@@ -284,7 +284,7 @@ func (r *scheduleRun) check(t *testing.T, trace []string) {
 	if s.parked.head != nil && s.role == roleFree {
 		fail("goroutines are parked, and no goroutine polls")
 	}
-	if s.offered != nil {
-		fail("the poll role was offered to a goroutine that has not taken it")
+	if s.woken != 0 {
+		fail("%d goroutines are woken and do not run", s.woken)
 	}
 }

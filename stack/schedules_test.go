@@ -38,7 +38,7 @@ func (l *queueLink) Wake() {
 	}
 }
 
-func (l *queueLink) Sleep(until time.Time) error {
+func (l *queueLink) Sleep(until time.Time, _ bool) error {
 	if l.Pending() {
 		return nil
 	}

@@ -180,10 +180,9 @@ type Stack struct {
 	retrying    int    // senders that wait for the link to take more
 
 	parked         waiterList // all goroutines that sleep on an event
-	offered        *waiter    // woken to take the role, not yet running
 	freeWaiters    *waiter
 	earliestWaiter instant       // the earliest deadline of a parked goroutine
-	woken          int           // goroutines made runnable since the poller last yielded
+	woken          int           // goroutines that were woken and have not taken mu yet
 	recall         event         // tells the caretaker to give the role up
 	caretakerIdle  bool          // sleeps until caretakerWake
 	lookTimer      *time.Timer   // ends the caretaker's pause; nil: there is no caretaker
@@ -198,6 +197,7 @@ type Stack struct {
 	tcpBlocked bool       // the link takes no more
 	tcpTimer   tcpTimer   // for the engine's next deadline
 	acking     []*TCPConn // that may hold an acknowledgment back
+	corks      []*TCPConn // that may hold small writes back, see uncork
 	scratch    []byte     // for segments that do not go to the link
 	drained    event      // a connection that was closed has ended
 

@@ -92,6 +92,7 @@ type TCPConn struct {
 	posted              bool // a reader has posted its buffer
 	answering           bool // a reader was woken and has not called again
 	acking              bool // it is in Stack.acking
+	inCorks             bool // it is in Stack.corks
 	writing             bool // a goroutine is in writeInTurn
 	connected           bool
 	drained             bool // all data and our FIN are acknowledged
@@ -134,7 +135,7 @@ func (c *TCPConn) begin(conn *tcp.Conn) {
 func (o *TCPOptions) network() string { return cmp.Or(o.Network, "tcp") }
 
 func (o *TCPOptions) engine(s *Stack) tcp.Options {
-	return tcp.Options{MTU: s.mtu, SendBuffer: o.SendBuffer, ReceiveBuffer: o.ReceiveBuffer, KeepAlive: o.KeepAlive}
+	return tcp.Options{MTU: s.mtu, SendBuffer: o.SendBuffer, ReceiveBuffer: o.ReceiveBuffer, KeepAlive: o.KeepAlive, AdaptiveAck: true}
 }
 
 // newSecret makes a key for the TCP engine.

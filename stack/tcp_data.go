@@ -150,11 +150,12 @@ func (c *TCPConn) Write(p []byte) (n int, err error) {
 	now := s.readClock()
 	c.answering = false // the segment has the acknowledgment that was held
 	if !c.writeSlow && !c.writing {
-		if s.link.Pending() { // the window may have changed, or the connection may have ended
+		if !s.isServed() && s.link.Pending() { // the window may have changed, or the connection may have ended
 			s.receive()
 			now = s.now
 		}
 		n, err = c.conn.Write(tcp.Time(now), p)
+		c.noteCorked()
 		s.settleTCP()
 	}
 	if err == nil && (n < len(p) || c.writeSlow || c.writing) {
@@ -194,10 +195,11 @@ func (c *TCPConn) writeInTurn(write func(now tcp.Time) (done bool, err error)) e
 		}
 		seq := c.writable.seq
 		s.readClock()
-		if s.link.Pending() {
+		if !s.isServed() && s.link.Pending() {
 			s.receive()
 		}
 		done, err := write(tcp.Time(s.now))
+		c.noteCorked()
 		s.settleTCP()
 		if done || err != nil {
 			return err
@@ -208,7 +210,7 @@ func (c *TCPConn) writeInTurn(write func(now tcp.Time) (done bool, err error)) e
 	}
 }
 
-// lookAround polls once at the end of a write while no goroutine of the application polls: it
+// lookAround polls once at the end of a write while no goroutine of the application polls or is about to: it
 // processes the acknowledgments that have arrived and sends data whose cork time is over.
 // The caretaker gives up the poll role meanwhile. If corked data is due before the
 // caretaker's next check, the caretaker checks in time. While the application polls between
@@ -218,7 +220,7 @@ func (s *Stack) lookAround() {
 	if s.role == roleCaretaker {
 		s.signal(&s.recall)
 	}
-	if s.link.Pending() {
+	if !s.isServed() && s.link.Pending() {
 		s.input()
 	}
 	if s.now >= s.timerAt {
@@ -286,4 +288,33 @@ func (c *TCPConn) writeTrouble() error {
 		return os.ErrDeadlineExceeded
 	}
 	return c.stack.broken
+}
+
+// noteCorked is called after a write: a small one may wait for more ([tcp.DefaultCork]). Where a goroutine
+// polls, it waits no longer than until that goroutine finds nothing else to do: then the
+// goroutine that has written, and those that it has woken, have run.
+func (c *TCPConn) noteCorked() {
+	s := c.stack
+	switch {
+	case s.role != roleApplication || !c.conn.Corked():
+	case s.away == sleeping:
+		c.conn.Flush(tcp.Time(s.now))
+	case !c.inCorks:
+		c.inCorks = true
+		s.corks = append(s.corks, c)
+	}
+}
+
+// uncork sends what waits for more data of small writes.
+func (s *Stack) uncork() {
+	s.readClock()
+	for _, c := range s.corks {
+		c.inCorks = false
+		if c.conn.Corked() {
+			c.conn.Flush(tcp.Time(s.now))
+		}
+	}
+	clear(s.corks)
+	s.corks = s.corks[:0]
+	s.settleTCP()
 }

@@ -558,14 +558,14 @@ func TestTCPConfig(t *testing.T) {
 	server.Close()
 }
 
-// By default the batch of frames that brings data is acknowledged at its end. With SetAdaptiveAck
-// every second full segment is acknowledged.
+// By default every second full segment is acknowledged, with SetAdaptiveAck(false) the batch of frames that brings
+// data, at its end.
 func TestTCPAdaptiveAck(t *testing.T) {
 	for _, adaptive := range []bool{false, true} {
 		a, b, _, _ := newPair(t, stack.Config{NoCaretaker: true, Wait: stack.WaitSpin})
 		client, server := connect(t, a, b, stack.TCPOptions{})
-		if adaptive {
-			if err := server.SetAdaptiveAck(true); err != nil {
+		if !adaptive {
+			if err := server.SetAdaptiveAck(false); err != nil {
 				t.Fatal(err)
 			}
 		}

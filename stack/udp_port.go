@@ -4,10 +4,10 @@ import (
 	"encoding/binary"
 	"math"
 	"net/netip"
-	"runtime"
 	"syscall"
 	"time"
 
+	"github.com/unet-go/unet/internal/wait"
 	"github.com/unet-go/unet/proto/udp"
 	"github.com/unet-go/unet/wire"
 )
@@ -224,9 +224,8 @@ func (p *UDPPort) Poll() {
 		s.advance(s.look())
 	}
 	if s.woken > 0 {
-		s.woken = 0
 		p.Unlock()
-		runtime.Gosched()
+		wait.Yield()
 		s.mu.Lock()
 	}
 }

@@ -2,7 +2,6 @@ package stack
 
 import (
 	"net"
-	"runtime"
 	"time"
 
 	"github.com/unet-go/unet/internal/wait"
@@ -12,9 +11,13 @@ import (
 // on, and how they wait without it: parked on an event, or as a guest while the caretaker
 // leaves.
 //
-// The invariant by which every goroutine is served: whenever mu is released while the
-// role is free and goroutines are parked, one of them has been woken (offered)
-// and not run yet. It takes the role, or passes the offer on.
+// The invariant by which every goroutine is served: whenever mu is released while the role is
+// free and goroutines are parked, another goroutine has been woken and has not taken mu yet
+// (woken > 0). The last of these takes the role, or wakes a goroutine that is parked to take it.
+//
+// Turns: a goroutine does not take the role while goroutines that were woken have not run. So what
+// one batch has brought is handled before the next batch is received, and no connection is served
+// twice while another waits.
 
 type pollRole uint8
 
@@ -133,6 +136,9 @@ func (s *Stack) waitFor(e *event, deadline instant) {
 	for {
 		switch s.role {
 		case roleFree:
+			if s.woken > 0 {
+				break // they run first, and the last of them sees to the role
+			}
 			s.roleMoves++
 			s.pollUntil(roleApplication, e, seq, deadline, &s.spinner)
 			s.roleMoves++
@@ -162,17 +168,23 @@ func (s *Stack) noteLeft() {
 	}
 }
 
-// passRole offers the role, if it is free, to the goroutine that has been
-// parked longest.
+// isServed reports whether a goroutine of the application polls or is about to. Then a call that does
+// not wait receives nothing: it would take the next data of its own connection before others had
+// their turn.
+func (s *Stack) isServed() bool {
+	return s.role == roleApplication || s.woken > 0 || s.parked.head != nil
+}
+
+// passRole wakes the goroutine that has been parked longest to take the role, unless somebody has
+// the role or will see to it.
 func (s *Stack) passRole() {
-	if s.role == roleFree && s.offered == nil && s.parked.head != nil {
-		s.offered = s.parked.head
-		s.unpark(s.offered)
+	if s.role == roleFree && s.woken == 0 && s.parked.head != nil {
+		s.unpark(s.parked.head)
 	}
 }
 
 // park sleeps until a signal of e, the deadline (the holder of the role sees to
-// it), or the offer of the role.
+// it), or until passRole wakes it.
 func (s *Stack) park(e *event, deadline instant) {
 	w := s.freeWaiters
 	if w != nil {
@@ -191,9 +203,7 @@ func (s *Stack) park(e *event, deadline instant) {
 	s.mu.Unlock()
 	<-w.wake
 	s.mu.Lock()
-	if s.offered == w {
-		s.offered = nil
-	}
+	s.woken--
 	w.event = nil
 	w.links[onStack].next = s.freeWaiters
 	s.freeWaiters = w
@@ -240,20 +250,22 @@ func (s *Stack) pollUntil(role pollRole, e *event, seq uint32, deadline instant,
 		if e.seq != seq || s.now >= deadline || s.closed || s.broken != nil {
 			break
 		}
-		if got > 0 || s.woken > 0 {
+		if got > 0 {
 			// Let others take the lock, and let goroutines that were woken run: they
 			// are on this processor's run queue.
 			yield := s.woken > 0
-			s.woken = 0
 			s.away = spinning
 			s.mu.Unlock()
 			if yield {
-				runtime.Gosched()
+				wait.Yield()
 			}
 			s.mu.Lock()
 			s.returned()
 			spinner.Begin()
 			continue
+		}
+		if len(s.corks) > 0 {
+			s.uncork()
 		}
 		if len(s.acking) > 0 {
 			s.releaseAcks()
@@ -263,7 +275,7 @@ func (s *Stack) pollUntil(role pollRole, e *event, seq uint32, deadline instant,
 		if !spinner.On() {
 			s.away = sleeping
 			s.mu.Unlock()
-			err := s.link.Sleep(s.time(limit))
+			err := s.link.Sleep(s.time(limit), spinner.SleepsAgain())
 			s.mu.Lock()
 			s.returned()
 			if err != nil {
@@ -304,6 +316,7 @@ func (s *Stack) returned() {
 // clock has reached limit or the end of the budget. It returns the time as last read, or 0.
 func (s *Stack) spin(spinner *wait.Spinner, limit instant) (now instant) {
 	for spinner.On() && now < limit {
+		wait.Yield()
 		for range wait.Looks {
 			if s.link.Pending() || s.attention.Load() {
 				return now
@@ -331,7 +344,7 @@ func (s *Stack) pollAsGuest(e *event, seq uint32) bool {
 			return false
 		}
 		s.mu.Unlock()
-		runtime.Gosched()
+		wait.Yield()
 		s.mu.Lock()
 		if e.seq != seq || s.closed {
 			return true

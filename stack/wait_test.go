@@ -384,8 +384,8 @@ type lateLink struct {
 	release chan struct{}
 }
 
-func (l *lateLink) Sleep(until time.Time) error {
-	err := l.Link.Sleep(until)
+func (l *lateLink) Sleep(until time.Time, again bool) error {
+	err := l.Link.Sleep(until, again)
 	<-l.release
 	return err
 }

@@ -4,7 +4,6 @@ package wait
 
 import (
 	"fmt"
-	"runtime"
 	"time"
 )
 
@@ -39,13 +38,14 @@ func Parse(s string) (Mode, error) {
 const (
 	// DefaultBudget is how long Adaptive spins: about what a wake-up costs.
 	DefaultBudget = 50 * time.Microsecond
-	// Looks is how many times a goroutine looks in a round, some microseconds.
-	Looks = 1024
-	// roundsPerYield is how many rounds pass until other goroutines of the
-	// processor may run.
-	roundsPerYield = 8
+	// Looks is how many times a goroutine looks in a round, about a microsecond.
+	Looks = 256
 	// mostSkipped is how many waits in a row sleep at once, at most.
 	mostSkipped = 7
+	// lostProcessor is how long a round lasts, at least, if something else got the processor.
+	lostProcessor = 500 * time.Microsecond
+	// The first and the longest time for which no wait spins after the processor was lost.
+	firstRest, longestRest = 5 * time.Millisecond, 320 * time.Millisecond
 )
 
 // Spinner decides how long waits spin. Its owner writes the loop, so that a look
@@ -53,6 +53,7 @@ const (
 //
 //	spinner.Begin()
 //	for spinner.On() {
+//		wait.Yield()
 //		for range wait.Looks {
 //			if something() {
 //				spinner.Found()
@@ -62,27 +63,38 @@ const (
 //		spinner.Round(now)
 //	}
 //
-// Adaptive does not spin where that has been of no use: after two budgets in a row that have
+// A goroutine looks only while no other goroutine of its processor can run: these run before each
+// round.
+//
+// Adaptive does not spin where that is of no use. After two budgets in a row that have
 // been used up, one wait sleeps at once, after three in a row three, after that seven; the next one
 // spins again. What is found while it spins halves these numbers. So a process with a message now
-// and then spares most of the processor time, and two processes whose threads share a processor do
-// not keep each other from running.
+// and then spares most of the processor time. Where something else computes on the processor, the
+// kernel runs a thread that has slept sooner than one that spins: then no wait spins for a while.
 type Spinner struct {
 	Mode   Mode
 	Budget time.Duration // of Adaptive
 
-	rounds uint
-	until  time.Duration // when the budget is used up; 0: no round has ended yet
-	over   bool
-	skip   uint8 // waits that are to sleep at once
-	skips  uint8 // after the next budget that is used up
+	until time.Duration // when the budget is used up; 0: no round has ended yet
+	last  time.Duration // end of the last round
+	over  bool
+	skip  uint8 // waits that are to sleep at once
+	skips uint8 // after the next budget that is used up
+
+	restEnd time.Time     // no wait spins before, unless it is zero
+	rest    time.Duration // how long no wait has spun after the processor was lost last
 }
 
 // Begin begins a wait, or another part of it with a budget of its own, because something has arrived.
 func (s *Spinner) Begin() {
 	s.until, s.over = 0, s.skip > 0
-	if s.over {
+	switch {
+	case s.over:
 		s.skip--
+	case !s.restEnd.IsZero():
+		if s.over = time.Now().Before(s.restEnd); !s.over {
+			s.restEnd = time.Time{}
+		}
 	}
 }
 
@@ -97,15 +109,24 @@ func (s *Spinner) Found() {
 func (s *Spinner) On() bool { return s.Mode == Spin || s.Mode == Adaptive && !s.over }
 
 // Round ends a round that found nothing. now is the time on a clock that does not go
-// back. Every 8 rounds other goroutines of the processor run.
+// back.
 func (s *Spinner) Round(now time.Duration) {
-	if s.until == 0 {
+	switch {
+	case s.until == 0:
 		s.until = now + s.Budget
-	} else if now >= s.until {
+	case now-s.last >= lostProcessor:
+		s.rest = min(max(2*s.rest, firstRest), longestRest)
+		s.restEnd = time.Now().Add(s.rest)
+		s.over = true
+	case now >= s.until:
 		s.over = true
 		s.skip, s.skips = s.skips, min(2*s.skips+1, mostSkipped)
+		s.rest /= 2
 	}
-	if s.rounds++; s.rounds%roundsPerYield == 0 {
-		runtime.Gosched()
-	}
+	s.last = now
+}
+
+// SleepsAgain reports whether the next wait will sleep at once.
+func (s *Spinner) SleepsAgain() bool {
+	return s.Mode == Block || s.Mode == Adaptive && (s.skip > 0 || !s.restEnd.IsZero())
 }

@@ -2,6 +2,7 @@ package wait_test
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/unet-go/unet/internal/wait"
@@ -74,5 +75,57 @@ func TestSpinnerSkipsSpinsThatFindNothing(t *testing.T) {
 	s.Mode = wait.Spin
 	if got := waits(3, true); got != "sss" {
 		t.Errorf("spin: waits %s", got)
+	}
+}
+
+// TestSpinnerRestsAfterItLostTheProcessor: when something else had the processor during a round, no wait spins for 5 ms;
+// when that is repeated, for 10, 20 and at most 320 ms. A budget that is used up meanwhile halves that.
+func TestSpinnerRestsAfterItLostTheProcessor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		s := wait.Spinner{Budget: wait.DefaultBudget}
+		lose := func() {
+			for s.Begin(); !s.On(); s.Begin() {
+				time.Sleep(time.Millisecond)
+			}
+			s.Round(time.Since(start))
+			time.Sleep(time.Millisecond)
+			s.Round(time.Since(start))
+		}
+		for _, want := range []time.Duration{5, 10, 20, 40, 80, 160, 320, 320} {
+			lose()
+			if s.On() || !s.SleepsAgain() {
+				t.Error("it spins on without the processor")
+			}
+			lost := time.Now()
+			for s.Begin(); !s.On(); s.Begin() {
+				time.Sleep(time.Millisecond)
+			}
+			if rest := time.Since(lost); rest != want*time.Millisecond {
+				t.Errorf("no wait spun for %v, want %v ms", rest, int(want))
+			}
+			if s.SleepsAgain() {
+				t.Error("after the rest a wait sleeps at once")
+			}
+		}
+	})
+}
+
+// TestSpinnerKnowsWhetherTheNextWaitSleeps compares SleepsAgain with the next wait.
+func TestSpinnerKnowsWhetherTheNextWaitSleeps(t *testing.T) {
+	now := time.Hour
+	for _, mode := range []wait.Mode{wait.Adaptive, wait.Spin, wait.Block} {
+		s := wait.Spinner{Mode: mode, Budget: wait.DefaultBudget}
+		s.Begin()
+		for n := range 50 {
+			for i := 0; s.On() && i < 10; i++ {
+				now += 10 * time.Microsecond
+				s.Round(now)
+			}
+			again := s.SleepsAgain()
+			if s.Begin(); again == s.On() {
+				t.Errorf("%v: after %d waits SleepsAgain %v, and the next wait spins %v", mode, n, again, s.On())
+			}
+		}
 	}
 }

@@ -19,7 +19,7 @@ import (
 // while another goroutine spins on the ring. And if a socket is in any epoll instance, the
 // kernel calls that instance for each frame, even if it is not armed: about 100 ns for the
 // sender. So a goroutine that is about to sleep adds the socket to a private epoll instance,
-// and removes it when it has woken. That instance, a pollable file, is in the runtime's
+// and removes it when it has woken, unless the next wait will sleep too. That instance, a pollable file, is in the runtime's
 // poller.
 type Poller struct {
 	ep      *os.File // the private epoll instance
@@ -30,6 +30,8 @@ type Poller struct {
 	leave   func(fd uintptr)      // the method takeOut
 	joined  bool                  // the socket is in the instance
 	failed  error                 // why it could not be added
+	until   time.Time             // the deadline that is set; the zero time: none
+	set     bool                  // until is known to be set
 	woken   atomic.Bool
 }
 
@@ -58,18 +60,26 @@ func NewPoller(s *Socket) (*Poller, error) {
 
 // Sleep returns nil when there is a frame in the RX ring or Wake was called. It may also
 // return nil without either. It returns os.ErrDeadlineExceeded if until passes first; a zero
-// until is no deadline. One goroutine at a time may sleep.
-func (p *Poller) Sleep(until time.Time) error {
-	if err := p.ep.SetReadDeadline(until); err != nil {
-		return err
+// until is no deadline. again keeps the socket in the private instance for the next Sleep. One
+// goroutine at a time may sleep.
+//
+// A deadline costs a timer of the runtime, and a new earliest one a thread that is woken. So an
+// earlier deadline stays until it has passed.
+func (p *Poller) Sleep(until time.Time, again bool) error {
+	if !p.set || !until.IsZero() && (p.until.IsZero() || until.Before(p.until)) {
+		if err := p.ep.SetReadDeadline(until); err != nil {
+			return err
+		}
+		p.until, p.set = until, true
 	}
 	// Wake sets the flag before the deadline. So if this load misses a Wake, that Wake
 	// replaces the deadline set above.
 	if p.woken.Swap(false) {
+		p.set = false
 		return nil
 	}
 	err := p.raw.Read(p.ready)
-	if p.joined {
+	if p.joined && !again {
 		if e := p.raw.Control(p.leave); err == nil {
 			err = e
 		}
@@ -77,10 +87,13 @@ func (p *Poller) Sleep(until time.Time) error {
 	if err == nil {
 		err, p.failed = p.failed, nil
 	}
-	// A Wake for which an earlier Sleep has returned can still set the deadline of this one.
-	// So an end before until counts as a Wake.
-	if errors.Is(err, os.ErrDeadlineExceeded) && (p.woken.Swap(false) || until.IsZero() || time.Now().Before(until)) {
-		return nil
+	// The deadline of an earlier Sleep has passed, or a Wake, perhaps one for which an earlier Sleep
+	// has returned, has replaced it.
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		p.set = false
+		if p.woken.Swap(false) || until.IsZero() || time.Now().Before(until) {
+			return nil
+		}
 	}
 	return err
 }
@@ -95,11 +108,11 @@ func (p *Poller) Wake() {
 // and after it has woken it. check reads the ring again after it has added the socket: a
 // frame that came before causes no event.
 func (p *Poller) check(fd uintptr) bool {
-	if p.joined {
-		p.takeOut(fd) // afterwards the instance is not readable
-	}
 	if p.pending() {
 		return true
+	}
+	if p.joined {
+		return false
 	}
 	ev := unix.EpollEvent{Events: unix.EPOLLIN, Fd: p.sock}
 	if err := unix.EpollCtl(int(fd), unix.EPOLL_CTL_ADD, int(p.sock), &ev); err != nil {

@@ -208,22 +208,29 @@ func TestPollerIsWoken(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := p.Sleep(time.Now().Add(time.Millisecond)); !errors.Is(err, os.ErrDeadlineExceeded) {
+	if err := p.Sleep(time.Now().Add(time.Millisecond), false); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Fatalf("sleep with nothing to come: %v", err)
 	}
 	p.Wake()
-	if err := p.Sleep(time.Time{}); err != nil {
+	if err := p.Sleep(time.Time{}, false); err != nil {
 		t.Fatalf("sleep after Wake: %v", err)
 	}
 	for i := range uint32(50) {
 		slept := make(chan error)
-		go func() { slept <- p.Sleep(time.Time{}) }()
+		again := i%5 > 1 // the socket stays in the private instance, and frames come in a sleep and between two
+		until := time.Now().Add(time.Hour - time.Duration(i%3)*time.Minute)
+		if i%2 == 0 {
+			go func() { slept <- p.Sleep(until, again) }()
+		}
 		addr := uint64(40 * 2048)
 		n := copy(memB[addr:], frameFor(pair.A, i))
 		b.TX.Push(queues.Desc{Addr: addr, Len: uint32(n)})
 		b.TX.Submit(1)
 		if err := b.Kick(); err != nil {
 			t.Fatal(err)
+		}
+		if i%2 == 1 {
+			go func() { slept <- p.Sleep(until, again) }()
 		}
 		if err := <-slept; err != nil {
 			t.Fatal(err)
@@ -236,13 +243,24 @@ func TestPollerIsWoken(t *testing.T) {
 		a.RX.Release(1)
 		b.Completion.Release(b.Completion.Peek(1))
 	}
+	// The deadline of a sleep that has ended is not that of the next one.
+	go func() { p.Wake() }()
+	if err := p.Sleep(time.Now().Add(20*time.Millisecond), true); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatal(err)
+	}
+	until, err := time.Now().Add(50*time.Millisecond), nil
+	for err = p.Sleep(until, true); err == nil; err = p.Sleep(until, true) {
+	}
+	if !errors.Is(err, os.ErrDeadlineExceeded) || time.Now().Before(until) {
+		t.Fatalf("%v before the deadline: %v", time.Until(until), err)
+	}
 	slept := make(chan error)
-	go func() { slept <- p.Sleep(time.Time{}) }()
+	go func() { slept <- p.Sleep(time.Time{}, false) }()
 	p.Wake()
 	if err := <-slept; err != nil {
 		t.Fatalf("woken sleeper: %v", err)
 	}
-	go func() { slept <- p.Sleep(time.Time{}) }()
+	go func() { slept <- p.Sleep(time.Time{}, false) }()
 	if err := p.Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -221,6 +221,9 @@ func (c *Conn) SetNagle(now Time, on bool) {
 	c.update(now)
 }
 
+// Corked reports whether a small write waits for more, see SetCork.
+func (c *Conn) Corked() bool { return c.next.corked }
+
 // SetAdaptiveAck turns adaptive acknowledgments, see steps.go, on or off. It does not change
 // the time of an acknowledgment that is delayed already.
 func (c *Conn) SetAdaptiveAck(on bool) { c.opts.AdaptiveAck = on }

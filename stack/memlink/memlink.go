@@ -244,7 +244,7 @@ func (l *Link) Frames() int { return l.cfg.FrameCount }
 func (l *Link) Pending() bool { return l.pending.Load() != 0 }
 
 // Sleep implements [stack.Link].
-func (l *Link) Sleep(until time.Time) error {
+func (l *Link) Sleep(until time.Time, _ bool) error {
 	l.mu.Lock()
 	err := l.broken
 	l.mu.Unlock()

@@ -132,7 +132,7 @@ func TestSleep(t *testing.T) {
 		a, b := memlink.Pair(memlink.Config{})
 		slept := func(until time.Time) (time.Duration, error) {
 			start := time.Now()
-			err := a.Sleep(until)
+			err := a.Sleep(until, false)
 			return time.Since(start), err
 		}
 		if d, err := slept(time.Now().Add(time.Second)); d != time.Second || err != nil {
