@@ -70,8 +70,8 @@ func (m *Mux) claimPorts(c *claiming, t endpoint.Tag, r *reserver) (endpoint.Tag
 		}
 	}
 	if r != nil && !t.Block { // for a block it would take two dumps of all TCP sockets for each port
-		r.reuse = true
-		defer func() { r.reuse = false }()
+		r.named = true
+		defer func() { r.named = false }()
 	}
 	return t, m.enterPorts(c.l, t, r, ports)
 }

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"runtime"
 	"slices"
+	"time"
 
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/route"
@@ -346,7 +347,9 @@ func (m *Mux) release(t endpoint.Tag) error {
 	if c.sharesAddress(t) {
 		m.users.portsOf(t).Give(share.ByUID(c.by.owner.UID), costOf(t))
 	}
-	return errors.Join(unsteered, c.letGo())
+	err := c.letGo()
+	m.gaveBack = time.Now()
+	return errors.Join(unsteered, err)
 }
 
 func denied(t endpoint.Tag, why string, args ...any) error {

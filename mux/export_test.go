@@ -11,6 +11,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
@@ -367,4 +368,28 @@ func (m *Mux) ReplaceOwn(n uint32) (restore func() error, err error) {
 		m.progs.maps.Own = before
 		return less.Close()
 	}, nil
+}
+
+// CopyReserved returns copies of the sockets that reserve the ports of t.
+func (m *Mux) CopyReserved(t endpoint.Tag) (fds []int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, fd := range m.tags.held[t].reserved {
+		c, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			panic(err)
+		}
+		fds = append(fds, c)
+	}
+	return fds
+}
+
+// CopyTime is how long a claim waits for copies of sockets that were closed.
+func CopyTime() time.Duration { return copyTime }
+
+// SetCopyTime sets CopyTime until restore is called.
+func SetCopyTime(d time.Duration) (restore func()) {
+	old := copyTime
+	copyTime = d
+	return func() { copyTime = old }
 }

@@ -105,6 +105,7 @@ type Mux struct {
 	aside      map[netip.Addr]bool // owned addresses that are being claimed
 	queues     map[uint32]bool     // queues of the uplink that leases hold; true: the lease's socket is bound
 	slots      map[uint32]bool     // taken slots of ports' sockets
+	gaveBack   time.Time           // when reserving sockets were closed last
 	nextSlot   uint32
 	leases     map[uint64]*Lease // by endpoint
 	announcing map[netip.Addr]announcing

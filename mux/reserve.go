@@ -10,6 +10,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -35,7 +36,8 @@ type reserver struct {
 	room    int           // number of sockets that it may still make
 	limit   int           // number of sockets that all claims may have
 	free    bool          // bind also to addresses that the host does not have (IP_FREEBIND)
-	reuse   bool          // bind also TCP ports on which the kernel has only connections in TIME-WAIT
+	named   bool          // the port was named, alone: worth a wait, and a look for connections in TIME-WAIT
+	closed  time.Time     // when no process can have a copy of what was closed before
 	refuse  *ebpf.Program // the filter of all sockets
 }
 
@@ -47,8 +49,16 @@ func (m *Mux) newReserver() (*reserver, error) {
 		return nil, os.NewSyscallError("getrlimit RLIMIT_NOFILE", err)
 	}
 	limit := int(min(files.Cur, 1<<30)) / 4 * 3
-	return &reserver{ifindex: m.up.ifindex, room: m.socketsLeft(limit), limit: limit, refuse: m.progs.loaded[refuseProgram]}, nil
+	return &reserver{
+		ifindex: m.up.ifindex, room: m.socketsLeft(limit), limit: limit,
+		closed: m.gaveBack.Add(copyTime), refuse: m.progs.loaded[refuseProgram],
+	}, nil
 }
+
+// copyTime is for how long a claim waits for a port that was just given back: it stays bound while a process that is being
+// started has a copy of the socket, until the kernel has executed its program, some 0.1 ms (syscall.ForkLock
+// is released before). Such a claim holds m.mu.
+var copyTime = 2 * time.Millisecond // tests change it
 
 // socketsLeft is the number of sockets that may still be made. m.mu is held.
 func (m *Mux) socketsLeft(limit int) int { return limit - m.tags.sockets() - len(m.groups) }
@@ -169,7 +179,11 @@ func (r *reserver) bind(k endpoint.TagKind, ap netip.AddrPort) (fd int, port uin
 		}
 	}
 	err = r.bindTo(fd, ap)
-	shares := r.reuse && k == endpoint.TagTCP && errors.Is(err, unix.EADDRINUSE) && listsBound()
+	for r.named && errors.Is(err, unix.EADDRINUSE) && time.Now().Before(r.closed) {
+		time.Sleep(100 * time.Microsecond)
+		err = r.bindTo(fd, ap)
+	}
+	shares := r.named && k == endpoint.TagTCP && errors.Is(err, unix.EADDRINUSE) && listsBound()
 	if shares {
 		if err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
 			return fd, 0, os.NewSyscallError("setsockopt SO_REUSEADDR", err)

@@ -3,10 +3,12 @@
 package mux_test
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -112,4 +114,48 @@ func TestKernelIsSilentOnClaimedPorts(t *testing.T) {
 			return err == nil && unix.Errno(e) == unix.ECONNREFUSED
 		})
 	})
+}
+
+// A port that was given back can be claimed as soon as no process has a copy of its socket, as one that is being started
+// has for a moment.
+func TestClaimWaitsForCopiesOfClosedSockets(t *testing.T) {
+	l := openLab(t, mux.ModeAuto)
+	a := l.open()
+	tags := []endpoint.Tag{tcpTag("10.0.0.1:7300"), udpTag("10.0.0.1:7300")}
+	giveBack := func(tag endpoint.Tag) (copies []int) {
+		if _, err := a.lease.Claim(t.Context(), tag); err != nil {
+			t.Fatal(err)
+		}
+		copies = l.mux.CopyReserved(tag)
+		must(t, a.lease.Unclaim(t.Context(), tag))
+		return copies
+	}
+	for _, tag := range tags {
+		copies := giveBack(tag)
+		time.Sleep(mux.CopyTime())
+		if _, err := a.lease.Claim(t.Context(), tag); !errors.Is(err, endpoint.ErrTagHeld) {
+			t.Errorf("claim of %v, which a process still has: %v", tag, err)
+		}
+		closeAll(t, copies)
+	}
+	defer mux.SetCopyTime(time.Hour)()
+	for _, tag := range tags {
+		copies := giveBack(tag)
+		claimed := make(chan error)
+		go func() {
+			_, err := a.lease.Claim(t.Context(), tag)
+			claimed <- err
+		}()
+		closeAll(t, copies)
+		if err := <-claimed; err != nil {
+			t.Errorf("claim of %v: %v", tag, err)
+		}
+	}
+}
+
+func closeAll(t *testing.T, fds []int) {
+	t.Helper()
+	for _, fd := range fds {
+		must(t, unix.Close(fd))
+	}
 }
