@@ -102,9 +102,12 @@ func testKernelForges(l *lab) {
 		if a.shared.Is6() {
 			fragment = fragment6
 		}
-		routed := func(frame []byte) []byte { return frame } // IPv4 has no routing header
+		// A routing header of 8 and 8*more bytes. IPv4 has none.
+		routed := func(frame []byte, more byte) []byte { return frame }
 		if a.shared.Is6() {
-			routed = func(frame []byte) []byte { return edit(extended6(frame, 43), atIPv6Payload+3, 0) }
+			routed = func(frame []byte, more byte) []byte {
+				return edit(edit(extendedBy(frame, 1, more), atNextHeader, 43), atIPv6Payload+3, 0)
+			}
 		}
 		other := a.peer.Next() // an address of the host that no endpoint holds a port of
 		for _, c := range []struct {
@@ -115,8 +118,10 @@ func testKernelForges(l *lab) {
 		}{
 			{"by lo under a port", l.objs.UnetLo, datagram(none, none, at(a.shared, 7000), at(a.shared, 7000), 64), rxForgedTag},
 			{"by the uplink under a port", l.objs.UnetEgress, datagram(peerMAC, l.mac, at(a.shared, 7000), at(a.peer, 9), 64), rxForgedTag},
-			{"by the uplink under a port, behind a routing header", l.objs.UnetEgress, routed(datagram(peerMAC, l.mac, at(a.shared, 7000), at(a.peer, 9), 64)), rxForgedTag},
-			{"by the uplink, behind a routing header", l.objs.UnetEgress, routed(datagram(peerMAC, l.mac, at(a.shared, 4000), at(a.peer, 4791), 64)), rxForgedRDMA},
+			{"by the uplink under a port, behind a routing header", l.objs.UnetEgress, routed(datagram(peerMAC, l.mac, at(a.shared, 7000), at(a.peer, 9), 64), 0), rxForgedTag},
+			{"by the uplink under a port, behind a routing header of 24 bytes", l.objs.UnetEgress, routed(datagram(peerMAC, l.mac, at(a.shared, 7000), at(a.peer, 9), 64), 2), rxForgedTag},
+			{"by the uplink under a port, behind a routing header of 2,048 bytes", l.objs.UnetEgress, routed(datagram(peerMAC, l.mac, at(a.shared, 7000), at(a.peer, 9), 64), 255), rxForgedTag},
+			{"by the uplink, behind a routing header", l.objs.UnetEgress, routed(datagram(peerMAC, l.mac, at(a.shared, 4000), at(a.peer, 4791), 64), 2), rxForgedRDMA},
 			{"by the uplink under the device's port", l.objs.UnetEgress, datagram(peerMAC, l.mac, device, at(a.peer, 4791), 64), rxForgedTag},
 			{"by the uplink from the next port", l.objs.UnetEgress, datagram(peerMAC, l.mac, at(a.shared, 7004), at(a.peer, 9), 64), rxPass},
 			{"by the uplink by TCP from a port of UDP", l.objs.UnetEgress, segment(peerMAC, l.mac, at(a.shared, 4791), at(a.peer, 9), 64), rxPass},

@@ -6,8 +6,11 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"testing"
 
+	"github.com/google/gopacket"
+	"github.com/google/gopacket/layers"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -63,11 +66,20 @@ func TestOwnedAddressIsAnnounced(t *testing.T) {
 		must(t, err)
 		learns(t, l.B, c.addr, ours)
 		sendTo(t, b, net.JoinHostPort(c.addr, "7000"), "to its new holder")
+		notOurs := func(p gopacket.Packet) {
+			if arp, is := p.Layer(layers.LayerTypeARP).(*layers.ARP); is && slices.Equal(arp.SourceProtAddress, arp.DstProtAddress) {
+				t.Errorf("the owner gets the announcement: %v", arp)
+			}
+		}
 		for isData := false; !isData; { // requests for its MAC address may come before
 			p := packet(t, a.recv().frame)
+			notOurs(p)
 			isData = p.ApplicationLayer() != nil && string(p.ApplicationLayer().Payload()) == "to its new holder"
 		}
 		l.await("mux_uplink", sent+c.frames)
+		for r, more := a.poll(); more; r, more = a.poll() {
+			notOurs(packet(t, r.frame))
+		}
 	}
 }
 

@@ -165,7 +165,9 @@ func (m *Mux) claimTags(ctx context.Context, c *claiming) (claimed []endpoint.Ta
 			if owned := m.tags.held[endpoint.AddrTag(a)]; owned != nil && owned.by == c.l { // else it was given back since
 				m.announceSoon(a, true)
 			}
-			m.letOthers()
+			if m.letOthers(); c.l.closed { // what it has not given back yet is not announced
+				return endpoint.ErrLeaseClosed
+			}
 		}
 		return nil
 	})

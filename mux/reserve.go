@@ -123,8 +123,8 @@ func (r *reserver) again(t endpoint.Tag, owned bool) (fds []int, err error) {
 	case !hasPorts(t) || owned:
 		return nil, nil
 	}
-	r.free = true
-	defer func() { r.free = false }()
+	r.free, r.named = true, !t.Block
+	defer func() { r.free, r.named = false, false }()
 	refused := 0
 	for port := int(t.Port); port <= int(t.LastPort()); port++ {
 		fd, _, e := r.bind(t.Kind, netip.AddrPortFrom(t.Addr, uint16(port)))

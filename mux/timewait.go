@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"sync"
+	"sync/atomic"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -25,7 +25,18 @@ import (
 
 // listsBound reports whether the kernel lists TCP sockets that are bound, and neither listen nor are connected: from Linux
 // 6.8 on (TCP_BOUND_INACTIVE). Before, usesPort would not find them, and no port is reused.
-var listsBound = sync.OnceValue(func() bool {
+func listsBound() bool {
+	if boundListed.Load() {
+		return true
+	}
+	lists := queryBound()
+	boundListed.Store(lists)
+	return lists
+}
+
+var boundListed atomic.Bool // what listsBound has returned; a query that has failed, as without descriptors, is repeated
+
+func queryBound() bool {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return false
@@ -41,7 +52,7 @@ var listsBound = sync.OnceValue(func() bool {
 	}
 	lists, err := usesPort(netip.AddrPortFrom(netip.IPv4Unspecified(), uint16(bound.Port)), false)
 	return err == nil && lists
-})
+}
 
 // errTimeWait is the error that only closed connections have a port, which SO_REUSEADDR does not share: their
 // sockets did not have it.
@@ -71,6 +82,7 @@ const (
 // Offsets in struct inet_diag_msg (linux/inet_diag.h) and its length, and that of struct inet_diag_req_v2, in bytes.
 const (
 	diagState   = 1
+	diagPort    = 4
 	diagSource  = 8
 	diagMsg     = 72
 	diagRequest = 56
@@ -97,6 +109,10 @@ func usesPort(ap netip.AddrPort, listeners bool) (used bool, err error) {
 		}
 		for _, b := range msgs {
 			if len(b) < diagMsg || b[diagState] == tcpTimeWait || b[diagState] == tcpListen && !listeners {
+				continue
+			}
+			// The kernel filters by port, but not the sockets that are bound only.
+			if binary.BigEndian.Uint16(b[diagPort:]) != ap.Port() {
 				continue
 			}
 			local := netip.AddrFrom16([16]byte(b[diagSource:])).Unmap()

@@ -31,6 +31,7 @@ func TestClaimOfPortInTimeWait(t *testing.T) {
 	t.Parallel()
 	l := openLab6(t)
 	a := l.open()
+	program{network: "tcp", at: "[::]:9999"}.keep(t, l.A) // another port that is bound
 	for i, c := range []struct{ host, network string }{{"10.0.0.1", "tcp4"}, {"fd00::1", "tcp6"}} {
 		for _, wild := range []bool{false, true} {
 			for _, block := range []bool{false, true} {
@@ -72,6 +73,8 @@ func TestClaimOfPortInTimeWait(t *testing.T) {
 					return err == nil || !errors.Is(err, endpoint.ErrTagHeld)
 				})
 				must(t, err)
+				must(t, l.mux.ForgetClaims())
+				must(t, a.lease.Readmit(tag)) // as the next process of the mux
 				for _, p := range []program{
 					{network: c.network, at: at}, {network: c.network, at: at, reuseAddr: true}, {network: c.network, at: at, reuseAddr: true, listen: true},
 					{network: c.network, at: at, reusePort: true}, {network: "tcp", at: fmt.Sprintf("[::]:%d", port), reuseAddr: true, listen: true},

@@ -89,7 +89,7 @@ func (c *Conn) received(now Time, s *segment) {
 	if n == 0 {
 		return
 	}
-	if g := &c.growth; c.opts.growReceive && (s.Timestamps && s.TSEcr != g.echoed || g.until.Before(c.rcvNxt)) {
+	if g := &c.growth; c.opts.growReceive && (c.timestamps && s.Timestamps && s.TSEcr != g.echoed || g.until.Before(c.rcvNxt)) {
 		c.measureRound(now, s)
 	}
 	t.counts[BytesReceived] += uint64(n)
@@ -240,7 +240,7 @@ func (c *Conn) startGrowth(now Time) {
 func (c *Conn) measureRound(now Time, s *segment) {
 	g := &c.growth
 	rtt := Time(0)
-	if s.Timestamps && s.TSEcr != g.echoed {
+	if c.timestamps && s.Timestamps && s.TSEcr != g.echoed {
 		g.echoed = s.TSEcr
 		if ms := int32(c.timestamp(now) - s.TSEcr); ms >= 0 {
 			rtt = max(Time(ms)*Time(time.Millisecond), growRound)

@@ -103,7 +103,7 @@ func (c *Conn) recover(now Time, g *segment, before seq.Number) {
 		case !c.undoable:
 		case c.phase > lossProbing && !c.resent && b.lost == 0: // all data marked lost has arrived, and nothing was sent again
 			c.undo()
-		case c.undoByTS && g.Timestamps && int32(g.TSEcr-c.undoTS) < 0:
+		case c.undoByTS && c.timestamps && g.Timestamps && int32(g.TSEcr-c.undoTS) < 0:
 			c.undo() // the first transmission has arrived (RFC 3522)
 		}
 		if c.phase > lossProbing && c.sndUna.AtOrAfter(c.recoverSeq) {
@@ -380,7 +380,7 @@ func (c *Conn) delivered(now Time, g *segment, s *span, start, end seq.Number) {
 		}
 		if s.marks&again != 0 {
 			// An earlier transmission may have arrived: no round-trip time.
-			if rtt < Time(c.minRTT) || g.Timestamps && int32(g.TSEcr-c.timestamp(s.at)) < 0 {
+			if rtt < Time(c.minRTT) || c.timestamps && g.Timestamps && int32(g.TSEcr-c.timestamp(s.at)) < 0 {
 				return
 			}
 		}

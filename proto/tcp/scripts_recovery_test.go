@@ -589,6 +589,11 @@ func TestFRTO(t *testing.T) {
 			< A 1:0 ack 1001 win 60000 ts 501/10
 			lost 0
 			count recoveries_undone 1`},
+		{name: "a timestamp that was not agreed on does not undo the timeout", cfg: noOptions, text: timedOut + `
+			< A 1:0 ack 1001 win 60000 ts 501/0
+			> A 10001:1000 ack 1
+			> A 11001:1000 ack 1
+			count recoveries_undone 0`},
 		{name: "an ACK without a timestamp does not undo the timeout", cfg: Config{NoWindowScale: true, NoSACK: true}, text: `
 			dial
 			> S 0:0 ts 0/0
