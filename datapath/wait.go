@@ -54,6 +54,7 @@ func (e *Endpoint) Wait(deadline time.Time) error {
 // spin looks at the receive queue for a round, or until it is not empty.
 func (e *Endpoint) spin(deadline time.Time) error {
 	wait.Yield()
+	e.spinner.Start(time.Since(e.begun))
 	for range wait.Looks {
 		if e.sock.RX.Peek(1) > 0 {
 			return nil
@@ -78,7 +79,8 @@ const retryInterval = time.Millisecond
 // early: its caller calls RecvFrames, and Sleep again. The errors are those of Wait, except
 // ErrNoBuffers and those of Flush. It accesses no queue, so one goroutine may sleep while
 // another uses them. again says that the next wait will sleep at once: then the kernel's part of
-// the sleep is kept for it, which makes the next sleep cheaper and frames dearer that come meanwhile.
+// the sleep is kept for it. That makes the next sleep cheaper, and frames dearer that come meanwhile: each calls the
+// kernel's poller, and may wake a thread of the runtime.
 func (e *Endpoint) Sleep(deadline time.Time, again bool) error {
 	if e.woken.Swap(false) {
 		return e.wokenBy()

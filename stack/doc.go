@@ -27,7 +27,7 @@
 // A goroutine that waits runs the stack itself: a Read that finds its queue empty takes the
 // poll role, polls the link, and returns as soon as its data is there. One goroutine at a
 // time has the role. Others that wait are parked, each on its socket, and the one that polls
-// wakes them. It looks at the link only while no goroutine that it woke is runnable, and nobody
+// wakes them. Before it receives more it lets those run that it has woken, and no goroutine that waits
 // takes the role before all of these have run, so connections take turns. Whoever leaves the role wakes
 // another one to take it. While no goroutine waits,
 // the caretaker, a goroutine of the stack, has the role, so that pings and timers do not

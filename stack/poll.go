@@ -49,13 +49,15 @@ func (s *Stack) NextDeadline() (t time.Time, ok bool) {
 }
 
 // advance sets the time and does what is due then. What waits to be received goes
-// first: it may be what a timer waits for. mu is held, as in all of this file.
-func (s *Stack) advance(now instant) {
+// first: it may be what a timer waits for. It returns the number of frames that were received. mu is held, as in all of
+// this file.
+func (s *Stack) advance(now instant) (got int) {
 	s.now = max(s.now, now)
 	if s.now >= s.timerAt || s.now >= s.earliestWaiter {
-		s.input()
+		got = s.input()
 		s.runDue()
 	}
+	return got
 }
 
 // runDue runs the timers that are due.

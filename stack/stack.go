@@ -193,13 +193,14 @@ type Stack struct {
 	caretakerDone  chan struct{}
 
 	// TCP, tcp.go and tcp_segments.go.
-	tcpTouched bool       // there is something to settle
-	tcpBlocked bool       // the link takes no more
-	tcpTimer   tcpTimer   // for the engine's next deadline
-	acking     []*TCPConn // that may hold an acknowledgment back
-	corks      []*TCPConn // that may hold small writes back, see uncork
-	scratch    []byte     // for segments that do not go to the link
-	drained    event      // a connection that was closed has ended
+	tcpTouched bool        // there is something to settle
+	tcpBlocked bool        // the link takes no more
+	tcpTimer   tcpTimer    // for the engine's next deadline
+	acking     []*TCPConn  // that may hold an acknowledgment back
+	corks      []*TCPConn  // that may hold small writes back, see uncork
+	corking    atomic.Bool // there are some
+	scratch    []byte      // for segments that do not go to the link
+	drained    event       // a connection that was closed has ended
 
 	sockets      map[*UDPConn]struct{}
 	udpPorts     map[*UDPPort]struct{}

@@ -202,6 +202,9 @@ func (c *TCPConn) writeInTurn(write func(now tcp.Time) (done bool, err error)) e
 		c.noteCorked()
 		s.settleTCP()
 		if done || err != nil {
+			if s.role != roleApplication {
+				s.lookAround()
+			}
 			return err
 		}
 		if c.writable.seq == seq { // otherwise there is room: the peer is in this stack
@@ -302,6 +305,7 @@ func (c *TCPConn) noteCorked() {
 	case !c.inCorks:
 		c.inCorks = true
 		s.corks = append(s.corks, c)
+		s.corking.Store(true)
 	}
 }
 
@@ -316,5 +320,6 @@ func (s *Stack) uncork() {
 	}
 	clear(s.corks)
 	s.corks = s.corks[:0]
+	s.corking.Store(false)
 	s.settleTCP()
 }

@@ -81,7 +81,8 @@ func (c *TCPConn) SetNoDelay(noDelay bool) error {
 }
 
 // SetCork changes how long small writes are collected while data is in flight. Negative: not
-// at all; 0: [tcp.DefaultCork], the default.
+// at all; 0: [tcp.DefaultCork], the default. While a goroutine polls it is only until that one has nothing
+// else to do.
 func (c *TCPConn) SetCork(d time.Duration) error {
 	return c.set(func(now tcp.Time) { c.conn.SetCork(now, d) })
 }

@@ -242,9 +242,10 @@ func (s *Stack) wakeExpired() {
 func (s *Stack) pollUntil(role pollRole, e *event, seq uint32, deadline instant, spinner *wait.Spinner) {
 	s.role, s.pollerEvent, s.pollerSeq = role, e, seq
 	spinner.Begin()
+	early := 0 // frames that were received before timers ran
 	for {
-		got := s.input()
-		if got > 0 {
+		got := early + s.input()
+		if early = 0; got > 0 {
 			spinner.Found()
 		}
 		if e.seq != seq || s.now >= deadline || s.closed || s.broken != nil {
@@ -266,33 +267,37 @@ func (s *Stack) pollUntil(role pollRole, e *event, seq uint32, deadline instant,
 		}
 		if len(s.corks) > 0 {
 			s.uncork()
+			continue // on a connection to ourselves, e may wait for that data
 		}
 		if len(s.acking) > 0 {
 			s.releaseAcks()
-			continue // on a connection to ourselves, e may wait for such an ACK
+			continue // or for such an ACK
 		}
 		limit := min(deadline, s.timerAt, s.earliestWaiter)
 		if !spinner.On() {
 			s.away = sleeping
 			s.mu.Unlock()
-			err := s.link.Sleep(s.time(limit), spinner.SleepsAgain())
+			err := s.link.Sleep(s.time(limit), s.spinner.SleepsAgain())
 			s.mu.Lock()
 			s.returned()
 			if err != nil {
 				s.fail(err)
 				break
 			}
-			s.advance(s.look())
+			early = s.advance(s.look())
 		} else {
 			s.away = spinning
 			s.mu.Unlock()
 			now := s.spin(spinner, limit)
 			s.mu.Lock()
 			s.returned()
-			s.advance(now)
+			early = s.advance(now)
 		}
 	}
 	s.role, s.pollerEvent = roleFree, nil
+	if len(s.corks) > 0 && s.parked.head == nil {
+		s.uncork() // nobody else will poll soon
+	}
 	if s.closed {
 		s.noteLeft()
 	}
@@ -313,14 +318,19 @@ func (s *Stack) returned() {
 }
 
 // spin looks at the link, without the lock, until a frame waits, attention is set, or the
-// clock has reached limit or the end of the budget. It returns the time as last read, or 0.
+// clock has reached limit or the end of the budget, or for a round if a small write waits for more. It returns
+// the time as last read, or 0.
 func (s *Stack) spin(spinner *wait.Spinner, limit instant) (now instant) {
 	for spinner.On() && now < limit {
 		wait.Yield()
+		spinner.Start(time.Duration(s.look()))
 		for range wait.Looks {
 			if s.link.Pending() || s.attention.Load() {
 				return now
 			}
+		}
+		if s.corking.Load() {
+			return now
 		}
 		now = s.look()
 		spinner.Round(time.Duration(now))
@@ -467,8 +477,11 @@ func (s *Stack) careForTCP() {
 		return
 	}
 	s.readClock()
+	if s.woken > 0 {
+		s.input() // those that were woken wait for a processor, and nobody polls before they have run
+	}
+	s.runDue() // it can hold acknowledgments
 	s.releaseAcks()
-	s.runDue()
 }
 
 // wakeCaretaker ends the caretaker's pause. mu is held.

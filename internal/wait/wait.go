@@ -42,10 +42,12 @@ const (
 	Looks = 256
 	// mostSkipped is how many waits in a row sleep at once, at most.
 	mostSkipped = 7
-	// lostProcessor is how long a round lasts, at least, if something else got the processor.
+	// lostProcessor is how long the looks of a round last, at least, if another thread got the processor.
 	lostProcessor = 500 * time.Microsecond
-	// The first and the longest time for which no wait spins after the processor was lost.
+	// The first and the longest rest after the processor was lost. It is the first again if the last one
+	// ended more than forgetRest times its length ago.
 	firstRest, longestRest = 5 * time.Millisecond, 320 * time.Millisecond
+	forgetRest             = 4
 )
 
 // Spinner decides how long waits spin. Its owner writes the loop, so that a look
@@ -54,6 +56,7 @@ const (
 //	spinner.Begin()
 //	for spinner.On() {
 //		wait.Yield()
+//		spinner.Start(now)
 //		for range wait.Looks {
 //			if something() {
 //				spinner.Found()
@@ -69,20 +72,22 @@ const (
 // Adaptive does not spin where that is of no use. After two budgets in a row that have
 // been used up, one wait sleeps at once, after three in a row three, after that seven; the next one
 // spins again. What is found while it spins halves these numbers. So a process with a message now
-// and then spares most of the processor time. Where something else computes on the processor, the
-// kernel runs a thread that has slept sooner than one that spins: then no wait spins for a while.
+// and then spares most of the processor time. Where another thread computes on the processor, the
+// kernel runs a thread that has slept sooner than one that spins: then no wait spins for a while,
+// a rest.
 type Spinner struct {
 	Mode   Mode
 	Budget time.Duration // of Adaptive
 
 	until time.Duration // when the budget is used up; 0: no round has ended yet
-	last  time.Duration // end of the last round
+	start time.Duration // of the round's looks
 	over  bool
 	skip  uint8 // waits that are to sleep at once
 	skips uint8 // after the next budget that is used up
 
-	restEnd time.Time     // no wait spins before, unless it is zero
-	rest    time.Duration // how long no wait has spun after the processor was lost last
+	resting bool // no wait spins before restEnd
+	restEnd time.Time
+	rest    time.Duration // the length of the last rest
 }
 
 // Begin begins a wait, or another part of it with a budget of its own, because something has arrived.
@@ -91,10 +96,9 @@ func (s *Spinner) Begin() {
 	switch {
 	case s.over:
 		s.skip--
-	case !s.restEnd.IsZero():
-		if s.over = time.Now().Before(s.restEnd); !s.over {
-			s.restEnd = time.Time{}
-		}
+	case s.resting:
+		s.resting = time.Now().Before(s.restEnd)
+		s.over = s.resting
 	}
 }
 
@@ -108,25 +112,34 @@ func (s *Spinner) Found() {
 // On reports whether to spin for another round, and not to sleep.
 func (s *Spinner) On() bool { return s.Mode == Spin || s.Mode == Adaptive && !s.over }
 
-// Round ends a round that found nothing. now is the time on a clock that does not go
-// back.
+// Start begins the looks of a round. now is the time on a clock that does not go back.
+func (s *Spinner) Start(now time.Duration) { s.start = now }
+
+// Round ends a round that found nothing.
 func (s *Spinner) Round(now time.Duration) {
 	switch {
+	case s.Mode == Adaptive && now-s.start >= lostProcessor:
+		s.over = true
+		s.beginRest(time.Now())
 	case s.until == 0:
 		s.until = now + s.Budget
-	case now-s.last >= lostProcessor:
-		s.rest = min(max(2*s.rest, firstRest), longestRest)
-		s.restEnd = time.Now().Add(s.rest)
-		s.over = true
 	case now >= s.until:
 		s.over = true
 		s.skip, s.skips = s.skips, min(2*s.skips+1, mostSkipped)
-		s.rest /= 2
 	}
-	s.last = now
 }
 
-// SleepsAgain reports whether the next wait will sleep at once.
+func (s *Spinner) beginRest(now time.Time) {
+	if now.Sub(s.restEnd) > forgetRest*s.rest {
+		s.rest = firstRest
+	} else {
+		s.rest = min(2*s.rest, longestRest)
+	}
+	s.resting, s.restEnd = true, now.Add(s.rest)
+}
+
+// SleepsAgain reports whether the next wait will sleep at once because of what this one or earlier ones have
+// found. A rest, which can end before, does not count.
 func (s *Spinner) SleepsAgain() bool {
-	return s.Mode == Block || s.Mode == Adaptive && (s.skip > 0 || !s.restEnd.IsZero())
+	return s.Mode == Block || s.Mode == Adaptive && s.skip > 0
 }

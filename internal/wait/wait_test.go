@@ -32,6 +32,7 @@ func TestSpinnerSleepsAfterBudget(t *testing.T) {
 		for turn := range 2 {
 			rounds := 0
 			for ; s.On() && rounds < most; rounds++ {
+				s.Start(now)
 				now += 10 * time.Microsecond
 				s.Round(now)
 			}
@@ -56,6 +57,7 @@ func TestSpinnerSkipsSpinsThatFindNothing(t *testing.T) {
 				spun += "."
 			} else if spun += "s"; !found {
 				for s.On() {
+					s.Start(now)
 					now += 10 * time.Microsecond
 					s.Round(now)
 				}
@@ -78,34 +80,34 @@ func TestSpinnerSkipsSpinsThatFindNothing(t *testing.T) {
 	}
 }
 
-// TestSpinnerRestsAfterItLostTheProcessor: when something else had the processor during a round, no wait spins for 5 ms;
-// when that is repeated, for 10, 20 and at most 320 ms. A budget that is used up meanwhile halves that.
+// TestSpinnerRestsAfterItLostTheProcessor: when another thread had the processor during the looks of a round, no wait spins
+// for 5 ms; when that is repeated, for 10, 20 and at most 320 ms; long after the last rest for 5 ms again. What other goroutines
+// compute between two rounds does not count.
 func TestSpinnerRestsAfterItLostTheProcessor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		s := wait.Spinner{Budget: wait.DefaultBudget}
-		lose := func() {
-			for s.Begin(); !s.On(); s.Begin() {
-				time.Sleep(time.Millisecond)
+		for _, c := range []struct{ after, want time.Duration }{{0, 5}, {0, 10}, {5, 20}, {79, 40}, {0, 80}, {0, 160}, {0, 320}, {0, 320}, {1281, 5}, {0, 10}} {
+			time.Sleep(c.after * time.Millisecond)
+			s.Begin()
+			s.Start(time.Since(start))
+			s.Round(time.Since(start))
+			time.Sleep(10 * time.Microsecond)
+			s.Start(time.Since(start))
+			if !s.On() {
+				t.Fatal("it does not spin after what another goroutine has computed")
 			}
+			time.Sleep(500 * time.Microsecond)
 			s.Round(time.Since(start))
-			time.Sleep(time.Millisecond)
-			s.Round(time.Since(start))
-		}
-		for _, want := range []time.Duration{5, 10, 20, 40, 80, 160, 320, 320} {
-			lose()
-			if s.On() || !s.SleepsAgain() {
+			lost := time.Now()
+			if s.On() {
 				t.Error("it spins on without the processor")
 			}
-			lost := time.Now()
 			for s.Begin(); !s.On(); s.Begin() {
 				time.Sleep(time.Millisecond)
 			}
-			if rest := time.Since(lost); rest != want*time.Millisecond {
-				t.Errorf("no wait spun for %v, want %v ms", rest, int(want))
-			}
-			if s.SleepsAgain() {
-				t.Error("after the rest a wait sleeps at once")
+			if rest := time.Since(lost); rest != c.want*time.Millisecond {
+				t.Errorf("no wait spun for %v, want %d ms", rest, c.want)
 			}
 		}
 	})
@@ -119,6 +121,7 @@ func TestSpinnerKnowsWhetherTheNextWaitSleeps(t *testing.T) {
 		s.Begin()
 		for n := range 50 {
 			for i := 0; s.On() && i < 10; i++ {
+				s.Start(now)
 				now += 10 * time.Microsecond
 				s.Round(now)
 			}

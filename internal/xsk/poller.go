@@ -74,15 +74,19 @@ func (p *Poller) Sleep(until time.Time, again bool) error {
 	}
 	// Wake sets the flag before the deadline. So if this load misses a Wake, that Wake
 	// replaces the deadline set above.
-	if p.woken.Swap(false) {
-		p.set = false
-		return nil
+	woken := p.woken.Swap(false)
+	var err error
+	if !woken {
+		err = p.raw.Read(p.ready)
 	}
-	err := p.raw.Read(p.ready)
 	if p.joined && !again {
 		if e := p.raw.Control(p.leave); err == nil {
 			err = e
 		}
+	}
+	if woken {
+		p.set = false
+		return err
 	}
 	if err == nil {
 		err, p.failed = p.failed, nil
