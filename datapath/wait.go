@@ -54,7 +54,6 @@ func (e *Endpoint) Wait(deadline time.Time) error {
 // spin looks at the receive queue for a round, or until it is not empty.
 func (e *Endpoint) spin(deadline time.Time) error {
 	wait.Yield()
-	e.spinner.Start(time.Since(e.begun))
 	for range wait.Looks {
 		if e.sock.RX.Peek(1) > 0 {
 			return nil

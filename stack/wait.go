@@ -323,7 +323,6 @@ func (s *Stack) returned() {
 func (s *Stack) spin(spinner *wait.Spinner, limit instant) (now instant) {
 	for spinner.On() && now < limit {
 		wait.Yield()
-		spinner.Start(time.Duration(s.look()))
 		for range wait.Looks {
 			if s.link.Pending() || s.attention.Load() {
 				return now

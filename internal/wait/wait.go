@@ -42,7 +42,7 @@ const (
 	Looks = 256
 	// mostSkipped is how many waits in a row sleep at once, at most.
 	mostSkipped = 7
-	// lostProcessor is how long the looks of a round last, at least, if another thread got the processor.
+	// lostProcessor is how long a round lasts, at least, if something else got the processor.
 	lostProcessor = 500 * time.Microsecond
 	// The first and the longest rest after the processor was lost. It is the first again if the last one
 	// ended more than forgetRest times its length ago.
@@ -56,7 +56,6 @@ const (
 //	spinner.Begin()
 //	for spinner.On() {
 //		wait.Yield()
-//		spinner.Start(now)
 //		for range wait.Looks {
 //			if something() {
 //				spinner.Found()
@@ -72,15 +71,15 @@ const (
 // Adaptive does not spin where that is of no use. After two budgets in a row that have
 // been used up, one wait sleeps at once, after three in a row three, after that seven; the next one
 // spins again. What is found while it spins halves these numbers. So a process with a message now
-// and then spares most of the processor time. Where another thread computes on the processor, the
-// kernel runs a thread that has slept sooner than one that spins: then no wait spins for a while,
-// a rest.
+// and then spares most of the processor time. Where something else computes on the processor, no wait spins
+// for a while, a rest: another thread of the processor, since the kernel runs one that has slept sooner than one
+// that spins; or another goroutine, since looks are of no use behind it.
 type Spinner struct {
 	Mode   Mode
 	Budget time.Duration // of Adaptive
 
 	until time.Duration // when the budget is used up; 0: no round has ended yet
-	start time.Duration // of the round's looks
+	last  time.Duration // end of the last round
 	over  bool
 	skip  uint8 // waits that are to sleep at once
 	skips uint8 // after the next budget that is used up
@@ -112,21 +111,20 @@ func (s *Spinner) Found() {
 // On reports whether to spin for another round, and not to sleep.
 func (s *Spinner) On() bool { return s.Mode == Spin || s.Mode == Adaptive && !s.over }
 
-// Start begins the looks of a round. now is the time on a clock that does not go back.
-func (s *Spinner) Start(now time.Duration) { s.start = now }
-
-// Round ends a round that found nothing.
+// Round ends a round that found nothing. now is the time on a clock that does not go
+// back.
 func (s *Spinner) Round(now time.Duration) {
 	switch {
-	case s.Mode == Adaptive && now-s.start >= lostProcessor:
-		s.over = true
-		s.beginRest(time.Now())
 	case s.until == 0:
 		s.until = now + s.Budget
+	case s.Mode == Adaptive && now-s.last >= lostProcessor:
+		s.over = true
+		s.beginRest(time.Now())
 	case now >= s.until:
 		s.over = true
 		s.skip, s.skips = s.skips, min(2*s.skips+1, mostSkipped)
 	}
+	s.last = now
 }
 
 func (s *Spinner) beginRest(now time.Time) {
