@@ -222,7 +222,7 @@ func stream(c net.Conn, n int) error {
 }
 
 // countersWithoutLoss are the counters that count no loss.
-var countersWithoutLoss = []string{"rx_pass", "rx_port", "rx_queue", "rx_cut", "tx_uplink", "deliver_socket"}
+var countersWithoutLoss = []string{"rx_pass", "rx_port", "rx_queue", "rx_cut", "tx_uplink", "deliver_socket", "mux_uplink"}
 
 // wantNoLoss fails the test if unetd has counted a loss.
 func (d *daemon) wantNoLoss(t *testing.T) {
