@@ -54,9 +54,9 @@ var resetInLoop = newCommand("resetInLoop", func(_ *agent, arg resetArg) (connec
 		}
 	}
 	block := endpoint.TCPTag(netip.AddrPortFrom(hostA, resetBlock)).AsBlock()
-	ctx, cancel := timeout()
-	defer cancel()
 	for range arg.Times {
+		ctx, cancel := timeout() // for one lease: the one before may send RSTs for some seconds
+		defer cancel()
 		var grant *endpoint.Grant
 		var lease endpoint.Lease
 		for {
