@@ -384,10 +384,7 @@ func (m *Mux) CopyReserved(t endpoint.Tag) (fds []int) {
 	return fds
 }
 
-// CopyTime is how long a claim waits for copies of sockets that were closed.
-func CopyTime() time.Duration { return copyTime }
-
-// SetCopyTime sets CopyTime until restore is called.
+// SetCopyTime sets how long a claim waits for copies of sockets that were closed, until restore is called.
 func SetCopyTime(d time.Duration) (restore func()) {
 	old := copyTime
 	copyTime = d

@@ -37,7 +37,7 @@ type reserver struct {
 	limit   int           // number of sockets that all claims may have
 	free    bool          // bind also to addresses that the host does not have (IP_FREEBIND)
 	named   bool          // the port was named, alone: worth a wait, and a look for connections in TIME-WAIT
-	closed  time.Time     // when no process can have a copy of what was closed before
+	closed  time.Time     // until when a process may have copies of sockets that were closed
 	refuse  *ebpf.Program // the filter of all sockets
 }
 

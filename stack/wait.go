@@ -15,9 +15,8 @@ import (
 // free and goroutines are parked, another goroutine has been woken and has not taken mu yet
 // (woken > 0). The last of these takes the role, or wakes a goroutine that is parked to take it.
 //
-// Turns: a goroutine does not take the role while goroutines that were woken have not run. So what
-// one batch has brought is handled before the next batch is received, and no connection is served
-// twice while another waits.
+// Connections take turns: a goroutine that waits does not take the role while goroutines that were
+// woken have not run, so what one batch has brought is handled before the next is received.
 
 type pollRole uint8
 
