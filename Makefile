@@ -42,7 +42,7 @@ help: ## show this list
 
 build: unetd ## build all commands, and unetd's manual pages and completions, into bin/
 	$(GO) build -C examples -trimpath -o ../bin/ ./...
-	$(GO) build -C bench -trimpath -o ../bin/ ./unetbench ./unetplot
+	$(GO) build -C bench -trimpath -o ../bin/ ./unetbench ./unetservice ./unetplot
 
 # unetd writes its manual pages and completions itself.
 unetd:

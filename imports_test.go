@@ -59,6 +59,8 @@ var layers = map[string]struct{ own, other []string }{
 	"cmd/unetd/internal":     {own: []string{"mux", "control", "internal/account", "internal/protocol", "internal/route", "internal/share", "endpoint", "internal/xsk", "cmd/unetd/internal"}, other: []string{"github.com/cilium/ebpf", "github.com/vishvananda/netlink", "github.com/vishvananda/netns", "golang.org/x/sys/unix", "github.com/spf13/cobra", "go.yaml.in/yaml/v3", "github.com/prometheus/client_golang"}},
 	"bench/unetbench":        {own: []string{"*"}, other: []string{"github.com/spf13/cobra"}},
 	"bench/unetplot":         {own: []string{"bench/internal", "internal/version"}, other: []string{"github.com/spf13/cobra"}},
+	"bench/unetservice":      {own: []string{".", "bench/internal/load", "bench/internal/plan", "bench/internal/service", "internal/version"}, other: []string{"github.com/spf13/cobra"}},
+	"bench/internal/service": {own: []string{".", "quicconn", "bench/internal/load", "bench/internal/plan"}, other: []string{"google.golang.org/grpc", "google.golang.org/protobuf", "github.com/nats-io", "github.com/quic-go/quic-go"}},
 	"bench/internal":         {own: []string{"*"}, other: []string{"gonum.org/v1/plot", "golang.org/x/image/font", "golang.org/x/sys/unix", "github.com/cilium/ebpf"}},
 	"examples/echo":          {own: []string{".", "control", "datapath", "endpoint"}},
 	"examples/http":          {own: []string{"."}},

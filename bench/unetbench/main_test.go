@@ -125,15 +125,19 @@ func TestWrongCommandLinesAreUsageErrorsOfOneLine(t *testing.T) {
 		{"operate", "--interval", "0s"},
 		{"operate", "--interval", "3s"},
 		{"operate", "--scrapes", "0"},
-		{"services", "--service", "smtp"},
-		{"services", "--service", ""},
-		{"services", "--procs", "-1"},
+		{"services", "--services", "smtp"},
+		{"services", "--services", ""},
+		{"services", "--connections", "0"},
+		{"services", "--connections", "1001"},
+		{"services", "--connections", ""},
+		{"services", "--procs", "0"},
+		{"services", "--procs", "all"},
 		{"services", "--procs", ""},
 		{"services", "--wait", "impatiently"},
 		{"services", "--rounds", "0"},
-		{"services", "--limit", "100ms"},
-		{"services", "--n", "0"},
-		{"services", "--pings", "0"},
+		{"services", "--duration", "0s"},
+		{"services", "--warm-up", "-1s"},
+		{"services", "--neighbours=some"},
 		{"profile", "smoke"},
 		{"profile", "--event", "sleep"},
 		{"profile", "--top", "0"},
@@ -584,102 +588,6 @@ func TestOperate(t *testing.T) {
 	}
 	if !strings.Contains(errs, "msg RTT, rate limits that are not reached / plain") || strings.Contains(errs, "not measured") {
 		t.Errorf("goals are missing:\n%s", errs)
-	}
-}
-
-// needTools skips a test that needs programs of other projects which are not there.
-func needTools(t *testing.T, names ...string) {
-	t.Helper()
-	for _, name := range names {
-		if _, err := exec.LookPath(name); err != nil {
-			if os.Getenv("UNET_REQUIRE_TOOLS") != "" {
-				t.Fatal(err)
-			}
-			t.Skip(err)
-		}
-	}
-}
-
-// TestServices: each service is measured on both networks, pinned and not, and answers all requests.
-func TestServices(t *testing.T) {
-	unetd := buildDaemon(t)
-	needTools(t, "wrk", "redis-benchmark")
-	bin := t.TempDir()
-	cmd := exec.Command("go", "build", "-o", bin, "./http", "./resp", "./quic")
-	cmd.Dir = "../../examples"
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
-	}
-	out, errs := measure(t, "services", "--unetd", unetd, "--bin", bin, "--rounds", "1", "--limit", "1s", "--n", "2000", "--pings", "200")
-	measured := map[string]int{}
-	for _, l := range lines(t, out) {
-		measured[fmt.Sprint(l["service"], " ", l["network"], " ", l["procs"])]++
-		if !(l["n"].(float64) > 0 && l["requests_per_s"].(float64) > 0 && l["p50_us"].(float64) > 0 && l["p50_us"].(float64) <= l["p99_us"].(float64) && l["cpu_us_per_request"].(float64) > 0) ||
-			l["failed"].(float64) != 0 {
-			t.Errorf("implausible: %v", l)
-		}
-	}
-	for _, service := range []string{report.HTTP, report.RespSet, report.RespGet, report.QUIC} {
-		for _, way := range []string{" unet 0", " unet 2", " kernel 0", " kernel 2"} {
-			if measured[service+way] != 1 {
-				t.Errorf("%s%s: %d measurements:\n%s", service, way, measured[service+way], out)
-			}
-		}
-	}
-	if !strings.Contains(errs, "redis-benchmark -c 50, GET, p99") || strings.Contains(errs, "not measured") {
-		t.Errorf("goals are missing:\n%s", errs)
-	}
-
-	// A missing program is reported before hosts are made.
-	t.Setenv("PATH", t.TempDir())
-	for _, c := range []struct{ args, want string }{
-		{"--service http", "there is no wrk to ask http: install it"},
-		{"--service resp", "there is no redis-benchmark to ask resp: install it"},
-		{"--service quic --bin " + os.DevNull, "build it (make build)"},
-	} {
-		args := append([]string{"services", "--unetd", unetd, "--bin", bin}, strings.Fields(c.args)...)
-		if _, _, err := execute(t.Context(), args...); err == nil || isUsage(err) || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
-			t.Errorf("%s: %v", c.args, err)
-		}
-	}
-}
-
-// TestOutputOfToolsIsRead reads what the programs write, and refuses what they do not.
-func TestOutputOfToolsIsRead(t *testing.T) {
-	const wrk = `Running 5s test @ http://10.0.0.1:8080/bytes/100
-  Latency Distribution
-     50%    0.95ms
-     75%    1.71ms
-     99%    1.02s
-  245866 requests in 5.10s, 56.27MB read
-  Socket errors: connect 0, read 1, write 0, timeout 2
-  Non-2xx or 3xx responses: 10
-Requests/sec:  48204.43
-`
-	got, err := readWrk(nil, wrk)
-	if want := (report.Serving{Service: report.HTTP, N: 245856, Failed: 13, PerS: 48204.43, P50US: 950, P99US: 1020000}); err != nil || len(got) != 1 || got[0] != want {
-		t.Errorf("%+v, %v", got, err)
-	}
-	k := &serving{n: 7}
-	const redis = `"test","rps","avg_latency_ms","min_latency_ms","p50_latency_ms","p95_latency_ms","p99_latency_ms","max_latency_ms"
-"SET","65400.25","0.5","0.1","0.375","0.9","2.5","9.1"
-"GET","68100.00","0.5","0.1","0.250","0.9","1.5","9.1"
-`
-	got, err = readRedis(k, redis)
-	if err != nil || len(got) != 2 || got[0] != (report.Serving{Service: report.RespSet, N: 7, PerS: 65400.25, P50US: 375, P99US: 2500}) ||
-		got[1] != (report.Serving{Service: report.RespGet, N: 7, PerS: 68100, P50US: 250, P99US: 1500}) {
-		t.Errorf("%+v, %v", got, err)
-	}
-	got, err = readPings(nil, "1000 round trips, median 241.9µs, p99 2.2283ms, 2224 a second\n")
-	if err != nil || len(got) != 1 || got[0] != (report.Serving{Service: report.QUIC, N: 1000, PerS: 2224, P50US: 241.9, P99US: 2228.3}) {
-		t.Errorf("%+v, %v", got, err)
-	}
-	for _, wrong := range []string{"", "Could not connect to Redis at 10.0.0.1:6379", strings.Replace(wrk, "99%", "98%", 1), strings.Replace(redis, "p99_latency_ms", "p98", 1)} {
-		for _, s := range services {
-			if _, err := s.read(k, wrong); err == nil {
-				t.Errorf("%s reads %q", s.name, wrong)
-			}
-		}
 	}
 }
 

@@ -17,4 +17,7 @@
 //
 // Each measurement runs in two new processes of uid nobody, without capabilities, pinned to
 // a processor each.
+//
+// Services are programs of their own: a server on host a and a client on host b, of the muxed pair or of
+// the plain one, pinned only with GOMAXPROCS 1 ([Lab.Serve]).
 package lab

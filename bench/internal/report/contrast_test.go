@@ -42,47 +42,6 @@ func TestOperatingGoals(t *testing.T) {
 	}
 }
 
-// TestServingGoals: ratios are of one round, service and GOMAXPROCS, and goals are about the medians.
-func TestServingGoals(t *testing.T) {
-	var all []Serving
-	add := func(service, network string, procs, round int, perS, p50, p99 float64) {
-		all = append(all, Serving{Service: service, Network: network, Procs: procs, Round: round, N: 1, PerS: perS, P50US: p50, P99US: p99, Failed: 1})
-	}
-	for i, v := range []float64{1, 2, 4} {
-		add(QUIC, OnUnet, 0, i+1, 1, 8*v, 1)
-		add(QUIC, OnKernel, 0, i+1, 1, 10*v, 1)
-		add(RespGet, OnKernel, 0, i+1, 100*v, 1, 10)
-		add(RespGet, OnUnet, 0, i+1, 129*v, 1, 10+v)
-		add(RespGet, OnUnet, 2, i+1, 129*v, 1, 10)
-	}
-	goals := ServingGoals(all)
-	if len(goals) != 5 {
-		t.Fatalf("%+v", goals)
-	}
-	for i, want := range []struct {
-		figure     string
-		measured   float64
-		known, met bool
-	}{
-		{"GET, requests/s, GOMAXPROCS 0", 1.29, true, false},
-		{"GET, p99, GOMAXPROCS 0", 1.2, true, false},
-		{"RTT p50, GOMAXPROCS 0", 0.8, true, true},
-		{"GET, requests/s, GOMAXPROCS 2", 0, false, false},
-		{"GET, p99, GOMAXPROCS 2", 0, false, true},
-	} {
-		if g := goals[i]; !strings.HasSuffix(g.Figure, want.figure) || g.Known != want.known || g.Measured != want.measured || g.Met() != want.met {
-			t.Errorf("%+v, want %+v", g, want)
-		}
-	}
-	var out strings.Builder
-	PrintServing(&out, all)
-	for _, want := range []string{"medians over 0 to 3 rounds", "0.80  (0.80..0.80)", "failed: 9 on unet, 6 on the kernel's sockets"} {
-		if !strings.Contains(out.String(), want) {
-			t.Errorf("no %q:\n%s", want, &out)
-		}
-	}
-}
-
 // TestIPv6Goals are printed if they were measured, and only then.
 func TestIPv6Goals(t *testing.T) {
 	row := func(name string, p50 float64) Row {

@@ -181,7 +181,7 @@ type figure struct {
 // WriteUnits writes the header of the benchmark format: which figures are better if they
 // are higher. benchstat takes all others to be better if they are lower.
 func WriteUnits(w io.Writer) error {
-	_, err := io.WriteString(w, "Unit msgs/s better=higher\nUnit conns/s better=higher\nUnit B/s better=higher\n")
+	_, err := io.WriteString(w, "Unit msgs/s better=higher\nUnit conns/s better=higher\nUnit B/s better=higher\nUnit requests/s better=higher\nUnit fairness better=higher\n")
 	return err
 }
 

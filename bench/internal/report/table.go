@@ -106,6 +106,11 @@ func rounds(rows []Row) string {
 	for _, r := range rows {
 		low, high = min(low, r.Rounds), max(high, r.Rounds)
 	}
+	return roundsText(low, high)
+}
+
+// roundsText names a number of rounds that may differ.
+func roundsText(low, high int) string {
 	switch {
 	case high == 1:
 		return "1 round"
