@@ -73,7 +73,6 @@ const (
 
 	replyNoFrame // a reply of the stack's own found no frame or no room to send
 	sendBlocked  // a send found no frame or no room and had to wait
-	acksHeld     // acknowledgments that waited for what a reader might answer
 	segmentsLost // segments that could not be sent: no route, no room, or the link is down
 	portLost     // packets of a UDPPort that could not be sent: no route, or too long for it
 	flushFailed
@@ -142,7 +141,6 @@ var reasonNames = [reasons]string{
 	quotaCopied:             "quota_copied",
 	replyNoFrame:            "reply_no_frame",
 	sendBlocked:             "send_blocked",
-	acksHeld:                "acks_held",
 	segmentsLost:            "segments_lost",
 	portLost:                "port_lost",
 	flushFailed:             "flush_failed",

@@ -93,7 +93,6 @@ func (s *Stack) input() int {
 	if s.batchesSeen++; s.batchesSeen >= batchesPerClock {
 		s.batchesSeen = 0
 		s.readClock()
-		s.releaseAcks()
 		s.runDue()
 	}
 	return n

@@ -132,7 +132,7 @@ func (r *scheduleRun) state() string {
 		}
 		fmt.Fprintf(&b, "|%s %v %d %d %d %v %v %v %v", posted, v.FieldByName("wantsRead"), v.FieldByName("posted").Int(), c.conn.Buffered(), c.conn.Room(),
 			c.conn.State(), v.FieldByName("wantsWrite"), c.writing, c.closed)
-		fmt.Fprintf(&b, " %d %d %d %d", c.readable.seq, c.writable.seq, c.turn.seq, c.readers)
+		fmt.Fprintf(&b, " %d %d %d", c.readable.seq, c.writable.seq, c.turn.seq)
 	}
 	for _, u := range r.udpConns {
 		fmt.Fprintf(&b, "|%d %d %v", u.udp.Len(), u.readable.seq, u.closed)

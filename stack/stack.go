@@ -196,7 +196,6 @@ type Stack struct {
 	tcpTouched bool        // there is something to settle
 	tcpBlocked bool        // the link takes no more
 	tcpTimer   tcpTimer    // for the engine's next deadline
-	acking     []*TCPConn  // that may hold an acknowledgment back
 	corks      []*TCPConn  // that may hold small writes back, see uncork
 	corking    atomic.Bool // there are some
 	scratch    []byte      // for segments that do not go to the link

@@ -90,15 +90,12 @@ type TCPConn struct {
 	readSlow, writeSlow bool
 	closed              bool
 	posted              bool // a reader has posted its buffer
-	answering           bool // a reader was woken and has not called again
-	acking              bool // it is in Stack.acking
 	inCorks             bool // it is in Stack.corks
 	writing             bool // a goroutine is in writeInTurn
 	connected           bool
 	drained             bool // all data and our FIN are acknowledged
 	finished            bool // CLOSED or TIME-WAIT
 	chosen              bool // its local port is from Config.TCPPorts
-	readers             int  // goroutines that wait to read
 	readDeadline        instant
 	writeDeadline       instant
 	reads               uint32        // since the clock was last read for readDeadline
@@ -322,7 +319,6 @@ func (c *TCPConn) CloseRead() error {
 func (c *TCPConn) CloseWrite() error {
 	var failed error
 	err := c.change(func(now tcp.Time) {
-		c.resumeAck()
 		if failed = c.conn.CloseWrite(now); c.conn.State() == tcp.TimeWait || failed == syscall.ECONNRESET {
 			failed = syscall.ENOTCONN
 		}
@@ -362,7 +358,6 @@ func (c *TCPConn) close(linger time.Duration) {
 	now := tcp.Time(s.readClock())
 	c.closed = true
 	c.setSlow()
-	c.resumeAck()
 	if linger == 0 {
 		c.conn.Abort()
 	} else {

@@ -40,7 +40,6 @@ func (c *TCPConn) ReadFrom(r io.Reader) (n int64, err error) {
 func (c *TCPConn) give(space *tcp.Space, n int) (put int, left *tcp.Space, err error) {
 	s := c.stack
 	s.mu.Lock()
-	c.answering = false // the first segment has the acknowledgment that was held
 	err = c.writeInTurn(func(now tcp.Time) (bool, error) {
 		if put == 0 {
 			ok, wait, err := c.conn.Give(now, space, n)
@@ -130,7 +129,6 @@ func (p *pieces) writeTo(w io.Writer, count int) (int64, error) {
 func (c *TCPConn) WriteBuffers(v *net.Buffers) (n int64, err error) {
 	s := c.stack
 	s.mu.Lock()
-	c.answering = false // the first segment has the acknowledgment that was held
 	err = c.writeInTurn(func(now tcp.Time) (bool, error) {
 		for len(*v) > 0 {
 			piece := (*v)[0]

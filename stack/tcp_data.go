@@ -12,9 +12,6 @@ import (
 func (c *TCPConn) Read(p []byte) (n int, err error) {
 	s := c.stack
 	s.mu.Lock()
-	if c.answering {
-		c.resumeAck() // the reader has not written
-	}
 	for {
 		if c.readSlow {
 			if err = c.readTrouble(); err != nil {
@@ -61,7 +58,6 @@ func (c *TCPConn) Read(p []byte) (n int, err error) {
 func (c *TCPConn) awaitData() {
 	s := c.stack
 	seq := c.readable.seq
-	c.readers++
 	if s.tcp.Ready != nil {
 		s.readClock()
 		s.settleTCP()
@@ -69,7 +65,6 @@ func (c *TCPConn) awaitData() {
 	if c.readable.seq == seq { // otherwise the answer has arrived: the peer is in this stack
 		s.waitFor(&c.readable, c.readDeadline)
 	}
-	c.readers--
 }
 
 // TCPData is received data in the memory in which it was received.
@@ -96,7 +91,6 @@ func (c *TCPConn) Borrow() (t TCPData, err error) {
 func (c *TCPConn) borrow(loans []tcp.Loan, enough int) (n int, err error) {
 	s := c.stack
 	s.mu.Lock()
-	c.resumeAck()
 	for {
 		if err = c.readTrouble(); err != nil {
 			break
@@ -148,7 +142,6 @@ func (c *TCPConn) Write(p []byte) (n int, err error) {
 	s := c.stack
 	s.mu.Lock()
 	now := s.readClock()
-	c.answering = false // the segment has the acknowledgment that was held
 	if !c.writeSlow && !c.writing {
 		if !s.isServed() && s.link.Pending() { // the window may have changed, or the connection may have ended
 			s.receive()
@@ -241,7 +234,6 @@ func (s *Stack) lookAround() {
 func (c *TCPConn) Lend(p []byte) error {
 	s := c.stack
 	s.mu.Lock()
-	c.resumeAck()
 	err := c.writeInTurn(func(now tcp.Time) (bool, error) { return c.conn.Lend(now, p) })
 	s.mu.Unlock()
 	return c.fail("write", "write", err)
@@ -254,7 +246,6 @@ func (c *TCPConn) Reclaim() error {
 	s := c.stack
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	c.resumeAck()
 	for {
 		lent, returned := c.conn.Lent()
 		switch {

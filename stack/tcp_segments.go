@@ -12,10 +12,7 @@ import (
 // and at the end of a call of the application (settleTCP). The engine writes each segment
 // into a frame.
 //
-// A connection is held (tcp.Conn.Hold) while the route to its peer is not known. It is also
-// held if it has only an acknowledgment to send, of data that has just woken a reader: the
-// next write carries the acknowledgment. The hold ends when the reader calls again, or when the
-// polling goroutine has let the reader run and has nothing else to do.
+// A connection is held (tcp.Conn.Hold) while the route to its peer is not known.
 
 // segmentsInTurn is how many segments one connection sends before the others send.
 const segmentsInTurn = 64
@@ -106,15 +103,7 @@ func (s *Stack) settleTCP() {
 		}
 		for conn := s.tcp.Ready; conn != nil && !s.tcpBlocked; conn = s.tcp.Ready {
 			c, _ := conn.Owner.(*TCPConn) // nil: not accepted yet
-			if c == nil || !c.answering || !conn.HoldAck() {
-				s.emitTCP(conn, c)
-				continue
-			}
-			s.count[acksHeld]++
-			if !c.acking {
-				c.acking = true
-				s.acking = append(s.acking, c)
-			}
+			s.emitTCP(conn, c)
 		}
 	}
 	if s.unflushed { // before the timer, so that the frames leave sooner
@@ -136,7 +125,6 @@ func (c *TCPConn) happened(e tcp.Events) {
 		s.learnPathMTU(c.conn)
 	}
 	if e&tcp.Readable != 0 {
-		c.answering = c.readers > 0
 		// All readers: they share one event, and the data may be in the posted buffer of a
 		// reader that is not the one that has waited longest.
 		s.broadcast(&c.readable)
@@ -331,26 +319,4 @@ func (s *Stack) loseWaiting(r *route, err error) {
 	for _, conn := range waiting {
 		s.loseTCP(conn, err)
 	}
-}
-
-// resumeAck ends the hold of an acknowledgment.
-func (c *TCPConn) resumeAck() {
-	c.answering = false
-	c.conn.ResumeAck()
-}
-
-// releaseAcks sends all acknowledgments that are held.
-func (s *Stack) releaseAcks() {
-	if len(s.acking) == 0 {
-		return
-	}
-	for _, c := range s.acking {
-		c.acking = false
-		if c.conn.ResumeAck() {
-			c.answering = false
-		}
-	}
-	clear(s.acking)
-	s.acking = s.acking[:0]
-	s.settleTCP()
 }

@@ -268,10 +268,6 @@ func (s *Stack) pollUntil(role pollRole, e *event, seq uint32, deadline instant,
 			s.uncork()
 			continue // on a connection to ourselves, e may wait for that data
 		}
-		if len(s.acking) > 0 {
-			s.releaseAcks()
-			continue // or for such an ACK
-		}
 		limit := min(deadline, s.timerAt, s.earliestWaiter)
 		if !spinner.On() {
 			s.away = sleeping
@@ -478,8 +474,7 @@ func (s *Stack) careForTCP() {
 	if s.woken > 0 {
 		s.input() // those that were woken wait for a processor, and nobody polls before they have run
 	}
-	s.runDue() // it can hold acknowledgments
-	s.releaseAcks()
+	s.runDue()
 }
 
 // wakeCaretaker ends the caretaker's pause. mu is held.

@@ -109,7 +109,7 @@ type inTable struct {
 	events               Events
 	onReady, onEvents    bool
 	inserted             bool
-	held                 hold
+	held                 bool        // see Hold
 	pair                 *pairUse    // its entry in Table.pairs; nil: opened by the peer
 	waiting              links[Conn] // its place in a queue of its listener
 	changed              links[Conn] // its place in published.changed
@@ -173,9 +173,12 @@ type receiver struct {
 	rcvAdv      seq.Number // right edge of the window that was advertised
 	lastAckSent seq.Number
 	ackPending  uint32 // bytes of data that are not acknowledged
+	pendingAt   Time   // when the first of them was received
 	ackNow      bool   // an ACK is to be sent
+	ackInVain   bool   // the last one has waited, and there has been no answer since
 	sums        peerSums
-	interactive uint8  // times in a row that the application has answered at once (steps.go)
+	interactive uint8  // times in a row that the application has answered soon (steps.go)
+	ackWaited   Time   // how long acknowledgments of data have waited, smoothed
 	tsRecent    uint32 // the peer's timestamp, to be echoed
 	tsOffset    uint32 // added to our clock in timestamps, ms
 	tsRecentAt  Time
@@ -216,6 +219,7 @@ func (t *Table) newConn(now Time, id tuple, o Options) *Conn {
 		headers:    id.headers(),
 		inTable:    inTable{queuedAt: Never},
 		timers:     timers{rtxAt: Never, ackAt: Never, corkAt: Never, keepAt: Never, waitAt: Never, paceAt: Never, heardAt: now},
+		receiver:   receiver{interactive: answersForInteractive},
 		challenges: newChallenges(now),
 	}
 	c.record, c.rto, c.progressAt = &t.published.none, t.cfg.InitialRTO, now

@@ -196,7 +196,11 @@ func (c *Conn) Emit(now Time, b []byte) int {
 		t.counts[KeepAlives]++
 		h.fields.Seq = c.sndUna.Back(1).Uint32()
 	}
-	c.ackNow, c.ackPending, c.ackAt = false, 0, Never
+	if c.ackPending > 0 {
+		c.ackPending = 0
+		c.ackWaited += (now - c.pendingAt - c.ackWaited) / 8
+	}
+	c.ackNow, c.ackAt = false, Never
 	c.lastAckSent = c.rcvNxt
 	n += h.len
 	h.fields.Length = uint16(n)
@@ -322,11 +326,9 @@ func (c *Conn) emitData(now Time, h *header, b []byte, n int, fin bool) {
 			if !c.timing {
 				c.timing, c.timedSeq, c.timedAt = true, next, now
 			}
-			// If data was received within AckDelay, this counts as an answer to it.
-			if c.dataAt != 0 && now-c.dataAt <= Time(c.opts.AckDelay) && c.interactive < answersForInteractive {
-				c.interactive++
+			if c.dataAt != 0 {
+				c.answered(now - c.dataAt)
 			}
-			c.dataAt = 0
 		}
 	}
 	if c.persisting {

@@ -148,38 +148,65 @@ func TestReceiving(t *testing.T) {
 			both:
 			< A 1:536 ack 1
 			> nothing
-			timer 1ms
+			timer 2ms
 			< A 537:536 ack 1
 			> A 1:0 ack 1073
 			< A 1073:536 ack 1
-			+1ms
+			+2ms
 			> A 1:0 ack 1609
 			< A 1609:10 ack 1	# a smaller segment is acknowledged at once
 			> A 1:0 ack 1619`},
 		{name: "adaptive ACK: the ACK is sent with the answer", cfg: noOptions, opts: Options{AdaptiveAck: true}, text: `
 			both:
 			< A 1:10 ack 1
-			> A 1:0 ack 11
+			> nothing
 			write 10
 			> PA 1:10 ack 11
 			< A 11:10 ack 11
+			> nothing
+			+2ms			# no answer came: the ACK is sent
 			> A 11:0 ack 21
+			< A 21:10 ack 11	# and the peer sends more: ACKs are sent at once
+			> A 11:0 ack 31
+			write 10
+			> PA 11:10 ack 31
+			< A 31:10 ack 21
+			> A 21:0 ack 41
+			write 10
+			> PA 21:10 ack 41
+			< A 41:10 ack 31
+			> A 31:0 ack 51
+			write 10
+			> PA 31:10 ack 51
+			< A 51:10 ack 41	# after three answers the ACK waits for the fourth
+			> nothing
+			write 10
+			> PA 41:10 ack 61`},
+		{name: "adaptive ACK: the ACK waits for late answers, longer and longer", cfg: noOptions, opts: Options{AdaptiveAck: true}, text: `
+			both:
+			< A 1:10 ack 1
+			timer 2ms
+			+2ms
+			> A 1:0 ack 11
+			+1ms
+			write 10
+			> PA 1:10 ack 11
+			< A 11:10 ack 11
+			timer 2.25ms
+			+2.25ms
+			> A 11:0 ack 21
+			+0.75ms
 			write 10
 			> PA 11:10 ack 21
 			< A 21:10 ack 21
+			timer 2.5ms
+			+2.5ms
 			> A 21:0 ack 31
+			+38ms			# an answer after more than 40 ms: no next one is expected
 			write 10
 			> PA 21:10 ack 31
-			< A 31:10 ack 31	# after three answers the ACK waits for the fourth
-			> nothing
-			write 10
-			> PA 31:10 ack 41
-			< A 41:10 ack 41
-			> nothing
-			+1ms			# no answer came: the ACK is sent
-			> A 41:0 ack 51
-			< A 51:10 ack 41
-			> A 41:0 ack 61`},
+			< A 31:10 ack 31
+			> A 31:0 ack 41`},
 		{name: "an ACK is sent with data that is written before it is emitted", cfg: noOptions, text: `
 			both:
 			hold

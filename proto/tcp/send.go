@@ -19,11 +19,7 @@ import (
 // memory is used up, since no event of this connection would follow.
 func (c *Conn) Write(now Time, p []byte) (int, error) {
 	if c.err != 0 || c.writeClosed || c.state == Closed {
-		c.ResumeAck()
 		return 0, c.writeError()
-	}
-	if c.held == forAnswer {
-		c.held = notHeld // update makes the connection ready
 	}
 	q, t := &c.send, c.table
 	tail, end := q.tail, 0
@@ -95,9 +91,6 @@ func (c *Conn) Give(now Time, s *Space, n int) (ok, wait bool, err error) {
 	}
 	if !p.take(len(s), q.bytes) {
 		return false, false, nil
-	}
-	if c.held == forAnswer {
-		c.held = notHeld // update makes the connection ready
 	}
 	b := p.refer(s[:n], spaceBlock, 0)
 	b.space, b.cost = s, int32(len(s))

@@ -267,18 +267,45 @@ func (c *Conn) fin(now Time, s *segment) {
 // By default at once: an ACK is ready to be emitted when Process returns. Data that the
 // application writes before the driver emits is in the same segment.
 //
-// With Options.AdaptiveAck an acknowledgment may wait Options.AckDelay: if the application
-// has answered at once three times in a row, for its next answer; and in a stream of full
-// segments, for the second of two (RFC 9293, section 3.8.6.3). When the delay expires
-// without an answer, acknowledgments are sent at once again.
+// With Options.AdaptiveAck an acknowledgment may wait: for the application's answer, if it has
+// answered three times in a row, and in a stream of full segments for the second of two (RFC 9293,
+// section 3.8.6.3). A new connection counts as one that answers. When an acknowledgment has waited in
+// vain, and the peer sends more before there is an answer, acknowledgments are sent at once again: the
+// peer may have waited for it (RFC 896).
+//
+// The time is Options.AckDelay and what acknowledgments have waited recently: a server with many
+// connections answers all of them, but not soon. Peers with our timeouts do not retransmit
+// meanwhile. Their retransmission timeout is at least DefaultMinRTO and the smoothed round trip, which contains
+// what our acknowledgments have waited.
 
-// answersForInteractive is how many answers make a connection interactive.
-const answersForInteractive = 3
+const (
+	// answersForInteractive is how many answers make a connection interactive.
+	answersForInteractive = 3
+	// mostAckDelay is the longest that an acknowledgment waits for an answer: as long as Linux
+	// waits (TCP_DELACK_MIN).
+	mostAckDelay = Time(40 * time.Millisecond)
+)
+
+// answered is called when the application answers data that was received d ago.
+func (c *Conn) answered(d Time) {
+	c.dataAt, c.ackInVain = 0, false
+	if d > mostAckDelay {
+		c.interactive = 0
+	} else if c.interactive < answersForInteractive {
+		c.interactive++
+	}
+}
 
 // delayAck is called when n bytes of data have been queued in order: it delays their
 // acknowledgment, or requests it.
 func (c *Conn) delayAck(now Time, n int) {
+	if c.ackPending == 0 {
+		c.pendingAt = now
+	}
 	c.ackPending += uint32(n)
+	if c.ackInVain {
+		c.interactive, c.ackInVain = 0, false
+	}
 	full := c.rcvMSS()
 	if c.timestamps {
 		full -= wire.TCPTimestampsLen
@@ -289,7 +316,7 @@ func (c *Conn) delayAck(now Time, n int) {
 		n < full && c.interactive < answersForInteractive:
 		c.ackNow = true
 	case c.ackAt == Never:
-		c.ackAt = now.add(c.opts.AckDelay)
+		c.ackAt = now + max(min(c.ackWaited+Time(c.opts.AckDelay), mostAckDelay), Time(c.opts.AckDelay))
 	}
 }
 

@@ -235,7 +235,7 @@ func (t *Table) NextEvent() (c *Conn, e Events) {
 // takes it off. c.next is what it will send.
 func (c *Conn) setReady(ready bool) {
 	c.MaxLen = wire.MaxTCPHeaderLen + c.next.data
-	if ready = ready && c.held == notHeld; ready == c.onReady {
+	if ready = ready && !c.held; ready == c.onReady {
 		return
 	}
 	t := c.table
@@ -262,47 +262,16 @@ func (c *Conn) setReady(ready bool) {
 	c.readyNext, c.readyPrev = nil, nil
 }
 
-// hold is why a connection is not ready whatever it has to send.
-type hold uint8
-
-const (
-	notHeld   hold = iota
-	forRoute       // Hold
-	forAnswer      // HoldAck
-)
-
 // Hold keeps c from being ready until Resume: the driver has no route for it yet.
 func (c *Conn) Hold() {
-	c.held = forRoute
+	c.held = true
 	c.setReady(false)
-}
-
-// HoldAck is Hold if c has nothing to send but an acknowledgment, and reports that. A driver
-// that is about to run the reader calls it: the next data that the reader writes carries the
-// acknowledgment. Write ends it, and ResumeAck. It must not last longer than
-// DefaultAckDelay, or the peer may retransmit.
-func (c *Conn) HoldAck() bool {
-	if c.next.action != sendAck {
-		return false
-	}
-	c.held = forAnswer
-	c.setReady(false)
-	return true
 }
 
 // Resume ends Hold.
 func (c *Conn) Resume() {
-	c.held = notHeld
+	c.held = false
 	c.setReady(c.next.action != nothing)
-}
-
-// ResumeAck ends HoldAck, and reports whether it had not been ended before.
-func (c *Conn) ResumeAck() bool {
-	if c.held != forAnswer {
-		return false
-	}
-	c.Resume()
-	return true
 }
 
 // Postpone puts c, if it is ready, behind the other connections that are.

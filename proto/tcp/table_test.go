@@ -474,18 +474,14 @@ func TestSetters(t *testing.T) {
 		t.Error("the right edge of the window has moved back")
 	}
 	c.SetNagle(p.now, true)
-	if c.Write(p.now, make([]byte, 10)); !c.onReady || c.HoldAck() {
-		t.Error("Nagle: the first small write waits, or there is an ACK to hold")
+	if c.Write(p.now, make([]byte, 10)); !c.onReady {
+		t.Error("Nagle: the first small write waits")
 	}
 	p.carry(0, c)
 	c.Write(p.now, make([]byte, 10))
 	if c.onReady {
 		t.Error("Nagle: the second small write does not wait")
 	}
-	if !d.HoldAck() || d.onReady {
-		t.Error("there is more than an ACK to send, or it is not held")
-	}
-	d.Resume()
 	c.SetNagle(p.now, false)
 	if c.onReady {
 		t.Error("without Nagle the small write is not corked")
@@ -933,44 +929,6 @@ func TestPostSendsCorkedData(t *testing.T) {
 	}
 	if !c.Post(p.now, make([]byte, 10)) || p.tabs[0].Ready != c || c.Emit(p.now, p.buf) == 0 {
 		t.Error("the corked bytes are not sent")
-	}
-}
-
-// ResumeAck and Write, also one that fails, end HoldAck. ResumeAck does not end Hold.
-func TestHoldAckEnds(t *testing.T) {
-	p := newPair(t, Config{}, Options{})
-	c, d := p.conns[0], p.conns[1]
-	hold := func() {
-		t.Helper()
-		c.Write(p.now, make([]byte, 10))
-		p.carry(0, c)
-		if !d.HoldAck() || p.tabs[1].Ready != nil {
-			t.Fatal("not held")
-		}
-	}
-	hold()
-	if !d.ResumeAck() || p.tabs[1].Ready != d || d.ResumeAck() {
-		t.Error("not resumed, or twice")
-	}
-	p.exchange()
-	hold()
-	if d.Write(p.now, make([]byte, 10)); p.tabs[1].Ready != d || d.ResumeAck() {
-		t.Error("Write does not end it")
-	}
-	p.exchange()
-	hold()
-	if d.Write(p.now, nil); p.tabs[1].Ready != d {
-		t.Error("a write of nothing does not end it")
-	}
-	d.CloseWrite(p.now)
-	p.exchange()
-	hold()
-	if _, err := d.Write(p.now, make([]byte, 10)); err != syscall.EPIPE || p.tabs[1].Ready != d {
-		t.Errorf("a write that fails does not end it: %v", err)
-	}
-	p.exchange()
-	if d.Hold(); d.ResumeAck() {
-		t.Error("ResumeAck ends Hold")
 	}
 }
 

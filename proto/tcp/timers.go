@@ -147,7 +147,7 @@ func (c *Conn) expire(now Time) {
 		}
 	}
 	if now >= c.ackAt { // the application has written no answer
-		c.ackAt, c.interactive, c.ackNow = Never, 0, true
+		c.ackAt, c.ackNow, c.ackInVain = Never, true, true
 	}
 	if now >= c.paceAt {
 		c.paced, c.paceAt = false, Never
