@@ -117,6 +117,7 @@ func (s *Spinner) Round(now time.Duration) {
 	switch {
 	case s.until == 0:
 		s.until = now + s.Budget
+		noteProcessors()
 	case s.Mode == Adaptive && now-s.last >= lostProcessor:
 		s.over = true
 		s.beginRest(time.Now())

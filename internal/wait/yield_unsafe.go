@@ -1,10 +1,38 @@
 package wait
 
-import _ "unsafe" // for go:linkname
+import (
+	"runtime"
+	"sync/atomic"
+	_ "unsafe" // for go:linkname
+)
 
-// Yield lets the goroutines run that are runnable on this processor, each once. Unlike
-// runtime.Gosched it takes no lock and starts no other thread: it costs less than 100 ns where
-// none is runnable. The runtime promises to keep it (go.dev/issue/67401).
+// goyield puts the goroutine at the end of its processor's queue. Unlike runtime.Gosched it takes no
+// lock and starts no other thread: it costs less than 100 ns where no other goroutine is runnable. The runtime promises
+// to keep it (go.dev/issue/67401).
 //
-//go:linkname Yield runtime.goyield
-func Yield()
+//go:linkname goyield runtime.goyield
+func goyield()
+
+// alone is set while GOMAXPROCS is 1.
+var alone atomic.Bool
+
+// noteProcessors reads GOMAXPROCS, which may change while the process runs.
+func noteProcessors() {
+	if one := runtime.GOMAXPROCS(0) == 1; one != alone.Load() {
+		alone.Store(one)
+	}
+}
+
+// Yield lets the goroutines run that are runnable on this processor, each once.
+//
+// A goroutine that has called runtime.Gosched, as the writer of gRPC does, is on a global queue. The
+// runtime looks there when the processor's own queue is empty, which it is not while one goroutine spins, or
+// after 61 switches. Other processors find that goroutine meanwhile. If there is no other, Yield puts the
+// caller on the global queue too, behind it.
+func Yield() {
+	if alone.Load() {
+		runtime.Gosched()
+	} else {
+		goyield()
+	}
+}
