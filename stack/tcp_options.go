@@ -95,11 +95,11 @@ func (c *TCPConn) SetUserTimeout(d time.Duration) error {
 	return c.set(func(tcp.Time) { c.conn.SetUserTimeout(d) })
 }
 
-// SetAdaptiveAck turns adaptive acknowledgments on or off. If on, the default, an acknowledgment waits up
-// to a millisecond: for the next answer, if the application has answered at once three times
-// in a row; in a stream of full segments, for the second of two. If off, it is
-// sent at once, or with an answer that the goroutine writes that has read the request. Off spares a
-// peer that sends nothing more until it has the acknowledgment (Nagle's algorithm) that millisecond.
+// SetAdaptiveAck turns adaptive acknowledgments on or off. If on, the default, an acknowledgment waits
+// for the next answer, if the application has answered three times in a row: 2 ms at least, 40 ms at
+// most, and about as long as answers take. In a stream of full segments it waits for the second
+// of two. If off, it is sent at once. Off spares a peer that sends nothing more until it has the
+// acknowledgment (Nagle's algorithm) that time.
 func (c *TCPConn) SetAdaptiveAck(on bool) error {
 	return c.set(func(tcp.Time) { c.conn.SetAdaptiveAck(on) })
 }

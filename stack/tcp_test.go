@@ -634,8 +634,7 @@ func TestTCPSmallWritesAreGathered(t *testing.T) {
 	})
 }
 
-// The acknowledgment of data that has woken a reader is delayed until the reader has answered, and
-// is sent in the segment of the answer.
+// The acknowledgment of a request is sent in the segment of the answer, from the first request on.
 func TestTCPAnswersCarryTheAcknowledgment(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, _, _ := newPair(t, stack.Config{NoCaretaker: true, Wait: stack.WaitBlock})

@@ -289,9 +289,10 @@ const (
 // answered is called when the application answers data that was received d ago.
 func (c *Conn) answered(d Time) {
 	c.dataAt, c.ackInVain = 0, false
-	if d > mostAckDelay {
-		c.interactive = 0
-	} else if c.interactive < answersForInteractive {
+	switch late := d > mostAckDelay; {
+	case late && c.interactive > 0:
+		c.interactive--
+	case !late && c.interactive < answersForInteractive:
 		c.interactive++
 	}
 }

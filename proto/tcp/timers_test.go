@@ -292,6 +292,60 @@ func TestNoSpuriousTimeouts(t *testing.T) {
 	}
 }
 
+// An application answers 240 requests after a time of its own, up to three times as long once in a while.
+// Acknowledgments wait for the answers, and the peer, which has our timeouts and sends the next request
+// at once, never retransmits.
+func TestAcksWaitAsLongAsAnswersTake(t *testing.T) {
+	for _, cfg := range []Config{{}, {NoTimestamps: true}, {NoSACK: true}, noOptions, {MinRTO: DefaultMinRTO}} {
+		for _, usual := range []time.Duration{0, time.Millisecond, 3 * time.Millisecond, 8 * time.Millisecond, 20 * time.Millisecond, 60 * time.Millisecond} {
+			net := newNetwork(t, 1, [2]Config{cfg, cfg})
+			for i := range net.hosts {
+				net.impair(i, linksim.Rule{Delay: 10 * time.Microsecond})
+			}
+			o := Options{AdaptiveAck: true}
+			a, b := net.connect(net.listen(o), o)
+			text := make([]byte, 100)
+			pass := func(from, to *Conn) {
+				if _, err := from.Write(net.now, text); err != nil {
+					net.fatalf("%v", err)
+				}
+				for n := 0; n == 0; n, _ = to.Read(net.now, text) {
+					net.step(Never)
+				}
+			}
+			var late, before uint64 // the acknowledgments that had to be sent alone
+			for k := range 240 {
+				if k == 200 {
+					before = net.hosts[1].tab.Count(SegmentsSent)
+				}
+				pass(a, b)
+				takes := usual
+				if k%20 == 5 {
+					takes *= 3
+				}
+				for until := net.now.add(takes); net.now < until; {
+					net.step(until)
+				}
+				pass(b, a)
+			}
+			late = net.hosts[1].tab.Count(SegmentsSent) - before - 40
+			if again := net.hosts[0].tab.Count(BytesRetransmitted) + net.hosts[1].tab.Count(BytesRetransmitted); again > 0 {
+				t.Errorf("%+v, answers after %v: %d bytes sent again", cfg, usual, again)
+			}
+			most := uint64(8)
+			if usual > 40*time.Millisecond { // which is the limit
+				most = 40
+			}
+			if late > most {
+				t.Errorf("%+v, answers after %v: %d of 40 acknowledgments were sent alone, want at most %d", cfg, usual, late, most)
+			}
+			if usual > 40*time.Millisecond && late == 0 {
+				t.Errorf("answers after %v: all acknowledgments have waited", usual)
+			}
+		}
+	}
+}
+
 // A peer delays acknowledgments for longer than the least timeout, as Linux does. At most 14 of 200
 // messages are sent again.
 func TestRTOAdaptsToDelayedAcks(t *testing.T) {
