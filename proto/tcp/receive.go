@@ -408,7 +408,9 @@ func (c *Conn) hasRead(now Time) {
 	if now >= c.growth.nextAt {
 		c.growReceive(now)
 	}
-	if !c.ackNow && c.windowUpdateDue() { // an ACK that is due contains the window anyway
+	// An ACK that is due contains the window anyway. One that waits does not stop a peer which may send
+	// two full segments.
+	if !c.ackNow && (c.ackAt == Never || c.rcvAdv.From(c.rcvNxt) < uint32(2*c.rcvMSS())) && c.windowUpdateDue() {
 		c.ackNow = true
 		c.update(now)
 	}

@@ -207,6 +207,18 @@ func TestReceiving(t *testing.T) {
 			> PA 21:10 ack 31
 			< A 31:10 ack 31
 			> A 31:0 ack 41`},
+		{name: "adaptive ACK: the ACK of a FIN is sent with our FIN", cfg: noOptions, opts: Options{AdaptiveAck: true}, text: `
+			both:
+			< FA 1:0 ack 1
+			> nothing
+			close
+			> FA 1:0 ack 2`},
+		{name: "adaptive ACK: the ACK of a FIN waits no longer than that of data", cfg: noOptions, opts: Options{AdaptiveAck: true}, text: `
+			both:
+			< FA 1:0 ack 1
+			timer 2ms
+			+2ms
+			> A 1:0 ack 2`},
 		{name: "an ACK is sent with data that is written before it is emitted", cfg: noOptions, text: `
 			both:
 			hold

@@ -250,8 +250,12 @@ func (c *Conn) fin(now Time, s *segment) {
 	c.rcvNxt = c.rcvNxt.Add(1)
 	c.rcvAdv = seq.Max(c.rcvAdv, c.rcvNxt)
 	c.outOfOrder.clear(c.table)
-	c.ackNow = true
 	c.notify(Readable)
+	if c.state == Established && c.opts.AdaptiveAck && c.interactive == answersForInteractive {
+		c.ackSoon(now) // by the application's FIN
+	} else {
+		c.ackNow = true
+	}
 	switch c.state {
 	case Established:
 		c.state = CloseWait
@@ -316,7 +320,14 @@ func (c *Conn) delayAck(now Time, n int) {
 		len(c.outOfOrder.runs) > 0, // RFC 5681, section 4.2
 		n < full && c.interactive < answersForInteractive:
 		c.ackNow = true
-	case c.ackAt == Never:
+	default:
+		c.ackSoon(now)
+	}
+}
+
+// ackSoon lets an acknowledgment wait for an answer.
+func (c *Conn) ackSoon(now Time) {
+	if c.ackAt == Never {
 		c.ackAt = now + max(min(c.ackWaited+Time(c.opts.AckDelay), mostAckDelay), Time(c.opts.AckDelay))
 	}
 }
