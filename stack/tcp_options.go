@@ -96,10 +96,10 @@ func (c *TCPConn) SetUserTimeout(d time.Duration) error {
 }
 
 // SetAdaptiveAck turns adaptive acknowledgments on or off. If on, the default, an acknowledgment waits
-// for the next answer, if the application has answered three times in a row: 2 ms at least, 40 ms at
-// most, and about as long as answers take. In a stream of full segments it waits for the second
-// of two. If off, it is sent at once. Off spares a peer that sends nothing more until it has the
-// acknowledgment (Nagle's algorithm) that time.
+// for the application's answer, which carries it. If no answer comes, it is sent after 2 to 8 ms,
+// depending on how long earlier answers took. In a stream of full segments it waits for the second of
+// two. If off, it is sent at once: so a peer that sends nothing more until it has the
+// acknowledgment, as with Nagle's algorithm, does not wait.
 func (c *TCPConn) SetAdaptiveAck(on bool) error {
 	return c.set(func(tcp.Time) { c.conn.SetAdaptiveAck(on) })
 }

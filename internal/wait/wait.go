@@ -48,6 +48,8 @@ const (
 	// ended more than forgetRest times its length ago.
 	firstRest, longestRest = 5 * time.Millisecond, 320 * time.Millisecond
 	forgetRest             = 4
+	// beginsPerLook is in how many waits GOMAXPROCS is read once, which takes a lock of the scheduler.
+	beginsPerLook = 64
 )
 
 // Spinner decides how long waits spin. Its owner writes the loop, so that a look
@@ -81,6 +83,7 @@ type Spinner struct {
 	until time.Duration // when the budget is used up; 0: no round has ended yet
 	last  time.Duration // end of the last round
 	over  bool
+	begun uint8 // how many waits have begun
 	skip  uint8 // waits that are to sleep at once
 	skips uint8 // after the next budget that is used up
 
@@ -91,6 +94,10 @@ type Spinner struct {
 
 // Begin begins a wait, or another part of it with a budget of its own, because something has arrived.
 func (s *Spinner) Begin() {
+	if s.begun%beginsPerLook == 0 {
+		noteProcessors()
+	}
+	s.begun++
 	s.until, s.over = 0, s.skip > 0
 	switch {
 	case s.over:
@@ -117,7 +124,6 @@ func (s *Spinner) Round(now time.Duration) {
 	switch {
 	case s.until == 0:
 		s.until = now + s.Budget
-		noteProcessors()
 	case s.Mode == Adaptive && now-s.last >= lostProcessor:
 		s.over = true
 		s.beginRest(time.Now())

@@ -1,6 +1,8 @@
 package wait_test
 
 import (
+	"runtime"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -123,5 +125,37 @@ func TestSpinnerKnowsWhetherTheNextWaitSleeps(t *testing.T) {
 				t.Errorf("%v: after %d waits SleepsAgain %v, and the next wait spins %v", mode, n, again, s.On())
 			}
 		}
+	}
+}
+
+// TestYieldServesTheGlobalQueue: with GOMAXPROCS 1, in every mode, a goroutine that calls runtime.Gosched runs once
+// for each Yield of one that waits, and not once for many.
+func TestYieldServesTheGlobalQueue(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	for _, mode := range []wait.Mode{wait.Adaptive, wait.Spin, wait.Block} {
+		s := wait.Spinner{Mode: mode, Budget: wait.DefaultBudget}
+		s.Begin()
+		var turns atomic.Int64
+		var stop atomic.Bool
+		done := make(chan bool)
+		go func() {
+			for !stop.Load() {
+				turns.Add(1)
+				runtime.Gosched()
+			}
+			close(done)
+		}()
+		runtime.Gosched()
+		before := turns.Load()
+		const yields = 1000
+		for range yields {
+			wait.Yield()
+		}
+		// The runtime's own goroutines take turns too.
+		if n := turns.Load() - before; n < yields/2 {
+			t.Errorf("%v: %d turns for %d yields", mode, n, yields)
+		}
+		stop.Store(true)
+		<-done
 	}
 }

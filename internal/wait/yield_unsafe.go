@@ -26,9 +26,9 @@ func noteProcessors() {
 // Yield lets the goroutines run that are runnable on this processor, each once.
 //
 // A goroutine that has called runtime.Gosched, as the writer of gRPC does, is on a global queue. The
-// runtime looks there when the processor's own queue is empty, which it is not while one goroutine spins, or
-// after 61 switches. Other processors find that goroutine meanwhile. If there is no other, Yield puts the
-// caller on the global queue too, behind it.
+// runtime looks there only if the processor's own queue is empty, and at every 61st switch. A goroutine that
+// spins keeps its queue filled. Other processors look there meanwhile. If there is no other, Yield
+// puts the caller on the global queue too, behind that goroutine.
 func Yield() {
 	if alone.Load() {
 		runtime.Gosched()

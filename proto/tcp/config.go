@@ -49,9 +49,8 @@ const (
 	// DefaultCork is how long written bytes wait to fill a segment while
 	// earlier ones are in flight.
 	DefaultCork = 30 * time.Microsecond
-	// DefaultAckDelay is how long an adaptive acknowledgment waits for data that carries it, if such
-	// data usually follows at once. It is less than DefaultMinRTO, or a peer with our timeouts would
-	// retransmit.
+	// DefaultAckDelay is how long an adaptive acknowledgment waits at least for data that carries
+	// it. It is less than DefaultMinRTO, or a peer with our timeouts would retransmit.
 	DefaultAckDelay = 2 * time.Millisecond
 
 	DefaultSynQueue    = 1024 // connections of one listener that have not been established
@@ -179,7 +178,7 @@ type Options struct {
 	Nagle       bool          // RFC 9293, section 3.7.4
 	Cork        time.Duration // see DefaultCork; negative: small writes never wait
 	AdaptiveAck bool          // acknowledgments may wait, see steps.go
-	AckDelay    time.Duration // for how long at first; 0: DefaultAckDelay
+	AckDelay    time.Duration // for how long at least, less than 500 ms; 0: DefaultAckDelay
 	UserTimeout time.Duration // how long data may stay unacknowledged; negative: without limit
 	KeepAlive   KeepAlive
 }

@@ -174,10 +174,11 @@ type receiver struct {
 	lastAckSent seq.Number
 	ackPending  uint32 // bytes of data that are not acknowledged
 	pendingAt   Time   // when the first of them was received
+	unacked     uint8  // in how many segments
 	ackNow      bool   // an ACK is to be sent
 	ackInVain   bool   // the last one has waited, and there has been no answer since
 	sums        peerSums
-	interactive uint8  // times in a row that the application has answered soon (steps.go)
+	interactive uint8  // answers that came soon, less those that came late (steps.go)
 	ackWaited   Time   // how long acknowledgments of data have waited, smoothed
 	tsRecent    uint32 // the peer's timestamp, to be echoed
 	tsOffset    uint32 // added to our clock in timestamps, ms

@@ -198,7 +198,7 @@ func (c *Conn) Emit(now Time, b []byte) int {
 	}
 	if c.ackPending > 0 {
 		c.ackPending = 0
-		c.ackWaited += (now - c.pendingAt - c.ackWaited) / 8
+		c.ackWaited += (min(now-c.pendingAt, mostAckDelay) - c.ackWaited) / 8
 	}
 	c.ackNow, c.ackAt = false, Never
 	c.lastAckSent = c.rcvNxt

@@ -202,11 +202,66 @@ func TestReceiving(t *testing.T) {
 			timer 2.5ms
 			+2.5ms
 			> A 21:0 ack 31
-			+38ms			# an answer after more than 40 ms: no next one is expected
+			+38ms			# an answer after more than 8 ms counts against one that came soon
 			write 10
 			> PA 21:10 ack 31
 			< A 31:10 ack 31
 			> A 31:0 ack 41`},
+		{name: "adaptive ACK: a full segment after an ACK in vain waits no longer", cfg: noOptions, opts: Options{AdaptiveAck: true, MTU: 576}, text: `
+			both:
+			< A 1:536 ack 1
+			timer 2ms
+			+2ms
+			> A 1:0 ack 537
+			< A 537:536 ack 1
+			timer 2ms
+			+2ms
+			> A 1:0 ack 1073`},
+		{name: "adaptive ACK: eight segments are acknowledged at once", cfg: noOptions, opts: Options{AdaptiveAck: true}, text: `
+			both:
+			< A 1:10 ack 1
+			< A 11:10 ack 1
+			< A 21:10 ack 1
+			< A 31:10 ack 1
+			< A 41:10 ack 1
+			< A 51:10 ack 1
+			< A 61:10 ack 1
+			> nothing
+			< A 71:10 ack 1
+			> A 1:0 ack 81`},
+		{name: "adaptive ACK: a window for less than two segments is updated at once", cfg: noOptions, opts: Options{AdaptiveAck: true, ReceiveBuffer: 3000}, text: `
+			both:
+			< A 1:1460 ack 1
+			< A 1461:100 ack 1
+			> nothing
+			read 2000 = 1560
+			> A 1:0 ack 1561`},
+		{name: "adaptive ACK: a larger window waits for the answer", cfg: noOptions, opts: Options{AdaptiveAck: true, ReceiveBuffer: 12000}, text: `
+			both:
+			< A 1:1460 ack 1
+			< A 1461:1460 ack 1
+			> A 1:0 ack 2921 win 9080
+			< A 2921:1400 ack 1
+			read 5000 = 4320
+			> nothing
+			write 10
+			> PA 1:10 ack 4321 win 12000`},
+		{name: "adaptive ACK: an answer that cannot be sent yet is none in vain", cfg: noOptions, opts: Options{AdaptiveAck: true}, text: `
+			both:
+			< A 1:10 ack 1 win 0
+			write 10
+			> nothing
+			+2ms
+			> A 1:0 ack 11
+			< A 11:10 ack 1 win 0
+			> nothing`},
+		{name: "adaptive ACK: a FIN after an ACK in vain is acknowledged at once", cfg: noOptions, opts: Options{AdaptiveAck: true}, text: `
+			both:
+			< A 1:10 ack 1
+			+2ms
+			> A 1:0 ack 11
+			< FA 11:0 ack 1
+			> A 1:0 ack 12`},
 		{name: "adaptive ACK: the ACK of a FIN is sent with our FIN", cfg: noOptions, opts: Options{AdaptiveAck: true}, text: `
 			both:
 			< FA 1:0 ack 1

@@ -251,8 +251,8 @@ func (c *Conn) fin(now Time, s *segment) {
 	c.rcvAdv = seq.Max(c.rcvAdv, c.rcvNxt)
 	c.outOfOrder.clear(c.table)
 	c.notify(Readable)
-	if c.state == Established && c.opts.AdaptiveAck && c.interactive == answersForInteractive {
-		c.ackSoon(now) // by the application's FIN
+	if c.state == Established && c.opts.AdaptiveAck && c.interactive == answersForInteractive && !c.ackInVain {
+		c.ackSoon(now) // until the application's FIN
 	} else {
 		c.ackNow = true
 	}
@@ -271,29 +271,33 @@ func (c *Conn) fin(now Time, s *segment) {
 // By default at once: an ACK is ready to be emitted when Process returns. Data that the
 // application writes before the driver emits is in the same segment.
 //
-// With Options.AdaptiveAck an acknowledgment may wait: for the application's answer, if it has
-// answered three times in a row, and in a stream of full segments for the second of two (RFC 9293,
-// section 3.8.6.3). A new connection counts as one that answers. When an acknowledgment has waited in
-// vain, and the peer sends more before there is an answer, acknowledgments are sent at once again: the
-// peer may have waited for it (RFC 896).
+// With Options.AdaptiveAck an acknowledgment may wait: for the application's answer, if the connection is
+// interactive, and in a stream of full segments for the second of two (RFC 9293, section 3.8.6.3). A
+// connection is interactive at first. When an acknowledgment has waited in vain, and the peer sends more
+// before there is an answer, the connection is not interactive until there were three answers: the
+// peer may have waited for the acknowledgment (RFC 896).
 //
-// The time is Options.AckDelay and what acknowledgments have waited recently: a server with many
-// connections answers all of them, but not soon. Peers with our timeouts do not retransmit
-// meanwhile. Their retransmission timeout is at least DefaultMinRTO and the smoothed round trip, which contains
-// what our acknowledgments have waited.
+// In an interactive connection an acknowledgment waits for Options.AckDelay plus the smoothed time of
+// recent waits: a server with many connections answers each after milliseconds. Peers with our
+// timeouts do not retransmit meanwhile. Their retransmission timeout is at least DefaultMinRTO
+// plus the smoothed round trip, which contains what our acknowledgments have waited.
 
 const (
 	// answersForInteractive is how many answers make a connection interactive.
 	answersForInteractive = 3
-	// mostAckDelay is the longest that an acknowledgment waits for an answer: as long as Linux
-	// waits (TCP_DELACK_MIN).
-	mostAckDelay = Time(40 * time.Millisecond)
+	// mostAckDelay is the longest that an acknowledgment waits for an answer, if Options.AckDelay is less.
+	// With more than 10 ms peers would take the path for a long one ([DefaultTimeWaitFar]).
+	mostAckDelay = Time(8 * time.Millisecond)
+	// mostUnacked is how many segments may wait for their acknowledgment. Peers that count segments, such as
+	// Linux, have a window of ten at first.
+	mostUnacked = 8
 )
 
-// answered is called when the application answers data that was received d ago.
+// answered is called when the application answers data that was received d ago. A late answer counts
+// against an earlier one.
 func (c *Conn) answered(d Time) {
 	c.dataAt, c.ackInVain = 0, false
-	switch late := d > mostAckDelay; {
+	switch late := d > max(mostAckDelay, Time(c.opts.AckDelay)); {
 	case late && c.interactive > 0:
 		c.interactive--
 	case !late && c.interactive < answersForInteractive:
@@ -305,9 +309,10 @@ func (c *Conn) answered(d Time) {
 // acknowledgment, or requests it.
 func (c *Conn) delayAck(now Time, n int) {
 	if c.ackPending == 0 {
-		c.pendingAt = now
+		c.pendingAt, c.unacked = now, 0
 	}
 	c.ackPending += uint32(n)
+	c.unacked++
 	if c.ackInVain {
 		c.interactive, c.ackInVain = 0, false
 	}
@@ -317,6 +322,7 @@ func (c *Conn) delayAck(now Time, n int) {
 	}
 	switch {
 	case int(c.ackPending) >= 2*full,
+		c.unacked >= mostUnacked,
 		len(c.outOfOrder.runs) > 0, // RFC 5681, section 4.2
 		n < full && c.interactive < answersForInteractive:
 		c.ackNow = true
@@ -325,11 +331,16 @@ func (c *Conn) delayAck(now Time, n int) {
 	}
 }
 
-// ackSoon lets an acknowledgment wait for an answer.
+// ackSoon lets an acknowledgment wait.
 func (c *Conn) ackSoon(now Time) {
-	if c.ackAt == Never {
-		c.ackAt = now + max(min(c.ackWaited+Time(c.opts.AckDelay), mostAckDelay), Time(c.opts.AckDelay))
+	if c.ackAt != Never {
+		return
 	}
+	delay := Time(c.opts.AckDelay)
+	if c.interactive == answersForInteractive {
+		delay = max(min(delay+c.ackWaited, mostAckDelay), delay)
+	}
+	c.ackAt = now + delay
 }
 
 // noteTwice records data that has arrived twice, which the next ACK reports (D-SACK, RFC

@@ -146,8 +146,9 @@ func (c *Conn) expire(now Time) {
 			c.fail(c.timeoutError())
 		}
 	}
-	if now >= c.ackAt { // the application has written no answer
-		c.ackAt, c.ackNow, c.ackInVain = Never, true, true
+	if now >= c.ackAt {
+		c.ackInVain = !c.ackNow && c.send.cursor == nil // and no answer waits to be sent
+		c.ackAt, c.ackNow = Never, true
 	}
 	if now >= c.paceAt {
 		c.paced, c.paceAt = false, Never
