@@ -147,7 +147,8 @@ func (c *Conn) expire(now Time) {
 		}
 	}
 	if now >= c.ackAt {
-		c.ackInVain = !c.ackNow && c.send.cursor == nil // and no answer waits to be sent
+		// It has not waited in vain if it was due before, or if an answer waits to be sent.
+		c.ackInVain = !c.ackNow && c.send.cursor == nil
 		c.ackAt, c.ackNow = Never, true
 	}
 	if now >= c.paceAt {

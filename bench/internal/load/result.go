@@ -16,8 +16,8 @@ type Result struct {
 	Elapsed  time.Duration `json:"elapsed"`
 	P50      time.Duration `json:"p50"`
 	P99      time.Duration `json:"p99"`
-	Least    int           `json:"least"` // answers of the connection that has the fewest
-	Most     int           `json:"most"`  // of the one that has the most
+	Least    int           `json:"least"` // answers of the connection that got the fewest
+	Most     int           `json:"most"`  // answers of the connection that got the most
 	CPU      time.Duration `json:"cpu"`   // user and system time of client and server while measuring
 }
 

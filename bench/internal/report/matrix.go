@@ -27,21 +27,18 @@ var (
 // ServiceRow is a cell of the matrix over all rounds.
 type ServiceRow struct {
 	plan.ServiceCell
-	rounds              int
-	rate, p50, p99, cpu contrast
-	fairness            map[string]float64 // by network, the median
-	failed              map[string]int     // by network, with lost requests, of all rounds
+	by       map[string]contrast // by the name of the figure
+	fairness map[string]float64  // by network, the median
+	failed   map[string]int      // by network, with lost requests, of all rounds
 }
 
 // of is the contrast by a figure.
-func (r *ServiceRow) of(f serviceFigure) *contrast {
-	return map[string]*contrast{serviceRate.name: &r.rate, serviceP50.name: &r.p50, serviceP99.name: &r.p99, serviceCPU.name: &r.cpu}[f.name]
-}
+func (r ServiceRow) of(f serviceFigure) contrast { return r.by[f.name] }
 
 // SummarizeServices compares the networks in the cells that have a round with both.
 func SummarizeServices(cells []plan.ServiceCell, all []Service) (rows []ServiceRow) {
 	for _, c := range cells {
-		r := ServiceRow{ServiceCell: c, fairness: map[string]float64{}, failed: map[string]int{}}
+		r := ServiceRow{ServiceCell: c, by: map[string]contrast{}, fairness: map[string]float64{}, failed: map[string]int{}}
 		for _, f := range serviceFigures {
 			rounds := map[string]map[int]float64{OnUnet: {}, OnKernel: {}}
 			for _, s := range all {
@@ -49,9 +46,9 @@ func SummarizeServices(cells []plan.ServiceCell, all []Service) (rows []ServiceR
 					rounds[s.Network][s.Round] = f.of(s)
 				}
 			}
-			*r.of(f), _ = contrastOf(rounds[OnKernel], rounds[OnUnet])
+			r.by[f.name], _ = contrastOf(rounds[OnKernel], rounds[OnUnet])
 		}
-		if r.rounds = r.rate.rounds; r.rounds == 0 {
+		if r.of(serviceRate).rounds == 0 {
 			continue
 		}
 		for _, network := range []string{OnUnet, OnKernel} {
@@ -74,26 +71,27 @@ func PrintServices(w io.Writer, rows []ServiceRow) {
 	if len(rows) == 0 {
 		return
 	}
-	least, most := rows[0].rounds, rows[0].rounds // they differ if the run was interrupted
+	least, most := rows[0].of(serviceRate).rounds, 0 // they differ if the run was interrupted
 	for _, r := range rows {
-		least, most = min(least, r.rounds), max(most, r.rounds)
+		n := r.of(serviceRate).rounds
+		least, most = min(least, n), max(most, n)
 	}
 	fmt.Fprintf(w, "\nServices on unet and on the kernel's sockets: medians over %s\n", roundsText(least, most))
 	fmt.Fprintln(w, "ratio is unet / kernel in the same round, with its lowest and highest value.")
 	fmt.Fprintln(w, "procs is GOMAXPROCS; with 1, server and client are pinned to a processor each.")
 	fmt.Fprintln(w, "\nRequests answered a second")
 	printServiceGrid(w, rows, []string{"unet", "kernel", "ratio", ""}, func(r ServiceRow) []string {
-		return append(besides("%.0f", r.rate), r.rate.ratio.cells("%.2f")[1])
+		return append(besides("%.0f", r.of(serviceRate)), r.of(serviceRate).ratio.cells("%.2f")[1])
 	})
 	fmt.Fprintln(w, "\nTime of a request, microseconds")
 	printServiceGrid(w, rows, []string{"p50 unet", "kernel", "ratio", "p99 unet", "kernel", "ratio"}, func(r ServiceRow) []string {
-		return append(besides("%.0f", r.p50), besides("%.0f", r.p99)...)
+		return append(besides("%.0f", r.of(serviceP50)), besides("%.0f", r.of(serviceP99))...)
 	})
 	fmt.Fprintln(w, "\nProcessor time of both processes, microseconds a request; fairness: turns of the")
 	fmt.Fprintln(w, "connection with the fewest / with the most; failed: requests that failed or were")
 	fmt.Fprintln(w, "lost in all rounds, unet / kernel")
 	printServiceGrid(w, rows, []string{"cpu unet", "kernel", "ratio", "fair unet", "kernel", "failed"}, func(r ServiceRow) []string {
-		return append(besides("%.1f", r.cpu), fmt.Sprintf("%.2f", r.fairness[OnUnet]), fmt.Sprintf("%.2f", r.fairness[OnKernel]),
+		return append(besides("%.1f", r.of(serviceCPU)), fmt.Sprintf("%.2f", r.fairness[OnUnet]), fmt.Sprintf("%.2f", r.fairness[OnKernel]),
 			fmt.Sprintf("%d / %d", r.failed[OnUnet], r.failed[OnKernel]))
 	})
 	fmt.Fprintln(w, "\nRatios unet / kernel of all cells")

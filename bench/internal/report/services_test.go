@@ -37,11 +37,11 @@ func TestServicesAreComparedWithinRounds(t *testing.T) {
 	if len(rows) != 2 {
 		t.Fatalf("%+v", rows)
 	}
-	if r := rows[0]; r.Service != plan.GRPC || r.rounds != 3 || r.rate.ratio != (Spread{0.5, 0.5, 0.5}) || r.p99.ratio.Median != 2 || r.rate.base.Median != 2_000_000 ||
+	if r := rows[0]; r.Service != plan.GRPC || r.of(serviceRate).rounds != 3 || r.of(serviceRate).ratio != (Spread{0.5, 0.5, 0.5}) || r.of(serviceP99).ratio.Median != 2 || r.of(serviceRate).base.Median != 2_000_000 ||
 		r.fairness[OnUnet] != 0 || r.fairness[OnKernel] != 0.1 || r.failed[OnUnet] != 9 || r.failed[OnKernel] != 9 {
 		t.Errorf("%+v", r)
 	}
-	if r := rows[1]; r.rate.ratio != (Spread{3, 2, 4}) || r.cpu.ratio.Median != 0.125 {
+	if r := rows[1]; r.of(serviceRate).ratio != (Spread{3, 2, 4}) || r.of(serviceCPU).ratio.Median != 0.125 {
 		t.Errorf("%+v", r)
 	}
 	mean, worst := overall(rows, serviceRate)
