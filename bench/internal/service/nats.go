@@ -43,12 +43,7 @@ func serveNATS(ctx context.Context, n unet.Network, address string, ready func(n
 	if err := responder.Flush(); err != nil {
 		return err
 	}
-	l, err := n.Listen(ctx, "tcp", address)
-	if err != nil {
-		return err
-	}
-	ready(l.Addr())
-	return accept(ctx, l, func(c net.Conn) {
+	return serveConns(ctx, n, address, ready, func(c net.Conn) {
 		defer c.Close()
 		inside, err := s.InProcessConn()
 		if err != nil {

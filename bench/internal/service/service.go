@@ -56,8 +56,13 @@ func check(answer []byte) error {
 	return nil
 }
 
-// accept serves each connection of a listener in a goroutine, until ctx ends.
-func accept(ctx context.Context, l net.Listener, serve func(net.Conn)) error {
+// serveConns listens at address and serves each connection in a goroutine, until ctx ends.
+func serveConns(ctx context.Context, n unet.Network, address string, ready func(net.Addr), serve func(net.Conn)) error {
+	l, err := n.Listen(ctx, "tcp", address)
+	if err != nil {
+		return err
+	}
+	ready(l.Addr())
 	defer context.AfterFunc(ctx, func() { l.Close() })()
 	for {
 		c, err := l.Accept()

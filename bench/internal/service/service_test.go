@@ -98,12 +98,7 @@ func TestServicesAnswer(t *testing.T) {
 
 // serveRedis answers SET and GET of one key as resp does.
 func serveRedis(ctx context.Context, n unet.Network, address string, ready func(net.Addr)) error {
-	l, err := n.Listen(ctx, "tcp", address)
-	if err != nil {
-		return err
-	}
-	ready(l.Addr())
-	return accept(ctx, l, func(c net.Conn) {
+	return serveConns(ctx, n, address, ready, func(c net.Conn) {
 		defer c.Close()
 		var value string
 		for in := bufio.NewReader(c); ; {

@@ -11,12 +11,7 @@ import (
 
 // serveTCP echoes 64 bytes at a time, with a goroutine for each connection.
 func serveTCP(ctx context.Context, n unet.Network, address string, ready func(net.Addr)) error {
-	l, err := n.Listen(ctx, "tcp", address)
-	if err != nil {
-		return err
-	}
-	ready(l.Addr())
-	return accept(ctx, l, func(c net.Conn) {
+	return serveConns(ctx, n, address, ready, func(c net.Conn) {
 		defer c.Close()
 		for b := make([]byte, len(message)); ; {
 			if _, err := io.ReadFull(c, b); err != nil {
