@@ -13,8 +13,11 @@ const (
 	// batchSize is the number of frames that are taken from the link at once:
 	// enough for a packet of 64 KiB in parts of 1.7 KiB.
 	batchSize = 64
-	// batchesPerClock is after how many batches the clock is read while each batch has frames.
-	batchesPerClock = 64
+	// framesPerClock is after how many frames, received and sent, the clock is read while each
+	// batch has frames. With full-size ones that is about a millisecond.
+	framesPerClock = 128
+	// batchesPerInput bounds the full batches that are taken in before anything is sent.
+	batchesPerInput = 16
 	// batchesPerPoll bounds the batches of one Poll, and those of a dial that finds no port.
 	batchesPerPoll = 64
 )
@@ -32,6 +35,7 @@ func (s *Stack) Poll(now time.Time) {
 			}
 		}
 		s.runDue()
+		s.sendAll()
 		if s.unflushed {
 			s.flush()
 		}
@@ -75,11 +79,22 @@ func (s *Stack) runDue() {
 }
 
 // input gives one batch of received frames to the protocols, sends what that makes ready,
-// and returns how many frames there were.
+// and returns how many frames there were. Where frames arrive faster than that they are handled,
+// it takes in those that wait first: data that is ready to be sent leaves in turns, but
+// acknowledgments that wait in line for data to be sent would leave the turns to the largest window.
 func (s *Stack) input() int {
 	n := s.receive()
 	if n == 0 {
 		return 0
+	}
+	for last, more := n, 1; last == batchSize && more < batchesPerInput; more++ {
+		last = s.receive()
+		n += last
+	}
+	if frames := s.count[framesReceived] + s.count[framesSent]; frames-s.framesAtClock >= framesPerClock {
+		s.framesAtClock = frames
+		s.readClock()
+		s.runDue()
 	}
 	if s.tcpTouched {
 		s.settleTCP()
@@ -89,11 +104,6 @@ func (s *Stack) input() int {
 	}
 	if s.publisher.quiet {
 		s.startPublishing()
-	}
-	if s.batchesSeen++; s.batchesSeen >= batchesPerClock {
-		s.batchesSeen = 0
-		s.readClock()
-		s.runDue()
 	}
 	return n
 }

@@ -142,14 +142,14 @@ type Stack struct {
 	ip6       wire.IPv6 // of the packet that is being processed, if it is IPv6
 
 	// Time, poll.go.
-	clock       func() time.Time // nil: the real one
-	epoch       time.Time        // instant 0
-	now         instant          // as last read, never goes back
-	timers      armedTimers
-	timerAt     instant // when the first is due
-	batchesSeen uint32  // since the clock was read
-	errorTokens tokens  // for ICMP errors
-	publisher   publisher
+	clock         func() time.Time // nil: the real one
+	epoch         time.Time        // instant 0
+	now           instant          // as last read, never goes back
+	timers        armedTimers
+	timerAt       instant // when the first is due
+	framesAtClock uint64  // framesReceived and framesSent when input last read the clock
+	errorTokens   tokens  // for ICMP errors
+	publisher     publisher
 
 	// Routes, route.go.
 	routes     map[wire.Addr]*route

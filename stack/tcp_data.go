@@ -141,15 +141,14 @@ func (t *TCPData) Return() {
 func (c *TCPConn) Write(p []byte) (n int, err error) {
 	s := c.stack
 	s.mu.Lock()
-	now := s.readClock()
+	s.readClock()
 	if !c.writeSlow && !c.writing {
-		if !s.isServed() && s.link.Pending() { // the window may have changed, or the connection may have ended
-			s.receive()
-			now = s.now
-		}
-		n, err = c.conn.Write(tcp.Time(now), p)
+		inLine := s.beforeWrite()
+		n, err = c.conn.Write(tcp.Time(s.now), p)
 		c.noteCorked()
-		s.settleTCP()
+		if !inLine {
+			s.settleTCP()
+		}
 	}
 	if err == nil && (n < len(p) || c.writeSlow || c.writing) {
 		err = c.writeInTurn(func(now tcp.Time) (done bool, err error) {
@@ -188,12 +187,12 @@ func (c *TCPConn) writeInTurn(write func(now tcp.Time) (done bool, err error)) e
 		}
 		seq := c.writable.seq
 		s.readClock()
-		if !s.isServed() && s.link.Pending() {
-			s.receive()
-		}
+		inLine := s.beforeWrite()
 		done, err := write(tcp.Time(s.now))
 		c.noteCorked()
-		s.settleTCP()
+		if !inLine {
+			s.settleTCP()
+		}
 		if done || err != nil {
 			if s.role != roleApplication {
 				s.lookAround()
@@ -206,6 +205,19 @@ func (c *TCPConn) writeInTurn(write func(now tcp.Time) (done bool, err error)) e
 	}
 }
 
+// beforeWrite takes in what has arrived, if nobody polls: the window may have changed, or the
+// connection may have ended. Otherwise it reports whether data waits for its turn to be sent: then
+// what is written now waits behind it, for who polls.
+func (s *Stack) beforeWrite() (inLine bool) {
+	if s.isServed() {
+		return s.tcp.Ready != nil
+	}
+	if s.link.Pending() {
+		s.receive()
+	}
+	return false
+}
+
 // lookAround polls once at the end of a write while no goroutine of the application polls or is about to: it
 // processes the acknowledgments that have arrived and sends data whose cork time is over.
 // The caretaker gives up the poll role meanwhile. If corked data is due before the
@@ -216,11 +228,14 @@ func (s *Stack) lookAround() {
 	if s.role == roleCaretaker {
 		s.signal(&s.recall)
 	}
-	if !s.isServed() && s.link.Pending() {
-		s.input()
-	}
-	if s.now >= s.timerAt {
-		s.runDue()
+	if !s.isServed() {
+		if s.link.Pending() {
+			s.input()
+		}
+		if s.now >= s.timerAt {
+			s.runDue()
+		}
+		s.sendAll()
 	}
 	if s.role == roleFree && !s.lookSoon && s.lookTimer != nil && s.timerAt < s.now+instant(lastPauseTCP) {
 		s.lookSoon, s.lookMoves = true, s.roleMoves

@@ -14,17 +14,19 @@ import (
 //
 // A connection is held (tcp.Conn.Hold) while the route to its peer is not known.
 
-// segmentsInTurn is how many segments one connection sends before the others send.
-const segmentsInTurn = 64
+const (
+	// segmentsInTurn is how many segments one connection sends before the others send.
+	segmentsInTurn = 16
+	// segmentsAtOnce is how many are sent before what has arrived meanwhile is received:
+	// acknowledgments give every connection that waits for them its next turn.
+	segmentsAtOnce = batchSize
+)
 
 // tcpTimer expires at the engine's next deadline.
 type tcpTimer struct{ timer }
 
-// expired runs the engine's timers, and tries again to send what the link did not take.
-func (t *tcpTimer) expired(s *Stack) {
-	s.tcp.Expire(tcp.Time(s.now))
-	s.settleTCP()
-}
+// expired runs the engine's timers. What is ready to be sent then, or was before, runDue sends.
+func (t *tcpTimer) expired(s *Stack) { s.tcp.Expire(tcp.Time(s.now)) }
 
 // inputTCP processes the segment in a packet, and reports whether the frame is kept. mu is
 // held, as in all of this file.
@@ -81,12 +83,13 @@ func (s *Stack) replyTCP(p *packet, opening *tcp.Conn) {
 }
 
 // settleTCP is called after calls of the engine: it wakes goroutines for events, sends
-// segments, and arms the timer.
+// segments, and arms the timer, at once if there is more to send.
 func (s *Stack) settleTCP() {
 	s.tcpTouched, s.tcpBlocked = false, false
 	if len(s.touchedPorts) > 0 {
 		s.runPorts()
 	}
+	end := s.count[framesSent] + segmentsAtOnce
 	for {
 		for conn, e := s.tcp.NextEvent(); conn != nil; conn, e = s.tcp.NextEvent() {
 			if e&tcp.Acceptable != 0 {
@@ -95,13 +98,13 @@ func (s *Stack) settleTCP() {
 				conn.Owner.(*TCPConn).happened(e)
 			}
 		}
-		if s.closed || s.broken != nil || s.tcpBlocked || s.tcp.Ready == nil {
+		if s.closed || s.broken != nil || s.tcpBlocked || s.tcp.Ready == nil || s.count[framesSent] >= end {
 			break
 		}
 		if s.kickErr != nil {
 			s.flush() // the link may work again
 		}
-		for conn := s.tcp.Ready; conn != nil && !s.tcpBlocked; conn = s.tcp.Ready {
+		for conn := s.tcp.Ready; conn != nil && !s.tcpBlocked && s.count[framesSent] < end; conn = s.tcp.Ready {
 			c, _ := conn.Owner.(*TCPConn) // nil: not accepted yet
 			s.emitTCP(conn, c)
 		}
@@ -110,11 +113,21 @@ func (s *Stack) settleTCP() {
 		s.flush()
 	}
 	at := instant(s.tcp.Deadline)
-	if s.tcpBlocked {
+	switch {
+	case s.tcpBlocked:
 		at = min(at, s.now+instant(sendPause))
+	case s.tcp.Ready != nil:
+		at = min(at, s.now+1) // not in this pass over the timers
 	}
 	if t := &s.tcpTimer.timer; at < never && (t.slot == 0 || at < t.at) && !s.closed && s.broken == nil {
 		s.startTimer(t, at)
+	}
+}
+
+// sendAll is settleTCP without turns, for a caller after whom nobody may poll for a while.
+func (s *Stack) sendAll() {
+	for s.tcp.Ready != nil && !s.tcpBlocked && !s.closed && s.broken == nil {
+		s.settleTCP()
 	}
 }
 

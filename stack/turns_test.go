@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/unet-go/unet/stack"
+	"github.com/unet-go/unet/stack/memlink"
 )
 
 // Clients ask a server as soon as they have its answer. No connection is served much more often
@@ -57,6 +58,77 @@ func TestConnectionsTakeTurns(t *testing.T) {
 		t.Logf("least %d, most %d turns", least, most)
 		if least*14 < most*10 {
 			t.Errorf("a connection had %d turns and another one %d", least, most)
+		}
+		sa.Close()
+		sb.Close()
+		wg.Wait()
+	})
+}
+
+// countingLink counts the frames that are sent between two calls of Recv.
+type countingLink struct {
+	*memlink.Link
+	sent int64
+	most atomic.Int64
+}
+
+func (l *countingLink) Send(f stack.Frame) bool {
+	l.sent++
+	l.most.Store(max(l.most.Load(), l.sent))
+	return l.Link.Send(f)
+}
+
+func (l *countingLink) Recv(f []stack.Frame) int {
+	l.sent = 0
+	return l.Link.Recv(f)
+}
+
+// Connections that all have much to send do so in turns: after one or two times 64 segments the stack
+// takes in the acknowledgments that have arrived, and those that waited for them are ready too. When
+// it sent all that was ready, more than 1,000 segments here, the connection with the largest window
+// had most of the link.
+func TestBulkIsSentInTurns(t *testing.T) {
+	forEachMode(t, func(t *testing.T, cfg stack.Config) {
+		const conns, total = 8, 16 << 20
+		la, lb := memlink.Pair(memlink.Config{FrameCount: 16384, TxSize: 2048})
+		link := &countingLink{Link: la}
+		cfg.OwnedAddress, cfg.Resolver = true, neighbours{}
+		cfg.LinkAddr, cfg.Addr, cfg.Link = linkA, prefixA, link
+		sa := must(stack.New(cfg))
+		defer sa.Close()
+		cfg.LinkAddr, cfg.Addr = linkB, prefixB
+		sb := newStack(t, lb, cfg)
+		l := must(sa.ListenTCP(ap("10.0.0.1:80"), stack.TCPListenOptions{}))
+		var wg sync.WaitGroup
+		var received atomic.Int64
+		done := make(chan struct{})
+		for range conns {
+			c := must(sb.DialTCP(t.Context(), netip.AddrPort{}, ap("10.0.0.1:80"), stack.TCPOptions{ReceiveBuffer: 1 << 20}))
+			d := must(l.AcceptTCP())
+			wg.Go(func() {
+				b := make([]byte, 1<<20)
+				for {
+					if _, err := d.Write(b); err != nil {
+						return
+					}
+				}
+			})
+			wg.Go(func() {
+				b := make([]byte, 64<<10)
+				for {
+					n, err := c.Read(b)
+					if err != nil {
+						return
+					}
+					if now := received.Add(int64(n)); now >= total && now-int64(n) < total {
+						close(done)
+					}
+				}
+			})
+		}
+		<-done
+		if n := link.most.Load(); n > 4*64 {
+			t.Errorf("%d frames were sent before anything was received", n)
 		}
 		sa.Close()
 		sb.Close()

@@ -237,7 +237,7 @@ func (s *Stack) wakeExpired() {
 // deadline has passed, and gives the role up, to a goroutine that is parked if there is one.
 //
 // The clock is not read between a frame's arrival and its delivery: it is read while
-// nothing arrives, and after every batchesPerClock batches.
+// nothing arrives, and after every framesPerClock frames.
 func (s *Stack) pollUntil(role pollRole, e *event, seq uint32, deadline instant, spinner *wait.Spinner) {
 	s.role, s.pollerEvent, s.pollerSeq = role, e, seq
 	spinner.Begin()
