@@ -51,8 +51,8 @@ func newServices(c *common) *cobra.Command {
 		Short: "HTTP, gRPC, Redis' protocol, NATS and QUIC on unet and on the kernel's sockets",
 		Long: long + `
 Each service is measured with each number of connections (--connections) and each
-GOMAXPROCS (--procs). A request carries 64 bytes, and so does its answer. Each connection
-sends its next request when it has the answer. Server and client are processes on two hosts and
+GOMAXPROCS (--procs). A request carries 64 bytes, and so does its answer, except where the list
+says otherwise. Each connection sends its next request when it has the answer. Server and client are processes on two hosts and
 use the same network. In a round a cell is measured on both networks, one after the other, by new
 processes; cells and networks are in random order. The kernel's hosts have no XDP program.
 
@@ -60,10 +60,11 @@ With GOMAXPROCS 1 server and client are pinned to a processor each; otherwise th
 where the kernel places them. With --neighbours a program computes on each processor.
 Processor time is the user and system time of both processes in the measured time.
 
-The programs unetservice and resp are those beside unetbench. The whole matrix takes about
-13 minutes on two processors.`,
+The programs unetservice and resp are those beside unetbench. The whole matrix of
+small answers, the default, takes about 13 minutes on two processors.`,
 		Example: `  unetbench services
   unetbench services --services grpc,http --connections 16 --procs 2 --rounds 9
+  unetbench services --services httpbulk,h2bulk --connections 1,16
   unetbench services --neighbours --procs default --json > services.jsonl`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
@@ -81,7 +82,7 @@ The programs unetservice and resp are those beside unetbench. The whole matrix t
 		},
 	}
 	f := cmd.Flags()
-	f.StringSliceVar(&k.plan.Services, "services", k.plan.Services, "services to measure")
+	f.StringSliceVar(&k.plan.Services, "services", k.plan.Services, "services to measure, by default all with small answers")
 	f.IntSliceVar(&k.plan.Connections, "connections", k.plan.Connections, "connections that ask at the same time")
 	f.StringSliceVar(&k.plan.Procs, "procs", k.plan.Procs, "GOMAXPROCS of server and client; default: what Go chooses here")
 	f.BoolVar(&k.neighbours, "neighbours", false, "have a program compute on each processor")

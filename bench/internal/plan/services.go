@@ -20,6 +20,8 @@ const (
 	Redis      = "redis"
 	NATS       = "nats"
 	QUIC       = "quic"
+	HTTPBulk   = "httpbulk"
+	H2Bulk     = "h2bulk"
 )
 
 // ServiceList are the services in the order of the tables.
@@ -32,6 +34,8 @@ var ServiceList = []struct{ Name, About string }{
 	{Redis, "GET from resp (examples/resp), a server of Redis' protocol"},
 	{NATS, "an embedded nats-server, request and reply"},
 	{QUIC, "quic-go, messages on a stream"},
+	{HTTPBulk, "http with answers of 1 MiB"},
+	{H2Bulk, "h2tls with answers of 1 MiB"},
 }
 
 // ServiceNames are the names of ServiceList.
@@ -58,10 +62,10 @@ type Services struct {
 	Duration    time.Duration // measured time of a round
 }
 
-// DefaultServices is the matrix that is measured without flags.
+// DefaultServices is the matrix that is measured without flags: all services with small answers.
 func DefaultServices() Services {
 	return Services{
-		Services:    ServiceNames(),
+		Services:    slices.DeleteFunc(ServiceNames(), func(s string) bool { return s == HTTPBulk || s == H2Bulk }),
 		Connections: []int{1, 16, 64},
 		Procs:       []string{"1", "2", DefaultProcs},
 		Rounds:      5,

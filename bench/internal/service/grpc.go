@@ -87,7 +87,7 @@ func (c caller) Ask() error {
 	if err := c.conn.Invoke(c.ctx, unaryMethod, wrapperspb.Bytes(message), answer); err != nil {
 		return err
 	}
-	return check(answer.Value)
+	return check(answer.Value, message)
 }
 
 func (c caller) Close() error {
@@ -122,5 +122,5 @@ func (s streamCaller) Ask() error {
 	if err := s.stream.RecvMsg(answer); err != nil {
 		return err
 	}
-	return check(answer.Value)
+	return check(answer.Value, message)
 }

@@ -13,26 +13,31 @@ import (
 	"github.com/unet-go/unet/bench/internal/load"
 )
 
-func newHTTPServer() *http.Server {
-	return &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = w.Write(message) // an error means that the client has gone
+// web is a web server whose only page is answer, and its clients.
+type web struct{ answer []byte }
+
+func (w web) http() Service { return Service{w.serveHTTP, w.dialHTTP} }
+func (w web) h2() Service   { return Service{w.serveH2, w.dialH2} }
+
+func (w web) server() *http.Server {
+	return &http.Server{Handler: http.HandlerFunc(func(to http.ResponseWriter, _ *http.Request) {
+		_, _ = to.Write(w.answer) // an error means that the client has gone
 	})}
 }
 
-// serveHTTP answers GET by the message.
-func serveHTTP(ctx context.Context, n unet.Network, address string, ready func(net.Addr)) error {
+func (w web) serveHTTP(ctx context.Context, n unet.Network, address string, ready func(net.Addr)) error {
 	l, err := n.Listen(ctx, "tcp", address)
 	if err != nil {
 		return err
 	}
-	s := newHTTPServer()
+	s := w.server()
 	defer context.AfterFunc(ctx, func() { s.Close() })()
 	ready(l.Addr())
 	return served(s.Serve(l))
 }
 
 // serveH2 is serveHTTP with TLS, over which net/http speaks HTTP/2.
-func serveH2(ctx context.Context, n unet.Network, address string, ready func(net.Addr)) error {
+func (w web) serveH2(ctx context.Context, n unet.Network, address string, ready func(net.Addr)) error {
 	c, err := certificate()
 	if err != nil {
 		return err
@@ -41,7 +46,7 @@ func serveH2(ctx context.Context, n unet.Network, address string, ready func(net
 	if err != nil {
 		return err
 	}
-	s := newHTTPServer()
+	s := w.server()
 	s.TLSConfig = &tls.Config{Certificates: []tls.Certificate{c}}
 	defer context.AfterFunc(ctx, func() { s.Close() })()
 	ready(l.Addr())
@@ -62,11 +67,12 @@ type getter struct {
 	transport *http.Transport
 	request   *http.Request
 	major     int // of the version that is expected
-	answer    []byte
+	want      []byte
+	answer    []byte // as long as want
 	cancel    context.CancelFunc
 }
 
-func newGetter(t *http.Transport, url string, major int) (load.Conn, error) {
+func (w web) newGetter(t *http.Transport, url string, major int) (load.Conn, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	t.MaxConnsPerHost = 1
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
@@ -74,7 +80,7 @@ func newGetter(t *http.Transport, url string, major int) (load.Conn, error) {
 		cancel()
 		return nil, err
 	}
-	return &getter{&http.Client{Transport: t}, t, request, major, make([]byte, len(message)), cancel}, nil
+	return &getter{&http.Client{Transport: t}, t, request, major, w.answer, make([]byte, len(w.answer)), cancel}, nil
 }
 
 func (g *getter) Ask() error {
@@ -93,7 +99,7 @@ func (g *getter) Ask() error {
 	if n, err := r.Body.Read(make([]byte, 1)); n != 0 || err != io.EOF {
 		return errAnswer
 	}
-	return check(g.answer)
+	return check(g.answer, g.want)
 }
 
 func (g *getter) Close() error {
@@ -103,11 +109,11 @@ func (g *getter) Close() error {
 }
 
 // dialHTTP returns a client that opens its connection with the first request.
-func dialHTTP(_ context.Context, n unet.Network, address string) (load.Conn, error) {
-	return newGetter(&http.Transport{DialContext: n.DialContext}, "http://"+address+"/", 1)
+func (w web) dialHTTP(_ context.Context, n unet.Network, address string) (load.Conn, error) {
+	return w.newGetter(&http.Transport{DialContext: n.DialContext}, "http://"+address+"/", 1)
 }
 
 // dialH2 is dialHTTP for serveH2.
-func dialH2(_ context.Context, n unet.Network, address string) (load.Conn, error) {
-	return newGetter(&http.Transport{DialContext: n.DialContext, ForceAttemptHTTP2: true, TLSClientConfig: unverified()}, "https://"+address+"/", 2)
+func (w web) dialH2(_ context.Context, n unet.Network, address string) (load.Conn, error) {
+	return w.newGetter(&http.Transport{DialContext: n.DialContext, ForceAttemptHTTP2: true, TLSClientConfig: unverified()}, "https://"+address+"/", 2)
 }

@@ -88,7 +88,7 @@ func (r requester) Ask() error {
 	if err != nil {
 		return err
 	}
-	return check(m.Data)
+	return check(m.Data, message)
 }
 
 func (r requester) Close() error {

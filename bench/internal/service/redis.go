@@ -59,5 +59,5 @@ func (r *redis) Ask() error {
 	if _, err := io.ReadFull(r.in, r.answer); err != nil {
 		return err
 	}
-	return check(r.answer[:len(message)])
+	return check(r.answer[:len(message)], message)
 }

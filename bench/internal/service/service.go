@@ -24,8 +24,10 @@ type Service struct {
 // services by their names.
 var services = map[string]Service{
 	plan.TCP:        {serveTCP, dialTCP},
-	plan.HTTP:       {serveHTTP, dialHTTP},
-	plan.H2TLS:      {serveH2, dialH2},
+	plan.HTTP:       web{message}.http(),
+	plan.H2TLS:      web{message}.h2(),
+	plan.HTTPBulk:   web{bulk}.http(),
+	plan.H2Bulk:     web{bulk}.h2(),
 	plan.GRPC:       {serveGRPC, dialGRPC},
 	plan.GRPCStream: {serveGRPC, dialGRPCStream},
 	plan.Redis:      {Dial: dialRedis},
@@ -42,15 +44,18 @@ func ByName(name string) (Service, error) {
 	return s, nil
 }
 
-// message is what requests carry.
-var message = bytes.Repeat([]byte("unet"), 16)
+// message is what requests and most answers carry, bulk what large answers do.
+var (
+	message = bytes.Repeat([]byte("unet"), 16)
+	bulk    = bytes.Repeat([]byte("unet"), 256<<10)
+)
 
 // errAnswer is the error of an answer that is not what was sent.
 var errAnswer = errors.New("the answer is not the message that was sent")
 
-// check compares an answer with the message.
-func check(answer []byte) error {
-	if !bytes.Equal(answer, message) {
+// check compares an answer with what it should be.
+func check(answer, want []byte) error {
+	if !bytes.Equal(answer, want) {
 		return errAnswer
 	}
 	return nil

@@ -39,7 +39,7 @@ func (s stream) Ask() error {
 	if _, err := io.ReadFull(s, s.answer); err != nil {
 		return err
 	}
-	return check(s.answer)
+	return check(s.answer, message)
 }
 
 func dialTCP(ctx context.Context, n unet.Network, address string) (load.Conn, error) {
