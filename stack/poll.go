@@ -14,9 +14,9 @@ const (
 	// enough for a packet of 64 KiB in parts of 1.7 KiB.
 	batchSize = 64
 	// framesPerClock is after how many frames, received and sent, the clock is read while each
-	// batch has frames. With full-size ones that is about a millisecond.
+	// batch has frames.
 	framesPerClock = 128
-	// batchesPerInput bounds the full batches that are taken in before anything is sent.
+	// batchesPerInput bounds the batches that are taken in before anything is sent.
 	batchesPerInput = 16
 	// batchesPerPoll bounds the batches of one Poll, and those of a dial that finds no port.
 	batchesPerPoll = 64
@@ -79,15 +79,14 @@ func (s *Stack) runDue() {
 }
 
 // input gives one batch of received frames to the protocols, sends what that makes ready,
-// and returns how many frames there were. Where frames arrive faster than that they are handled,
-// it takes in those that wait first: data that is ready to be sent leaves in turns, but
-// acknowledgments that wait in line for data to be sent would leave the turns to the largest window.
+// and returns how many frames there were. While writers wait, it takes in all that has
+// arrived: acknowledgments decide which connections have the next turns.
 func (s *Stack) input() int {
 	n := s.receive()
 	if n == 0 {
 		return 0
 	}
-	for last, more := n, 1; last == batchSize && more < batchesPerInput; more++ {
+	for last, more := n, 1; last == batchSize && s.writers > 0 && more < batchesPerInput; more++ {
 		last = s.receive()
 		n += last
 	}

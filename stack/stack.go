@@ -195,6 +195,7 @@ type Stack struct {
 	// TCP, tcp.go and tcp_segments.go.
 	tcpTouched bool        // there is something to settle
 	tcpBlocked bool        // the link takes no more
+	writers    int         // that may wait for room
 	tcpTimer   tcpTimer    // for the engine's next deadline
 	corks      []*TCPConn  // that may hold small writes back, see uncork
 	corking    atomic.Bool // there are some

@@ -224,7 +224,7 @@ func (c *TCPConn) open(from, to tcp.AddrPort, o *TCPOptions) (err error) {
 		}
 	}
 	if err == nil {
-		s.settleTCP()
+		s.settleAtEnd()
 	}
 	return err
 }
@@ -347,7 +347,7 @@ func (c *TCPConn) Close() error {
 		}
 		if !c.drained && !c.finished {
 			c.conn.Abort()
-			s.settleTCP()
+			s.settleAtEnd()
 		}
 	}
 	return nil
@@ -364,7 +364,7 @@ func (c *TCPConn) close(linger time.Duration) {
 		c.conn.Close(now)
 	}
 	c.wakeAll()
-	s.settleTCP()
+	s.settleAtEnd()
 	c.release()
 }
 
@@ -394,6 +394,7 @@ func (s *Stack) closeTCP() {
 	s.closeAll() // connections made meanwhile
 	s.tcp.Close()
 	s.settleTCP()
+	s.sendAll()
 }
 
 // closeAll closes all listeners, and all connections that have not been closed.

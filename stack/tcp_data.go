@@ -44,7 +44,7 @@ func (c *TCPConn) Read(p []byte) (n int, err error) {
 	}
 	if s.tcp.Ready != nil {
 		s.readClock()
-		s.settleTCP()
+		s.settleAtEnd()
 	}
 	s.mu.Unlock()
 	if err != nil {
@@ -116,7 +116,7 @@ func (c *TCPConn) borrow(loans []tcp.Loan, enough int) (n int, err error) {
 	}
 	if s.tcp.Ready != nil {
 		s.readClock()
-		s.settleTCP()
+		s.settleAtEnd()
 	}
 	s.mu.Unlock()
 	return n, c.fail("read", "read", err)
@@ -141,10 +141,14 @@ func (t *TCPData) Return() {
 func (c *TCPConn) Write(p []byte) (n int, err error) {
 	s := c.stack
 	s.mu.Lock()
-	s.readClock()
+	now := s.readClock()
 	if !c.writeSlow && !c.writing {
-		inLine := s.beforeWrite()
-		n, err = c.conn.Write(tcp.Time(s.now), p)
+		if !s.isServed() && s.link.Pending() { // the window may have changed, or the connection may have ended
+			s.receive()
+			now = s.now
+		}
+		inLine := s.role == roleApplication && c.conn.InLine()
+		n, err = c.conn.Write(tcp.Time(now), p)
 		c.noteCorked()
 		if !inLine {
 			s.settleTCP()
@@ -177,8 +181,10 @@ func (c *TCPConn) writeInTurn(write func(now tcp.Time) (done bool, err error)) e
 		s.waitFor(&c.turn, c.writeDeadline)
 	}
 	c.writing = true
+	s.writers++
 	defer func() {
 		c.writing = false
+		s.writers--
 		s.signal(&c.turn)
 	}()
 	for {
@@ -187,10 +193,13 @@ func (c *TCPConn) writeInTurn(write func(now tcp.Time) (done bool, err error)) e
 		}
 		seq := c.writable.seq
 		s.readClock()
-		inLine := s.beforeWrite()
+		if !s.isServed() && s.link.Pending() {
+			s.receive()
+		}
+		inLine := s.role == roleApplication && c.conn.InLine()
 		done, err := write(tcp.Time(s.now))
 		c.noteCorked()
-		if !inLine {
+		if !inLine { // else it has its turn when the goroutine that polls comes to it
 			s.settleTCP()
 		}
 		if done || err != nil {
@@ -205,19 +214,6 @@ func (c *TCPConn) writeInTurn(write func(now tcp.Time) (done bool, err error)) e
 	}
 }
 
-// beforeWrite takes in what has arrived, if nobody polls: the window may have changed, or the
-// connection may have ended. Otherwise it reports whether data waits for its turn to be sent: then
-// what is written now waits behind it, for who polls.
-func (s *Stack) beforeWrite() (inLine bool) {
-	if s.isServed() {
-		return s.tcp.Ready != nil
-	}
-	if s.link.Pending() {
-		s.receive()
-	}
-	return false
-}
-
 // lookAround polls once at the end of a write while no goroutine of the application polls or is about to: it
 // processes the acknowledgments that have arrived and sends data whose cork time is over.
 // The caretaker gives up the poll role meanwhile. If corked data is due before the
@@ -228,13 +224,13 @@ func (s *Stack) lookAround() {
 	if s.role == roleCaretaker {
 		s.signal(&s.recall)
 	}
+	if !s.isServed() && s.link.Pending() {
+		s.input()
+	}
+	if s.now >= s.timerAt {
+		s.runDue()
+	}
 	if !s.isServed() {
-		if s.link.Pending() {
-			s.input()
-		}
-		if s.now >= s.timerAt {
-			s.runDue()
-		}
 		s.sendAll()
 	}
 	if s.role == roleFree && !s.lookSoon && s.lookTimer != nil && s.timerAt < s.now+instant(lastPauseTCP) {

@@ -12,13 +12,15 @@ import (
 // and at the end of a call of the application (settleTCP). The engine writes each segment
 // into a frame.
 //
+// Connections that have much to send take turns, and what has arrived is received between two rounds of
+// turns (ADR 56). Where nobody will poll soon, all that is ready is sent at once.
+//
 // A connection is held (tcp.Conn.Hold) while the route to its peer is not known.
 
 const (
 	// segmentsInTurn is how many segments one connection sends before the others send.
 	segmentsInTurn = 16
-	// segmentsAtOnce is how many are sent before what has arrived meanwhile is received:
-	// acknowledgments give every connection that waits for them its next turn.
+	// segmentsAtOnce is how many are sent before what has arrived meanwhile is received.
 	segmentsAtOnce = batchSize
 )
 
@@ -89,7 +91,7 @@ func (s *Stack) settleTCP() {
 	if len(s.touchedPorts) > 0 {
 		s.runPorts()
 	}
-	end := s.count[framesSent] + segmentsAtOnce
+	last := s.count[framesSent] + segmentsAtOnce - segmentsInTurn // when the last turn begins
 	for {
 		for conn, e := s.tcp.NextEvent(); conn != nil; conn, e = s.tcp.NextEvent() {
 			if e&tcp.Acceptable != 0 {
@@ -98,13 +100,13 @@ func (s *Stack) settleTCP() {
 				conn.Owner.(*TCPConn).happened(e)
 			}
 		}
-		if s.closed || s.broken != nil || s.tcpBlocked || s.tcp.Ready == nil || s.count[framesSent] >= end {
+		if s.closed || s.broken != nil || s.tcpBlocked || s.tcp.Ready == nil || s.count[framesSent] > last {
 			break
 		}
 		if s.kickErr != nil {
 			s.flush() // the link may work again
 		}
-		for conn := s.tcp.Ready; conn != nil && !s.tcpBlocked && s.count[framesSent] < end; conn = s.tcp.Ready {
+		for conn := s.tcp.Ready; conn != nil && !s.tcpBlocked && s.count[framesSent] <= last; conn = s.tcp.Ready {
 			c, _ := conn.Owner.(*TCPConn) // nil: not accepted yet
 			s.emitTCP(conn, c)
 		}
@@ -124,7 +126,16 @@ func (s *Stack) settleTCP() {
 	}
 }
 
-// sendAll is settleTCP without turns, for a caller after whom nobody may poll for a while.
+// settleAtEnd is settleTCP at the end of a call of the application. If nobody polls, nobody may do so
+// for a while: then all that is ready is sent.
+func (s *Stack) settleAtEnd() {
+	s.settleTCP()
+	if !s.isServed() {
+		s.sendAll()
+	}
+}
+
+// sendAll sends all that is ready.
 func (s *Stack) sendAll() {
 	for s.tcp.Ready != nil && !s.tcpBlocked && !s.closed && s.broken == nil {
 		s.settleTCP()

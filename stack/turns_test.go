@@ -4,6 +4,7 @@ import (
 	"io"
 	"net/netip"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -65,31 +66,34 @@ func TestConnectionsTakeTurns(t *testing.T) {
 	})
 }
 
-// countingLink counts the frames that are sent between two calls of Recv.
+// countingLink counts the frames that are sent, and those that are sent after a few hundred others
+// without a call of Recv in between.
 type countingLink struct {
 	*memlink.Link
-	sent int64
-	most atomic.Int64
+	inRow      int
+	sent, late atomic.Int64
 }
 
 func (l *countingLink) Send(f stack.Frame) bool {
-	l.sent++
-	l.most.Store(max(l.most.Load(), l.sent))
+	l.sent.Add(1)
+	if l.inRow++; l.inRow > 640 {
+		l.late.Add(1)
+	}
 	return l.Link.Send(f)
 }
 
 func (l *countingLink) Recv(f []stack.Frame) int {
-	l.sent = 0
+	l.inRow = 0
 	return l.Link.Recv(f)
 }
 
-// Connections that all have much to send do so in turns: after one or two times 64 segments the stack
-// takes in the acknowledgments that have arrived, and those that waited for them are ready too. When
-// it sent all that was ready, more than 1,000 segments here, the connection with the largest window
-// had most of the link.
+// Connections that all have much to send do so in turns: after 64 segments, and as many for each of eight
+// writers, the stack takes in the acknowledgments that have arrived, and those that waited for them are
+// ready too. When it sent all that was ready, up to eight windows of 700 segments, the connection
+// with the largest window had most of the link. Where nobody polls for a moment, all is sent still.
 func TestBulkIsSentInTurns(t *testing.T) {
 	forEachMode(t, func(t *testing.T, cfg stack.Config) {
-		const conns, total = 8, 16 << 20
+		const conns, total = 8, 64 << 20
 		la, lb := memlink.Pair(memlink.Config{FrameCount: 16384, TxSize: 2048})
 		link := &countingLink{Link: la}
 		cfg.OwnedAddress, cfg.Resolver = true, neighbours{}
@@ -101,12 +105,13 @@ func TestBulkIsSentInTurns(t *testing.T) {
 		l := must(sa.ListenTCP(ap("10.0.0.1:80"), stack.TCPListenOptions{}))
 		var wg sync.WaitGroup
 		var received atomic.Int64
-		done := make(chan struct{})
+		start, done := make(chan struct{}), make(chan struct{})
 		for range conns {
 			c := must(sb.DialTCP(t.Context(), netip.AddrPort{}, ap("10.0.0.1:80"), stack.TCPOptions{ReceiveBuffer: 1 << 20}))
 			d := must(l.AcceptTCP())
 			wg.Go(func() {
-				b := make([]byte, 1<<20)
+				<-start
+				b := make([]byte, 4<<20) // more than the send buffer: the writer waits
 				for {
 					if _, err := d.Write(b); err != nil {
 						return
@@ -120,18 +125,54 @@ func TestBulkIsSentInTurns(t *testing.T) {
 					if err != nil {
 						return
 					}
-					if now := received.Add(int64(n)); now >= total && now-int64(n) < total {
+					now := received.Add(int64(n))
+					if now >= total && now-int64(n) < total {
 						close(done)
 					}
 				}
 			})
 		}
+		close(start)
 		<-done
-		if n := link.most.Load(); n > 4*64 {
-			t.Errorf("%d frames were sent before anything was received", n)
+		if sent, late := link.sent.Load(), link.late.Load(); late > sent/4 {
+			t.Errorf("%d of %d frames were sent late", late, sent)
 		}
 		sa.Close()
 		sb.Close()
 		wg.Wait()
+		if err := la.Audit(); err != nil {
+			t.Error(err)
+		}
 	})
+}
+
+// A stack that closes sends a RST for each of its connections, though they are more than leave in a turn.
+func TestCloseResetsAllConnections(t *testing.T) {
+	sa, sb, la, _ := newPair(t, stack.Config{})
+	const conns = 200
+	l := must(sa.ListenTCP(ap("10.0.0.1:80"), stack.TCPListenOptions{}))
+	var wg sync.WaitGroup
+	for range conns {
+		c := must(sb.DialTCP(t.Context(), netip.AddrPort{}, ap("10.0.0.1:80"), stack.TCPOptions{}))
+		d := must(l.AcceptTCP())
+		if err := d.CloseWrite(); err != nil { // FIN-WAIT-2 follows: there is nothing to drain
+			t.Fatal(err)
+		}
+		if _, err := c.Read(make([]byte, 1)); err != io.EOF {
+			t.Fatal(err)
+		}
+		wg.Go(func() { d.Read(make([]byte, 1)) })
+	}
+	var resets atomic.Int64
+	la.Filter(func(frame []byte) bool {
+		if s, err := describe(frame); err == nil && strings.Contains(s, "R") {
+			resets.Add(1)
+		}
+		return true
+	})
+	sa.Close()
+	wg.Wait()
+	if n := resets.Load(); n != conns {
+		t.Errorf("%d connections were reset, want %d", n, conns)
+	}
 }

@@ -250,7 +250,15 @@ func (s *Stack) pollUntil(role pollRole, e *event, seq uint32, deadline instant,
 		if e.seq != seq || s.now >= deadline || s.closed || s.broken != nil {
 			break
 		}
-		if got > 0 {
+		busy := got > 0
+		if !busy && s.tcp.Ready != nil && !s.tcpBlocked { // the next turns
+			if busy = true; s.readClock() >= s.timerAt {
+				s.runDue()
+			} else {
+				s.settleTCP()
+			}
+		}
+		if busy {
 			// Let others take the lock, and let goroutines that were woken run: they
 			// are on this processor's run queue.
 			yield := s.woken > 0
@@ -286,7 +294,10 @@ func (s *Stack) pollUntil(role pollRole, e *event, seq uint32, deadline instant,
 			now := s.spin(spinner, limit)
 			s.mu.Lock()
 			s.returned()
-			early = s.advance(now)
+			sent := s.count[framesSent]
+			if early = s.advance(now); s.count[framesSent] != sent {
+				spinner.Begin() // the time that sending took is not the processor's loss
+			}
 		}
 	}
 	s.role, s.pollerEvent = roleFree, nil
@@ -475,6 +486,9 @@ func (s *Stack) careForTCP() {
 		s.input() // those that were woken wait for a processor, and nobody polls before they have run
 	}
 	s.runDue()
+	if !s.isServed() {
+		s.sendAll()
+	}
 }
 
 // wakeCaretaker ends the caretaker's pause. mu is held.

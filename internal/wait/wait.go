@@ -43,7 +43,7 @@ const (
 	// mostSkipped is how many waits in a row sleep at once, at most.
 	mostSkipped = 7
 	// lostProcessor is how long a round lasts, at least, if something else got the processor.
-	lostProcessor = 500 * time.Microsecond
+	lostProcessor = 100 * time.Microsecond
 	// The first and the longest rest after the processor was lost. It is the first again if the last one
 	// ended more than forgetRest times its length ago.
 	firstRest, longestRest = 5 * time.Millisecond, 320 * time.Millisecond

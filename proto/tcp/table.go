@@ -274,6 +274,9 @@ func (c *Conn) Resume() {
 	c.setReady(c.next.action != nothing)
 }
 
+// InLine reports whether c is ready, which [Table.Ready] comes to in its turn.
+func (c *Conn) InLine() bool { return c.onReady }
+
 // Postpone puts c, if it is ready, behind the other connections that are.
 func (t *Table) Postpone(c *Conn) {
 	if c.onReady && c.readyNext != nil {
