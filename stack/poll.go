@@ -18,7 +18,7 @@ const (
 	framesPerClock = 128
 	// batchesPerInput bounds the batches that are taken in before anything is sent.
 	batchesPerInput = 16
-	// batchesPerPoll bounds the batches of one Poll, and those of a dial that finds no port.
+	// batchesPerPoll bounds the calls of input by one Poll, and by a dial that finds no port.
 	batchesPerPoll = 64
 )
 

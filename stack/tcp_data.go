@@ -136,8 +136,8 @@ func (t *TCPData) Return() {
 }
 
 // Write queues p to be sent, and waits while there is no room for all of it. A small write
-// is sent in this call if nothing is in flight; otherwise it may wait for more data, see
-// [TCPConn.SetCork].
+// is sent in this call if nothing is in flight and no other connection has much to send; otherwise
+// it may wait for more data, see [TCPConn.SetCork], or for its turn.
 func (c *TCPConn) Write(p []byte) (n int, err error) {
 	s := c.stack
 	s.mu.Lock()

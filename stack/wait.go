@@ -16,7 +16,7 @@ import (
 // (woken > 0). The last of these takes the role, or wakes a goroutine that is parked to take it.
 //
 // Connections take turns: a goroutine that waits does not take the role while goroutines that were
-// woken have not run, so what one batch has brought is handled before the next is received.
+// woken have not run, so what has been received is handled before more is.
 
 type pollRole uint8
 
@@ -236,8 +236,8 @@ func (s *Stack) wakeExpired() {
 // pollUntil takes the role, which is free, runs the engine until e is signalled or the
 // deadline has passed, and gives the role up, to a goroutine that is parked if there is one.
 //
-// The clock is not read between a frame's arrival and its delivery: it is read while
-// nothing arrives, and after every framesPerClock frames.
+// Seldom is the clock read between a frame's arrival and its delivery: it is read while
+// nothing arrives, and after framesPerClock frames.
 func (s *Stack) pollUntil(role pollRole, e *event, seq uint32, deadline instant, spinner *wait.Spinner) {
 	s.role, s.pollerEvent, s.pollerSeq = role, e, seq
 	spinner.Begin()

@@ -52,9 +52,10 @@ func newServices(c *common) *cobra.Command {
 		Long: long + `
 Each service is measured with each number of connections (--connections) and each
 GOMAXPROCS (--procs). A request carries 64 bytes, and so does its answer, except where the list
-says otherwise. Each connection sends its next request when it has the answer. Server and client are processes on two hosts and
-use the same network. In a round a cell is measured on both networks, one after the other, by new
-processes; cells and networks are in random order. The kernel's hosts have no XDP program.
+says otherwise. Each connection sends its next request when it has the answer. Server and
+client are processes on two hosts and use the same network. In a round a cell is measured on
+both networks, one after the other, by new processes; cells and networks are in random order.
+The kernel's hosts have no XDP program.
 
 With GOMAXPROCS 1 server and client are pinned to a processor each; otherwise they run
 where the kernel places them. With --neighbours a program computes on each processor.

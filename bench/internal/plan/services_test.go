@@ -26,6 +26,11 @@ func TestDefaultServicesAreMeasured(t *testing.T) {
 	if n := (len(ServiceList) - 2) * 3 * 2; err != nil || len(cells) < n {
 		t.Errorf("%d cells, %v; want at least %d", len(cells), err, n)
 	}
+	for _, c := range cells {
+		if c.Service == HTTPBulk || c.Service == H2Bulk {
+			t.Errorf("%v is measured by default", c)
+		}
+	}
 }
 
 func TestServiceCellHasAName(t *testing.T) {
