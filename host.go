@@ -16,6 +16,7 @@ import (
 	"github.com/unet-go/unet/control"
 	"github.com/unet-go/unet/datapath"
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/ports"
 	"github.com/unet-go/unet/internal/wait"
 	"github.com/unet-go/unet/stack"
 	"github.com/unet-go/unet/wire"
@@ -83,11 +84,11 @@ type TCPConfig = stack.TCPConfig
 // connection dead when its keepalive or its user timeout expires. The same is true for a
 // host made by [New].
 type Host struct {
-	lease   *givingLease
+	lease   *ports.Lease
 	ep      *datapath.Endpoint    // nil if the link is not an endpoint (NewOnLink)
 	table   *datapath.Connections // nil: connections are not published
 	stack   *stack.Stack
-	locals  locals
+	locals  ports.Locals
 	groups  *groups
 	names   *net.Resolver // of NewOnLink; nil: the default
 	unwatch func()
@@ -245,7 +246,7 @@ func (cfg *Config) addresses(id endpoint.Identity) (addr netip.Prefix, addrs6 []
 
 // newHost makes a host on a lease and a link.
 func newHost(lease endpoint.Lease, cfg stack.Config) (*Host, error) {
-	giving := newGivingLease(lease)
+	giving := ports.NewLease(lease)
 	var addrs []netip.Addr
 	for _, p := range append([]netip.Prefix{cfg.Addr}, cfg.Addrs6...) {
 		if p.IsValid() {
@@ -254,7 +255,7 @@ func newHost(lease endpoint.Lease, cfg stack.Config) (*Host, error) {
 	}
 	h := &Host{
 		lease:  giving,
-		locals: newLocals(giving, cfg.OwnedAddress, addrs...),
+		locals: ports.NewLocals(giving, cfg.OwnedAddress, addrs...),
 		closed: make(chan struct{}),
 
 		linkAddr: cfg.LinkAddr,
@@ -334,13 +335,13 @@ func (h *Host) Stats() (st datapath.Stats, err error) {
 }
 
 // Addr is the host's address: the IPv4 address, or the IPv6 address of a host without one.
-func (h *Host) Addr() netip.Addr { return h.locals[0].addr }
+func (h *Host) Addr() netip.Addr { return h.locals[0].Addr }
 
 // Addrs are the host's addresses: the IPv4 address, the global IPv6 address and the link-local
 // one, those of them that it has.
 func (h *Host) Addrs() (addrs []netip.Addr) {
 	for _, l := range h.locals {
-		addrs = append(addrs, l.addr)
+		addrs = append(addrs, l.Addr)
 	}
 	return addrs
 }
@@ -412,7 +413,7 @@ func (h *Host) notice(list []endpoint.Notice) {
 func (h *Host) Watch(f func(endpoint.Notice)) (stop func()) {
 	return h.lease.Watch(func(list []endpoint.Notice) {
 		for _, n := range list {
-			if h.locals.at(n.Addr) != nil || n.Kind != endpoint.NoticeAddrGone && n.Kind != endpoint.NoticeAddrBack {
+			if h.locals.At(n.Addr) != nil || n.Kind != endpoint.NoticeAddrGone && n.Kind != endpoint.NoticeAddrBack {
 				f(n)
 			}
 		}

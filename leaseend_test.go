@@ -5,7 +5,9 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"os"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/unet-go/unet/endpoint"
@@ -111,5 +113,40 @@ func TestCallsReturnWhyTheLeaseEndedAfterClose(t *testing.T) {
 		"claim":              of(a.ListenTCP(context.Background(), netip.MustParseAddrPort("10.0.0.1:79"))),
 	} {
 		check("later", name, err)
+	}
+}
+
+// recordingLease grants all claims and records the tags that are held.
+type recordingLease struct {
+	endpoint.Lease
+	held map[endpoint.Tag]bool
+}
+
+func (l *recordingLease) Claim(_ context.Context, t endpoint.Tag) (endpoint.Tag, error) {
+	l.held[t] = true
+	return t, nil
+}
+
+func (l *recordingLease) Unclaim(ctx context.Context, t endpoint.Tag) error {
+	delete(l.held, t)
+	return ctx.Err()
+}
+
+// If New fails after it has claimed the address, it gives the address back.
+func TestFailedNewUnclaimsTheAddress(t *testing.T) {
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	l := &recordingLease{held: map[endpoint.Tag]bool{}}
+	grant := &endpoint.Grant{XSK: null, Segment: null, Geometry: endpoint.Geometry{}.WithDefaults()} // not a socket
+	if _, err := New(ctx, grant, l, Config{Addr: netip.MustParseAddr("10.0.0.77")}); !errors.Is(err, syscall.ENOTSOCK) {
+		t.Errorf("got %v, want ENOTSOCK", err)
+	}
+	if len(l.held) != 0 {
+		t.Errorf("still claimed: %v", l.held)
 	}
 }

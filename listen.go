@@ -10,6 +10,7 @@ import (
 	"slices"
 	"syscall"
 
+	"github.com/unet-go/unet/internal/ports"
 	"github.com/unet-go/unet/proto/tcp"
 	"github.com/unet-go/unet/stack"
 )
@@ -65,7 +66,7 @@ func (h *Host) listenTCP(ctx context.Context, network string, asked netip.AddrPo
 	if err != nil {
 		return fail(err)
 	}
-	port, giveBack, err := some.get(ctx, tcpPorts, asked.Port(), false)
+	port, giveBack, err := some.Get(ctx, ports.TCP, asked.Port(), false)
 	if err != nil {
 		return fail(err)
 	}
@@ -106,12 +107,12 @@ func (h *Host) dialTCP(ctx context.Context, network string, asked, remote netip.
 		}
 		return c, nil
 	}
-	_, giveBack, err := l.tcp.get(ctx, asked.Port(), true)
+	_, giveBack, err := l.TCP.Get(ctx, asked.Port(), true)
 	if err != nil {
 		return fail("bind", err)
 	}
 	o.Released = giveBack
-	c, err := h.stack.DialTCP(ctx, netip.AddrPortFrom(l.addr, asked.Port()), remote, o)
+	c, err := h.stack.DialTCP(ctx, netip.AddrPortFrom(l.Addr, asked.Port()), remote, o)
 	if err != nil {
 		giveBack()
 		return fail("connect", err)
@@ -121,17 +122,17 @@ func (h *Host) dialTCP(ctx context.Context, network string, asked, remote netip.
 
 // dialFromAny opens a connection from a port that the stack chooses. A host that shares
 // its address claims more ports if it has a connection to remote from each port it has.
-func (h *Host) dialFromAny(ctx context.Context, l *local, remote netip.AddrPort, o stack.TCPOptions) (*TCPConn, error) {
+func (h *Host) dialFromAny(ctx context.Context, l *ports.Local, remote netip.AddrPort, o stack.TCPOptions) (*TCPConn, error) {
 	for refused := error(nil); ; {
-		seen := l.tcp.count()
-		c, err := h.stack.DialTCP(ctx, netip.AddrPortFrom(l.addr, 0), remote, o)
+		seen := l.TCP.Changes()
+		c, err := h.stack.DialTCP(ctx, netip.AddrPortFrom(l.Addr, 0), remote, o)
 		if err != stack.ErrNoPort {
 			return c, err
 		}
 		if refused != nil {
 			return nil, refused
 		}
-		refused = l.tcp.obtain(ctx, seen)
+		refused = l.TCP.Obtain(ctx, seen)
 	}
 }
 
@@ -163,14 +164,14 @@ func (h *Host) openUDP(ctx context.Context, op, network string, asked, remote ne
 	fail := func(call string, err error) (*UDPConn, error) {
 		return nil, opError(network, op, asked, remote, h.openError(ctx, call, err))
 	}
-	var some locals
+	var some ports.Locals
 	var bound netip.Addr
 	call := "bind"
 	var err error
 	if remote.IsValid() {
-		var l *local
+		var l *ports.Local
 		if l, call, err = h.dialFrom(asked.Addr(), remote.Addr()); err == nil {
-			some, bound = locals{l}, l.addr
+			some, bound = ports.Locals{l}, l.Addr
 		}
 	} else {
 		some, bound, err = h.listenAt(network, asked.Addr())
@@ -178,7 +179,7 @@ func (h *Host) openUDP(ctx context.Context, op, network string, asked, remote ne
 	if err != nil {
 		return fail(call, err)
 	}
-	port, giveBack, err := some.get(ctx, udpPorts, asked.Port(), remote.IsValid())
+	port, giveBack, err := some.Get(ctx, ports.UDP, asked.Port(), remote.IsValid())
 	if err != nil {
 		return fail("bind", err)
 	}
@@ -213,7 +214,7 @@ func (h *Host) OpenUDPPort(ctx context.Context, asked netip.AddrPort, handler st
 	if err != nil {
 		return fail(err)
 	}
-	port, giveBack, err := some.get(ctx, udpPorts, asked.Port(), false)
+	port, giveBack, err := some.Get(ctx, ports.UDP, asked.Port(), false)
 	if err != nil {
 		return fail(err)
 	}
@@ -225,10 +226,10 @@ func (h *Host) OpenUDPPort(ctx context.Context, asked netip.AddrPort, handler st
 	return p, nil
 }
 
-// listenAt is locals.listen for a host whose lease has not ended, and a zone of the host. Of
+// listenAt is Locals.Listen for a host whose lease has not ended, and a zone of the host. Of
 // another zone the error is EADDRNOTAVAIL.
-func (h *Host) listenAt(network string, asked netip.Addr) (locals, netip.Addr, error) {
-	some, bound, err := h.locals.listen(network, asked)
+func (h *Host) listenAt(network string, asked netip.Addr) (ports.Locals, netip.Addr, error) {
+	some, bound, err := h.locals.Listen(network, asked)
 	if err == nil {
 		err = cmp.Or(h.zoneError(syscall.EADDRNOTAVAIL, asked), h.lease.Err())
 	}
@@ -245,10 +246,10 @@ func (h *Host) zoneError(errno syscall.Errno, a netip.Addr) error {
 	return fmt.Errorf("%w: zone %s is not the host's interface %s", errno, zone, h.zones[0])
 }
 
-// dialFrom is locals.dial for a host whose lease has not ended. call is the system call that
+// dialFrom is Locals.Dial for a host whose lease has not ended. call is the system call that
 // package net makes for the step that has failed.
-func (h *Host) dialFrom(asked, remote netip.Addr) (l *local, call string, err error) {
-	if l, err = h.locals.dial(asked, remote); err == nil {
+func (h *Host) dialFrom(asked, remote netip.Addr) (l *ports.Local, call string, err error) {
+	if l, err = h.locals.Dial(asked, remote); err == nil {
 		err = cmp.Or(h.zoneError(syscall.EADDRNOTAVAIL, asked), h.zoneError(syscall.ENETUNREACH, remote), h.lease.Err())
 	}
 	if errors.Is(err, syscall.EADDRNOTAVAIL) {

@@ -10,6 +10,7 @@ import (
 	"syscall"
 
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/ports"
 	"github.com/unet-go/unet/stack"
 )
 
@@ -38,7 +39,7 @@ func (h *Host) ListenMulticastUDP(network string, on *net.Interface, group *net.
 	}
 	at := group.AddrPort()
 	at = netip.AddrPortFrom(at.Addr().Unmap().WithZone(""), at.Port())
-	if !inFamily(network, at.Addr()) || !at.Addr().IsMulticast() || at.Port() == 0 {
+	if !ports.InFamily(network, at.Addr()) || !at.Addr().IsMulticast() || at.Port() == 0 {
 		return fail(stack.SysError("bind", syscall.EINVAL))
 	}
 	c, err := h.stack.ListenGroup(on, at, stack.UDPOptions{Network: network, Groups: h.groups})
@@ -97,6 +98,6 @@ func (g *groups) Leave(group netip.AddrPort) {
 	defer g.mu.Unlock()
 	if g.users[group]--; g.users[group] == 0 {
 		delete(g.users, group)
-		g.lease.Unclaim(context.Background(), endpoint.UDPTag(group)) // does not wait: see givingLease
+		g.lease.Unclaim(context.Background(), endpoint.UDPTag(group)) // does not wait: see ports.Lease
 	}
 }

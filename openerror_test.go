@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/ports"
 )
 
 // A dial fails with ETIMEDOUT after minutes if the peer never answers a SYN. This test checks only
@@ -32,6 +33,28 @@ func TestRefusedClaim(t *testing.T) {
 		err := h.openError(context.Background(), "bind", refused)
 		if text := "bind: " + want.Error() + ": " + refused.Error(); err.Error() != text || !errors.Is(err, want) || !errors.Is(err, refused) {
 			t.Errorf("got %q, want %q", err, text)
+		}
+	}
+}
+
+// refusingLease refuses every claim.
+type refusingLease struct {
+	endpoint.Lease
+	why error
+}
+
+func (l refusingLease) Claim(context.Context, endpoint.Tag) (endpoint.Tag, error) {
+	return endpoint.Tag{}, l.why
+}
+
+// A socket for which there is no port any more gets EADDRNOTAVAIL, not the errno of unetd's refusal.
+func TestNoPortIsLeft(t *testing.T) {
+	h := new(Host) // its lease has not ended
+	for _, refused := range []error{endpoint.ErrTagHeld, endpoint.ErrBusy} {
+		all := ports.NewLocals(refusingLease{why: refused}, false, netip.MustParseAddr("10.0.0.1"))
+		_, _, err := all.Get(t.Context(), ports.UDP, 0, true)
+		if err = h.openError(t.Context(), "bind", err); !errors.Is(err, syscall.EADDRNOTAVAIL) || errors.Is(err, syscall.EADDRINUSE) || !errors.Is(err, refused) {
+			t.Errorf("%v: got %v", refused, err)
 		}
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+
+	"github.com/unet-go/unet/internal/ports"
 )
 
 // Resolver resolves names as Go's resolver does, by /etc/hosts and /etc/resolv.conf, and
@@ -86,20 +88,20 @@ func (h *Host) resolve(ctx context.Context, r *net.Resolver, op, network, addres
 // families that the host has.
 func (h *Host) lookup(ctx context.Context, r *net.Resolver, network, name string) ([]netip.Addr, error) {
 	if name == "" {
-		if inFamily(network, netip.IPv4Unspecified()) {
+		if ports.InFamily(network, netip.IPv4Unspecified()) {
 			return []netip.Addr{netip.IPv4Unspecified()}, nil
 		}
 		return []netip.Addr{netip.IPv6Unspecified()}, nil
 	}
 	if a, err := netip.ParseAddr(name); err == nil {
-		if !inFamily(network, a.Unmap()) {
+		if !ports.InFamily(network, a.Unmap()) {
 			return nil, &net.AddrError{Err: "no suitable address found", Addr: name}
 		}
 		return []netip.Addr{a}, nil
 	}
 	family := "ip" + strings.TrimLeft(network, "tcpud")
-	if some := h.locals.family(network); family == "ip" && len(some) > 0 {
-		switch first, last := some[0].addr, some[len(some)-1].addr; {
+	if some := h.locals.Family(network); family == "ip" && len(some) > 0 {
+		switch first, last := some[0].Addr, some[len(some)-1].Addr; {
 		case last.Is4():
 			family = "ip4"
 		case first.Is6():

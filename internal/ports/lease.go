@@ -1,4 +1,4 @@
-package unet
+package ports
 
 import (
 	"context"
@@ -10,11 +10,11 @@ import (
 	"github.com/unet-go/unet/endpoint"
 )
 
-// givingLease is a lease whose Unclaim does not wait, so that the close of a socket does
+// Lease is a lease whose Unclaim does not wait, so that the close of a socket does
 // not wait for unetd. It queues the tag, and one goroutine gives the queued tags back, one
 // after the other. While no unetd runs they stay queued. The end of the lease gives all of
 // them back. No tag is in the queue twice.
-type givingLease struct {
+type Lease struct {
 	endpoint.Lease
 
 	mu     sync.Mutex
@@ -22,12 +22,13 @@ type givingLease struct {
 	given  chan struct{}  // closed, and replaced, when the first has been given back
 }
 
-func newGivingLease(l endpoint.Lease) *givingLease {
-	return &givingLease{Lease: l, given: make(chan struct{})}
+// NewLease makes a Lease of l.
+func NewLease(l endpoint.Lease) *Lease {
+	return &Lease{Lease: l, given: make(chan struct{})}
 }
 
 // Unclaim queues a tag to be given back. It returns nil at once.
-func (g *givingLease) Unclaim(_ context.Context, t endpoint.Tag) error {
+func (g *Lease) Unclaim(_ context.Context, t endpoint.Tag) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.giving = append(g.giving, t); len(g.giving) == 1 {
@@ -36,7 +37,7 @@ func (g *givingLease) Unclaim(_ context.Context, t endpoint.Tag) error {
 	return nil
 }
 
-func (g *givingLease) giveBack() {
+func (g *Lease) giveBack() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for len(g.giving) > 0 {
@@ -52,7 +53,7 @@ func (g *givingLease) giveBack() {
 
 // unclaim gives a tag back. It repeats a request that unetd had no room for, as when it was
 // stopped for some seconds. After another error the tag stays claimed until the lease ends.
-func (g *givingLease) unclaim(t endpoint.Tag) {
+func (g *Lease) unclaim(t endpoint.Tag) {
 	const longest = time.Second
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, longest) {
 		if err := g.Lease.Unclaim(context.Background(), t); !errors.Is(err, endpoint.ErrBusy) {
@@ -71,7 +72,7 @@ func (g *givingLease) unclaim(t endpoint.Tag) {
 // common with another queued tag, Claim waits until that one has been given back. If the
 // claim fails with [endpoint.ErrBusy] (the host has as many tags as it may have) and tags
 // are queued, Claim tries again when the first has been given back.
-func (g *givingLease) Claim(ctx context.Context, t endpoint.Tag) (endpoint.Tag, error) {
+func (g *Lease) Claim(ctx context.Context, t endpoint.Tag) (endpoint.Tag, error) {
 	for {
 		g.mu.Lock()
 		i := slices.IndexFunc(g.giving, func(o endpoint.Tag) bool { return overlap(t, o) })

@@ -1,4 +1,4 @@
-package unet
+package ports
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 	"github.com/unet-go/unet/proto/tcp"
 )
 
-// ports has the local ports of one protocol that a host has claimed. It claims them,
+// Ports has the local ports of one protocol that a host has claimed. It claims them,
 // counts the users of each, and gives back those without users.
 //
 // A port that is asked for by number is claimed singly. Its users share it: a TCP
@@ -25,7 +25,7 @@ import (
 // singly if the host gets no block. So a dial asks unetd only if none of the host's ports
 // can be used. A UDP socket does not share such a port. TCP connections to different
 // destinations share one ([tcp.Table.ChoosePort]), as with the kernel's connect(2).
-type ports struct {
+type Ports struct {
 	lease endpoint.Lease
 	any   endpoint.Tag // with port 0, by which any free port is claimed
 	owned bool         // the host has the owned address: no port is claimed
@@ -50,7 +50,7 @@ type block struct {
 	used  uint64                      // ports that have users
 	alone uint64                      // ports in use that Choose does not offer to connections
 	users [endpoint.BlockPorts]uint32 // of each port
-	at    int                         // index in ports.free; -1: not there
+	at    int                         // index in Ports.free; -1: not there
 }
 
 // Each port of a block has a bit.
@@ -64,17 +64,17 @@ type portClaim struct {
 
 // newPorts makes the ports of a host at the address of any; owned: the host owns that
 // address.
-func newPorts(lease endpoint.Lease, any endpoint.Tag, owned bool) *ports {
-	return &ports{lease: lease, any: any, owned: owned, blocks: make(map[uint16]*block), claiming: make(map[uint16]chan struct{})}
+func newPorts(lease endpoint.Lease, any endpoint.Tag, owned bool) *Ports {
+	return &Ports{lease: lease, any: any, owned: owned, blocks: make(map[uint16]*block), claiming: make(map[uint16]chan struct{})}
 }
 
-// get makes the caller a user of a port until it calls giveBack, which does not block.
+// Get makes the caller a user of a port until it calls giveBack, which does not block.
 // Number 0 asks for a free port; that of an outgoing socket is in a block, if the host gets
 // one. A TCP connection from a free port gets it by Choose instead, and may share it.
 //
 // Errors: EADDRINUSE if connections use the port that they got by Choose; those of the
-// lease and of obtain; that of ctx.
-func (p *ports) get(ctx context.Context, number uint16, outgoing bool) (port uint16, giveBack func(), err error) {
+// lease and of Obtain; that of ctx.
+func (p *Ports) Get(ctx context.Context, number uint16, outgoing bool) (port uint16, giveBack func(), err error) {
 	switch {
 	case p.owned:
 		return number, func() {}, nil
@@ -91,8 +91,8 @@ func (p *ports) get(ctx context.Context, number uint16, outgoing bool) (port uin
 	return number, func() { p.Release(number) }, nil
 }
 
-// getThis is get of a port by number. It does not wait for claims of other ports.
-func (p *ports) getThis(ctx context.Context, number uint16) error {
+// getThis is Get of a port by number. It does not wait for claims of other ports.
+func (p *Ports) getThis(ctx context.Context, number uint16) error {
 	for {
 		p.mu.Lock()
 		if b, bit := p.find(number); b != nil {
@@ -143,7 +143,7 @@ func (p *ports) getThis(ctx context.Context, number uint16) error {
 }
 
 // claim claims a single port for one user; number 0: any.
-func (p *ports) claim(ctx context.Context, number uint16) (uint16, error) {
+func (p *Ports) claim(ctx context.Context, number uint16) (uint16, error) {
 	tag := p.any
 	tag.Port = number
 	tag, err := p.lease.Claim(ctx, tag)
@@ -157,9 +157,9 @@ func (p *ports) claim(ctx context.Context, number uint16) (uint16, error) {
 	return tag.Port, nil
 }
 
-// getFree is get of a port without users, for an outgoing socket, at random among those
-// that the host has (RFC 6056, section 3.3.1). Its errors are those of obtain.
-func (p *ports) getFree(ctx context.Context) (uint16, error) {
+// getFree is Get of a port without users, for an outgoing socket, at random among those
+// that the host has (RFC 6056, section 3.3.1). Its errors are those of Obtain.
+func (p *Ports) getFree(ctx context.Context) (uint16, error) {
 	for refused := error(nil); ; {
 		port, seen := p.chooseFree()
 		if port != 0 {
@@ -168,13 +168,13 @@ func (p *ports) getFree(ctx context.Context) (uint16, error) {
 		if refused != nil {
 			return 0, refused
 		}
-		refused = p.obtain(ctx, seen)
+		refused = p.Obtain(ctx, seen)
 	}
 }
 
 // chooseFree is getFree without a claim; port 0: all ports of the host have users. seen is
-// the argument for obtain.
-func (p *ports) chooseFree() (port uint16, seen int) {
+// the argument for Obtain.
+func (p *Ports) chooseFree() (port uint16, seen int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	n := 0
@@ -199,11 +199,11 @@ func (p *ports) chooseFree() (port uint16, seen int) {
 		p.use(port, true)
 		return port, p.changes
 	}
-	panic("BUG: unet: a free port has gone")
+	panic("BUG: ports: a free port has gone")
 }
 
 // Choose makes a connection a user of the port that pick returns: see [stack.TCPPorts].
-func (p *ports) Choose(pick func([]tcp.PortBlock) uint16) uint16 {
+func (p *Ports) Choose(pick func([]tcp.PortBlock) uint16) uint16 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	port := pick(p.free)
@@ -216,7 +216,7 @@ func (p *ports) Choose(pick func([]tcp.PortBlock) uint16) uint16 {
 // Release ends one use of a port. It does not block. A port that was claimed singly is
 // given back when it has no users. A block is given back when it has no users and at least
 // 32 ports of other blocks have none: half a block in reserve.
-func (p *ports) Release(port uint16) {
+func (p *Ports) Release(port uint16) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	b, bit := p.find(port)
@@ -242,11 +242,11 @@ func (p *ports) Release(port uint16) {
 	default:
 		return
 	}
-	p.lease.Unclaim(context.Background(), unused) // does not wait: see givingLease
+	p.lease.Unclaim(context.Background(), unused) // does not wait: see Lease
 }
 
 // room is the number of ports without users in blocks other than b. p.mu is held.
-func (p *ports) room(b *block) (n int) {
+func (p *Ports) room(b *block) (n int) {
 	for _, other := range p.blocks {
 		if other.whole && other != b {
 			n += endpoint.BlockPorts - bits.OnesCount64(other.used)
@@ -257,7 +257,7 @@ func (p *ports) room(b *block) (n int) {
 
 // use counts a user of a port; alone: Choose does not offer the port while it has users.
 // p.mu is held.
-func (p *ports) use(port uint16, alone bool) {
+func (p *Ports) use(port uint16, alone bool) {
 	b, bit := p.find(port)
 	b.users[port%endpoint.BlockPorts]++
 	b.used |= bit
@@ -268,7 +268,7 @@ func (p *ports) use(port uint16, alone bool) {
 }
 
 // offer updates p.free with the ports of a block that may be chosen. p.mu is held.
-func (p *ports) offer(b *block) {
+func (p *Ports) offer(b *block) {
 	free, last := b.own&^b.alone, len(p.free)-1
 	switch {
 	case free != 0 && b.at < 0:
@@ -284,7 +284,7 @@ func (p *ports) offer(b *block) {
 }
 
 // forget removes ports of a block. p.mu is held.
-func (p *ports) forget(b *block, ports uint64) {
+func (p *Ports) forget(b *block, ports uint64) {
 	b.own &^= ports
 	p.offer(b)
 	if b.own == 0 {
@@ -294,7 +294,7 @@ func (p *ports) forget(b *block, ports uint64) {
 
 // find returns the block of a port and the port's bit; nil: the port is not the host's.
 // p.mu is held.
-func (p *ports) find(port uint16) (*block, uint64) {
+func (p *Ports) find(port uint16) (*block, uint64) {
 	b, bit := p.blocks[port-port%endpoint.BlockPorts], uint64(1)<<(port%endpoint.BlockPorts)
 	if b == nil || b.own&bit == 0 {
 		return nil, 0
@@ -303,7 +303,7 @@ func (p *ports) find(port uint16) (*block, uint64) {
 }
 
 // add adds a block or a port that was claimed. p.mu is held.
-func (p *ports) add(tag endpoint.Tag) {
+func (p *Ports) add(tag endpoint.Tag) {
 	first := tag.AsBlock().Port
 	b := p.blocks[first]
 	if b == nil {
@@ -319,21 +319,21 @@ func (p *ports) add(tag endpoint.Tag) {
 	p.changes++
 }
 
-// count returns p.changes, the argument for obtain.
-func (p *ports) count() int {
+// Changes counts the events after which a choice may succeed: the argument for Obtain.
+func (p *Ports) Changes() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.changes
 }
 
-// obtain claims ports for outgoing sockets. It returns nil when ports have been added or a
+// Obtain claims ports for outgoing sockets. It returns nil when ports have been added or a
 // use of a port has ended, at once if that has happened since p.changes was seen. Then the
 // caller chooses again. After an error it chooses once more, because a port may have become
 // free meanwhile. All callers wait for the same claim, which goes on when ctx ends.
 //
 // Errors: that of ctx; [endpoint.ErrLeaseClosed]; [endpoint.ErrTagDenied] if the host may
 // have no port at all; EADDRNOTAVAIL if it gets no more ports than it has.
-func (p *ports) obtain(ctx context.Context, seen int) error {
+func (p *Ports) Obtain(ctx context.Context, seen int) error {
 	p.mu.Lock()
 	if p.changes != seen {
 		p.mu.Unlock()
@@ -361,7 +361,7 @@ func (p *ports) obtain(ctx context.Context, seen int) error {
 }
 
 // ask claims a block, or a single port if the claim of a block fails.
-func (p *ports) ask(c *portClaim) {
+func (p *Ports) ask(c *portClaim) {
 	defer close(c.done)
 	ctx := context.Background() // the end of the lease ends the claims
 	p.mu.Lock()

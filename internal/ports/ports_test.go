@@ -1,4 +1,4 @@
-package unet
+package ports
 
 import (
 	"context"
@@ -118,7 +118,7 @@ func TestPortsAreTakenFromBlocks(t *testing.T) {
 		port uint16
 		own  bool
 	}{{32767, false}, {32768, true}, {32768 + 2*endpoint.BlockPorts, false}} {
-		port, giveBack, err := p.get(ctx, c.port, false)
+		port, giveBack, err := p.Get(ctx, c.port, false)
 		if (err == nil) != c.own || c.own && port != c.port {
 			t.Errorf("port %d: %d, %v", c.port, port, err)
 		}
@@ -127,7 +127,7 @@ func TestPortsAreTakenFromBlocks(t *testing.T) {
 		}
 	}
 	give(32768 + 3)
-	if _, _, err := p.get(ctx, 32768+3, true); err != nil {
+	if _, _, err := p.Get(ctx, 32768+3, true); err != nil {
 		t.Errorf("a free port of a block: %v", err)
 	}
 	used[32768+3] = true
@@ -176,7 +176,7 @@ func TestPortsWithoutBlocks(t *testing.T) {
 			if !errors.Is(err, c.want) || (port != 0) != (c.want == nil) {
 				t.Errorf("%v, %v: %d, %v", c.blocks, c.ports, port, err)
 			}
-			if c.want == syscall.EADDRNOTAVAIL && (errors.Is(new(Host).openError(ctx, "bind", err), syscall.EADDRINUSE) || !errors.Is(err, c.ports)) {
+			if c.want == syscall.EADDRNOTAVAIL && !errors.Is(err, c.ports) {
 				t.Errorf("%v, %v: %v", c.blocks, c.ports, err)
 			}
 		}
@@ -203,7 +203,7 @@ func TestPortsWithoutBlocks(t *testing.T) {
 	// The port of a listener is not used for outgoing sockets.
 	l = &portsLease{blocks: endpoint.ErrTagDenied}
 	p = newPorts(l, anyPort(), false)
-	if _, _, err := p.get(ctx, 0, false); err != nil {
+	if _, _, err := p.Get(ctx, 0, false); err != nil {
 		t.Fatal(err)
 	}
 	l.ports = endpoint.ErrTagDenied
@@ -265,13 +265,13 @@ func TestPortsWhileUnetdDoesNotAnswer(t *testing.T) {
 	// A port that is released between the choice and the wait.
 	_, seen := p.chooseFree()
 	p.Release(ports[6])
-	if err := p.obtain(ended, seen); err != nil {
+	if err := p.Obtain(ended, seen); err != nil {
 		t.Errorf("after a port was released: %v", err)
 	}
 	if port, _ := p.chooseFree(); port != ports[6] {
 		t.Errorf("took %d when %d was free", port, ports[6])
 	}
-	if _, _, err := p.get(t.Context(), ports[7], false); err != nil {
+	if _, _, err := p.Get(t.Context(), ports[7], false); err != nil {
 		t.Errorf("port %d of a block: %v", ports[7], err)
 	}
 	close(l.blocked)
@@ -350,7 +350,7 @@ func TestPortOfABlockGrantedDuringItsClaim(t *testing.T) {
 			}
 		})
 	}
-	if port, _, err := p.get(t.Context(), 32768+5, false); port != 32768+5 || err != nil {
+	if port, _, err := p.Get(t.Context(), 32768+5, false); port != 32768+5 || err != nil {
 		t.Errorf("got port %d, %v", port, err)
 	}
 	wg.Wait()
@@ -463,7 +463,7 @@ func TestPortsAgainstModel(t *testing.T) {
 		switch {
 		case n < 6 && grow || n == 0:
 			if random.IntN(100) == 0 || len(p.free) == 0 {
-				if err := p.obtain(t.Context(), p.count()); err != nil {
+				if err := p.Obtain(t.Context(), p.Changes()); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -478,7 +478,7 @@ func TestPortsAgainstModel(t *testing.T) {
 			if port == 0 {
 				continue
 			}
-			_, _, err := p.get(t.Context(), port, true)
+			_, _, err := p.Get(t.Context(), port, true)
 			if (err == syscall.EADDRINUSE) != slices.Contains(sharing, port) {
 				t.Fatalf("port %d: %v", port, err)
 			}
@@ -516,7 +516,7 @@ func TestEmptyBlockIsUnclaimedBesideASharedOne(t *testing.T) {
 		}
 	}
 	for range 3 {
-		if err := p.obtain(t.Context(), p.count()); err != nil {
+		if err := p.Obtain(t.Context(), p.Changes()); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -1,4 +1,4 @@
-package unet
+package ports
 
 import (
 	"context"
@@ -12,56 +12,58 @@ import (
 	"github.com/unet-go/unet/proto/tcp"
 )
 
-// local is one address of a host, with the ports that the host has there.
-type local struct {
-	addr     netip.Addr
-	udp, tcp *ports
+// Local is one address of a host, with the ports that the host has there.
+type Local struct {
+	Addr     netip.Addr
+	UDP, TCP *Ports
 }
 
-// locals are the addresses of a host: the IPv4 address, the global IPv6 address and the
+// Locals are the addresses of a host: the IPv4 address, the global IPv6 address and the
 // link-local one, those of them that it has.
-type locals []*local
+type Locals []*Local
 
-// newLocals makes the addresses of a host; owned: it owns them.
-func newLocals(lease endpoint.Lease, owned bool, addrs ...netip.Addr) (all locals) {
+// NewLocals makes the addresses of a host; owned: it owns them.
+func NewLocals(lease endpoint.Lease, owned bool, addrs ...netip.Addr) (all Locals) {
 	for _, a := range addrs {
 		none := netip.AddrPortFrom(a, 0)
-		all = append(all, &local{a, newPorts(lease, endpoint.UDPTag(none), owned), newPorts(lease, endpoint.TCPTag(none), owned)})
+		all = append(all, &Local{a, newPorts(lease, endpoint.UDPTag(none), owned), newPorts(lease, endpoint.TCPTag(none), owned)})
 	}
 	return all
 }
 
-// at is the address a of the host; nil: it is not one of them.
-func (all locals) at(a netip.Addr) *local {
-	if i := slices.IndexFunc(all, func(l *local) bool { return l.addr == a }); i >= 0 {
+// At is the address a of the host; nil: it is not one of them.
+func (all Locals) At(a netip.Addr) *Local {
+	if i := slices.IndexFunc(all, func(l *Local) bool { return l.Addr == a }); i >= 0 {
 		return all[i]
 	}
 	return nil
 }
 
 // Choose and Release make the TCP ports of all addresses a [stack.TCPPorts].
-func (all locals) Choose(a netip.Addr, pick func([]tcp.PortBlock) uint16) uint16 {
-	return all.at(a).tcp.Choose(pick)
+func (all Locals) Choose(a netip.Addr, pick func([]tcp.PortBlock) uint16) uint16 {
+	return all.At(a).TCP.Choose(pick)
 }
 
-func (all locals) Release(a netip.Addr, port uint16) { all.at(a).tcp.Release(port) }
+func (all Locals) Release(a netip.Addr, port uint16) { all.At(a).TCP.Release(port) }
 
-func udpPorts(l *local) *ports { return l.udp }
-func tcpPorts(l *local) *ports { return l.tcp }
+// UDP and TCP select ports for [Locals.Get].
+func UDP(l *Local) *Ports { return l.UDP }
+func TCP(l *Local) *Ports { return l.TCP }
 
-// family is the part of the addresses that a network is for: those of "tcp4" are IPv4, those of
+// Family is the part of the addresses that a network is for: those of "tcp4" are IPv4, those of
 // "tcp6" IPv6, those of "tcp" both.
-func (all locals) family(network string) locals {
-	var some locals
+func (all Locals) Family(network string) Locals {
+	var some Locals
 	for _, l := range all {
-		if inFamily(network, l.addr) {
+		if InFamily(network, l.Addr) {
 			some = append(some, l)
 		}
 	}
 	return some
 }
 
-func inFamily(network string, a netip.Addr) bool {
+// InFamily reports whether a network, such as "tcp4", has addresses of the family of a.
+func InFamily(network string, a netip.Addr) bool {
 	switch network[len(network)-1] {
 	case '4':
 		return a.Is4()
@@ -74,44 +76,44 @@ func inFamily(network string, a netip.Addr) bool {
 // errLoopback is the reason why no socket of a host can have or reach a loopback address.
 var errLoopback = errors.New("loopback addresses are the kernel's: use package net, or an address of the interface")
 
-// listen returns the addresses at which a listener or an unconnected socket of a network that
+// Listen returns the addresses at which a listener or an unconnected socket of a network that
 // asks for a receives, and the address that it is bound to. As in package net an unspecified
 // address, of either family, stands for all addresses of "tcp" or "udp". Other addresses must be
 // the host's: the error is EADDRNOTAVAIL.
-func (all locals) listen(network string, a netip.Addr) (locals, netip.Addr, error) {
+func (all Locals) Listen(network string, a netip.Addr) (Locals, netip.Addr, error) {
 	a = a.Unmap()
 	if a.IsValid() && !a.IsUnspecified() {
-		switch l := all.family(network).at(a.WithZone("")); {
+		switch l := all.Family(network).At(a.WithZone("")); {
 		case l != nil:
-			return locals{l}, l.addr, nil
+			return Locals{l}, l.Addr, nil
 		case a.IsLoopback():
 			return nil, a, fmt.Errorf("%w: %w", syscall.EADDRNOTAVAIL, errLoopback)
 		}
 		return nil, a, syscall.EADDRNOTAVAIL
 	}
-	some := all.family(network)
+	some := all.Family(network)
 	switch len(some) {
 	case 0:
 		return nil, a, fmt.Errorf("%w: the host has no address for %s", syscall.EADDRNOTAVAIL, network)
 	case 1:
-		return some, some[0].addr, nil
+		return some, some[0].Addr, nil
 	}
 	return some, netip.IPv6Unspecified(), nil
 }
 
-// dial returns the local address of a socket that is connected to remote and asks for a, which
+// Dial returns the local address of a socket that is connected to remote and asks for a, which
 // is one of the host's or unspecified: for a link-local remote, or group, the link-local one, for another
 // IPv6 address the global one (RFC 6724, section 5, rule 2). Errors: EADDRNOTAVAIL if a is not
 // the host's, ENETUNREACH if the host has no address to reach remote from, EINVAL for addresses
 // of two families, ECONNREFUSED for loopback addresses and the unspecified address, which
 // package net dials as loopback.
-func (all locals) dial(a, remote netip.Addr) (*local, error) {
+func (all Locals) Dial(a, remote netip.Addr) (*Local, error) {
 	a, remote = a.Unmap(), remote.Unmap()
 	if remote.IsLoopback() || remote.IsUnspecified() || !remote.IsValid() {
 		return nil, fmt.Errorf("%w: %w", syscall.ECONNREFUSED, errLoopback)
 	}
 	if a.IsValid() && !a.IsUnspecified() {
-		some, _, err := all.listen("any", a)
+		some, _, err := all.Listen("any", a)
 		switch {
 		case err != nil:
 			return nil, err
@@ -122,13 +124,13 @@ func (all locals) dial(a, remote netip.Addr) (*local, error) {
 	}
 	linkLocal := remote.Is6() && (remote.IsLinkLocalUnicast() || remote.IsLinkLocalMulticast())
 	for _, l := range all {
-		if l.addr.Is4() == remote.Is4() && l.addr.IsLinkLocalUnicast() == linkLocal {
+		if l.Addr.Is4() == remote.Is4() && l.Addr.IsLinkLocalUnicast() == linkLocal {
 			return l, nil
 		}
 	}
 	// An owned address is the only one of its family, and serves all destinations.
 	for _, l := range all {
-		if l.addr.Is4() == remote.Is4() {
+		if l.Addr.Is4() == remote.Is4() {
 			return l, nil
 		}
 	}
@@ -145,10 +147,10 @@ func familyName(a netip.Addr) string {
 // samePortTries is how many free ports are tried until one is free at all addresses.
 const samePortTries = 16
 
-// get makes the caller a user of the same port at several addresses until it calls giveBack:
-// see [ports.get]. Addresses at which the host may have no such port are left out if there is
+// Get makes the caller a user of the same port at several addresses until it calls giveBack:
+// see [Ports.Get]. Addresses at which the host may have no such port are left out if there is
 // another one; so are addresses that the interface does not have now.
-func (all locals) get(ctx context.Context, of func(*local) *ports, number uint16, outgoing bool) (port uint16, giveBack func(), err error) {
+func (all Locals) Get(ctx context.Context, of func(*Local) *Ports, number uint16, outgoing bool) (port uint16, giveBack func(), err error) {
 	for range samePortTries {
 		port, giveBack, err = all.getOnce(ctx, of, number, outgoing)
 		if number != 0 || !errors.Is(err, endpoint.ErrTagHeld) && !errors.Is(err, syscall.EADDRINUSE) {
@@ -158,7 +160,7 @@ func (all locals) get(ctx context.Context, of func(*local) *ports, number uint16
 	return port, giveBack, err
 }
 
-func (all locals) getOnce(ctx context.Context, of func(*local) *ports, number uint16, outgoing bool) (port uint16, giveBack func(), err error) {
+func (all Locals) getOnce(ctx context.Context, of func(*Local) *Ports, number uint16, outgoing bool) (port uint16, giveBack func(), err error) {
 	var back []func()
 	giveBack = func() {
 		for _, f := range back {
@@ -168,7 +170,7 @@ func (all locals) getOnce(ctx context.Context, of func(*local) *ports, number ui
 	var denied error
 	port = number
 	for _, l := range all {
-		got, f, err := of(l).get(ctx, port, outgoing)
+		got, f, err := of(l).Get(ctx, port, outgoing)
 		switch {
 		case err == nil:
 			port, back = got, append(back, f)

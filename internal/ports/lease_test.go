@@ -1,12 +1,10 @@
-package unet
+package ports
 
 import (
 	"context"
 	"errors"
 	"net/netip"
-	"os"
 	"runtime"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -62,23 +60,20 @@ func (l *manualLease) Err() error { return nil }
 
 func (l *manualLease) Done() <-chan struct{} { return l.done }
 
-// newManualHost is the part of a host that claims ports.
-func newManualHost() (*Host, *manualLease) {
+// newManual makes the ports of an address by a lease whose requests the test answers.
+func newManual() (*Lease, *Local, *manualLease) {
 	l := newManualLease()
-	giving := newGivingLease(l)
-	addr := netip.MustParseAddr("10.0.0.1")
-	return &Host{
-		lease: giving, locals: newLocals(giving, false, addr),
-	}, l
+	giving := NewLease(l)
+	return giving, NewLocals(giving, false, netip.MustParseAddr("10.0.0.1"))[0], l
 }
 
-func (h *Host) at(port uint16) netip.AddrPort { return netip.AddrPortFrom(h.Addr(), port) }
+func (l *Local) at(port uint16) netip.AddrPort { return netip.AddrPortFrom(l.Addr, port) }
 
 // While unetd does not answer, giving ports back does not block, and one goroutine does it for all
 // ports. A claim of a port whose Unclaim was not sent yet sends no request.
 func TestUnclaimDoesNotBlock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h, l := newManualHost()
+		giving, at, l := newManual()
 		ctx := t.Context()
 		const sockets = 20
 		var give []func()
@@ -89,7 +84,7 @@ func TestUnclaimDoesNotBlock(t *testing.T) {
 			go func() {
 				defer close(done)
 				var err error
-				if port, unclaim, err = []*ports{h.locals[0].udp, h.locals[0].tcp}[i%2].get(ctx, 7000+i, false); err != nil {
+				if port, unclaim, err = []*Ports{at.UDP, at.TCP}[i%2].Get(ctx, 7000+i, false); err != nil {
 					t.Error(err)
 				}
 			}()
@@ -111,7 +106,7 @@ func TestUnclaimDoesNotBlock(t *testing.T) {
 			t.Errorf("%d goroutines more", n)
 		}
 		// A claim of the last one sends no request.
-		port, giveBack, err := h.locals[0].tcp.get(ctx, 7000+sockets-1, false)
+		port, giveBack, err := at.TCP.Get(ctx, 7000+sockets-1, false)
 		if err != nil || port != 7000+sockets-1 {
 			t.Fatalf("port %d, %v", port, err)
 		}
@@ -119,12 +114,12 @@ func TestUnclaimDoesNotBlock(t *testing.T) {
 		// of the claim ends.
 		short, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
-		if _, _, err := h.locals[0].udp.get(short, 7000, false); !errors.Is(err, context.DeadlineExceeded) {
+		if _, _, err := at.UDP.Get(short, 7000, false); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("a port that is being given back: %v", err)
 		}
 		got := make(chan error)
 		go func() {
-			_, _, err := h.locals[0].udp.get(ctx, 7000, false)
+			_, _, err := at.UDP.Get(ctx, 7000, false)
 			got <- err
 		}()
 		synctest.Wait()
@@ -148,7 +143,7 @@ func TestUnclaimDoesNotBlock(t *testing.T) {
 		giveBack()
 		close(l.done)
 		synctest.Wait()
-		if n := len(h.lease.giving); n != 0 {
+		if n := len(giving.giving); n != 0 {
 			t.Errorf("%d tags are still to be given back", n)
 		}
 	})
@@ -158,11 +153,11 @@ func TestUnclaimDoesNotBlock(t *testing.T) {
 // Unclaim in progress.
 func TestBusyClaimWaitsForAnUnclaim(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h, l := newManualHost()
-		h.lease.Unclaim(t.Context(), endpoint.UDPTag(h.at(1)))
+		giving, at, l := newManual()
+		giving.Unclaim(t.Context(), endpoint.UDPTag(at.at(1)))
 		got := make(chan error, 1)
 		go func() {
-			_, err := h.lease.Claim(t.Context(), endpoint.UDPTag(h.at(2)))
+			_, err := giving.Claim(t.Context(), endpoint.UDPTag(at.at(2)))
 			got <- err
 		}()
 		(<-l.claims).answer <- endpoint.ErrBusy
@@ -176,7 +171,7 @@ func TestBusyClaimWaitsForAnUnclaim(t *testing.T) {
 			t.Error(err)
 		}
 		go func() {
-			_, err := h.lease.Claim(t.Context(), endpoint.UDPTag(h.at(3)))
+			_, err := giving.Claim(t.Context(), endpoint.UDPTag(at.at(3)))
 			got <- err
 		}()
 		(<-l.claims).answer <- endpoint.ErrBusy
@@ -190,7 +185,7 @@ func TestBusyClaimWaitsForAnUnclaim(t *testing.T) {
 // its context.
 func TestListenWaitsOnlyForClaimsOfItsPort(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h, l := newManualHost()
+		_, at, l := newManual()
 		type result struct {
 			port uint16
 			err  error
@@ -198,7 +193,7 @@ func TestListenWaitsOnlyForClaimsOfItsPort(t *testing.T) {
 		listen := func(ctx context.Context, port uint16) chan result {
 			got := make(chan result, 1)
 			go func() {
-				port, _, err := h.locals[0].tcp.get(ctx, port, false)
+				port, _, err := at.TCP.Get(ctx, port, false)
 				got <- result{port, err}
 			}()
 			synctest.Wait()
@@ -233,7 +228,7 @@ func TestListenWaitsOnlyForClaimsOfItsPort(t *testing.T) {
 		unanswered.answer <- nil // after the end of its context
 		(<-l.claims).answer <- nil
 		a, b := <-second, <-third
-		if want := (result{80, nil}); a != want || b != want || h.locals[0].tcp.blocks[64].users[80-64] != 2 {
+		if want := (result{80, nil}); a != want || b != want || at.TCP.blocks[64].users[80-64] != 2 {
 			t.Errorf("%+v, %+v", a, b)
 		}
 		close(l.done)
@@ -243,15 +238,15 @@ func TestListenWaitsOnlyForClaimsOfItsPort(t *testing.T) {
 // An Unclaim that unetd refuses because it is busy is repeated, until the lease ends.
 func TestBusyUnclaimIsRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h, l := newManualHost()
-		tag := endpoint.UDPTag(h.at(7000))
+		giving, at, l := newManual()
+		tag := endpoint.UDPTag(at.at(7000))
 		left := func() int {
 			synctest.Wait()
-			h.lease.mu.Lock()
-			defer h.lease.mu.Unlock()
-			return len(h.lease.giving)
+			giving.mu.Lock()
+			defer giving.mu.Unlock()
+			return len(giving.giving)
 		}
-		h.lease.Unclaim(t.Context(), tag)
+		giving.Unclaim(t.Context(), tag)
 		for range 12 {
 			(<-l.unclaims).answer <- endpoint.ErrBusy
 		}
@@ -263,46 +258,11 @@ func TestBusyUnclaimIsRepeated(t *testing.T) {
 		if n := left(); n != 0 {
 			t.Errorf("%d tags are still to be given back", n)
 		}
-		h.lease.Unclaim(t.Context(), tag)
+		giving.Unclaim(t.Context(), tag)
 		(<-l.unclaims).answer <- endpoint.ErrBusy
 		close(l.done)
 		if n := left(); n != 0 {
 			t.Errorf("at the end of the lease: %d tags are still to be given back", n)
 		}
 	})
-}
-
-// recordingLease grants all claims and records the tags that are held.
-type recordingLease struct {
-	endpoint.Lease
-	held map[endpoint.Tag]bool
-}
-
-func (l *recordingLease) Claim(_ context.Context, t endpoint.Tag) (endpoint.Tag, error) {
-	l.held[t] = true
-	return t, nil
-}
-
-func (l *recordingLease) Unclaim(ctx context.Context, t endpoint.Tag) error {
-	delete(l.held, t)
-	return ctx.Err()
-}
-
-// If New fails after it has claimed the address, it gives the address back.
-func TestFailedNewUnclaimsTheAddress(t *testing.T) {
-	null, err := os.Open(os.DevNull)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer null.Close()
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	l := &recordingLease{held: map[endpoint.Tag]bool{}}
-	grant := &endpoint.Grant{XSK: null, Segment: null, Geometry: endpoint.Geometry{}.WithDefaults()} // not a socket
-	if _, err := New(ctx, grant, l, Config{Addr: netip.MustParseAddr("10.0.0.77")}); !errors.Is(err, syscall.ENOTSOCK) {
-		t.Errorf("got %v, want ENOTSOCK", err)
-	}
-	if len(l.held) != 0 {
-		t.Errorf("still claimed: %v", l.held)
-	}
 }
