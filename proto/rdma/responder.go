@@ -383,10 +383,12 @@ func (q *QP) keep(now Time, s resource) {
 	s.msn, s.owed = r.msn, true
 	if r.resources[r.next].owed { // it need not be repeated any more
 		r.owed--
-		r.serve = (r.next + 1) % len(r.resources)
 	}
-	if r.owed == 0 {
+	switch {
+	case r.owed == 0:
 		r.serve = r.next
+	case r.serve == r.next: // the oldest, in whose place is the youngest now
+		r.serve = (r.next + 1) % len(r.resources)
 	}
 	r.owed++
 	r.resources[r.next] = s

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/unet-go/unet/internal/linksim"
 	"github.com/unet-go/unet/wire"
 )
 
@@ -349,4 +350,42 @@ func TestRepeatedReads(t *testing.T) {
 	p.q.d.Process(0, p.packet(read(107, 0, 8), 0, 0))
 	p.q.d.Process(0, p.packet(read(105, 256, 444), 0, 0))
 	p.expect("from the second on", p.answers(), "READ_RESPONSE_FIRST 105, READ_RESPONSE_LAST 106, READ_RESPONSE_ONLY 107")
+}
+
+// Responses of READs are in the order of the requests, also if a request arrives when the first response that
+// was owed has been sent and others have not: its resource takes the place of the first one's. The
+// simulation found that the youngest was answered before the others, since responses are paced; its
+// requester took that for a loss.
+func TestReadsAreAnsweredInOrder(t *testing.T) {
+	for resources := 1; resources <= 5; resources++ {
+		r := newReader(t, linksim.Rule{}, 1024, 1, func(a *QPAttr) { a.MaxDestRDAtomic = uint8(resources) })
+		asked, answered := uint32(0), uint32(0)
+		ask := func() {
+			r.send(wire.RoCE{Opcode: wire.OpReadRequest, PSN: asked, VA: r.mr.Addr(), RKey: r.mr.RKey(), DMALen: 1024})
+			asked++
+		}
+		answer := func() {
+			q := r.d.Ready(false)
+			if q == nil {
+				t.Fatalf("%d resources: READ %d is not answered", resources, answered)
+			}
+			b := make([]byte, q.Room())
+			b = b[:q.Emit(r.now, b)]
+			var h wire.RoCE
+			if err := h.Parse(b[wire.RoCEOffset:]); err != nil || h.PSN != answered || h.Opcode != wire.OpReadResponseOnly {
+				t.Fatalf("%d resources: %v with PSN %d, %v; want the response to READ %d", resources, h.Opcode, h.PSN, err, answered)
+			}
+			answered++
+		}
+		for range resources {
+			ask()
+		}
+		for range 4 * resources {
+			answer()
+			ask()
+		}
+		for answered < asked {
+			answer()
+		}
+	}
 }

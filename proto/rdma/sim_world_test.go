@@ -372,5 +372,14 @@ func (q *QP) invariant() string {
 	if owed != q.resp.owed {
 		return fmt.Sprintf("%d responses owed, counted %d", owed, q.resp.owed)
 	}
+	owedFrom := func(i int) int {
+		for !q.resp.resources[i].owed {
+			i = (i + 1) % len(q.resp.resources)
+		}
+		return i
+	}
+	if owed > 0 && owedFrom(q.resp.serve) != owedFrom(q.resp.next) {
+		return fmt.Sprintf("response %d is served before %d, which is older", owedFrom(q.resp.serve), owedFrom(q.resp.next))
+	}
 	return ""
 }
