@@ -13,17 +13,10 @@ import (
 	"github.com/unet-go/unet/internal/ports"
 )
 
-func addrsOf(s string) (list []netip.Addr) {
-	for _, a := range strings.Fields(s) {
-		list = append(list, netip.MustParseAddr(a))
-	}
-	return list
-}
-
 // A zone is the host's if it is the name or the number of its interface.
 func TestZonesOfTheInterface(t *testing.T) {
 	h := &Host{lease: ports.NewLease(&memLease{done: make(chan struct{})}), zones: [2]string{"eth0", "7"}}
-	h.locals = ports.NewLocals(h.lease, false, addrsOf("10.0.0.1 fd00::1 fe80::1")...)
+	h.locals = ports.NewLocals(h.lease, false, netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1"), netip.MustParseAddr("fe80::1"))
 	for zone, ok := range map[string]bool{"": true, "eth0": true, "7": true, "eth1": false, "70": false} {
 		ours, theirs := netip.MustParseAddr("fe80::1").WithZone(zone), netip.MustParseAddr("fe80::2").WithZone(zone)
 		_, _, err := h.listenAt("tcp", ours)
@@ -46,7 +39,7 @@ func TestZonesOfTheInterface(t *testing.T) {
 
 // Addresses in the text of a dial or a listen, by network. Names are not looked up here.
 func TestLookupOfAddresses(t *testing.T) {
-	h := &Host{locals: ports.NewLocals(nil, false, addrsOf("10.0.0.1")...)}
+	h := &Host{locals: ports.NewLocals(nil, false, netip.MustParseAddr("10.0.0.1"))}
 	for _, c := range []struct{ network, name, want string }{
 		{"tcp", "", "0.0.0.0"},
 		{"udp4", "", "0.0.0.0"},

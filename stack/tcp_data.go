@@ -230,9 +230,7 @@ func (s *Stack) lookAround() {
 	if s.now >= s.timerAt {
 		s.runDue()
 	}
-	if !s.isServed() {
-		s.sendAll()
-	}
+	s.sendUnserved()
 	if s.role == roleFree && !s.lookSoon && s.lookTimer != nil && s.timerAt < s.now+instant(lastPauseTCP) {
 		s.lookSoon, s.lookMoves = true, s.roleMoves
 		s.lookTimer.Reset(max(time.Duration(s.timerAt-s.now), s.lookDelay, 1)) // not due already: see memlink.Link.Sleep

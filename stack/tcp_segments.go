@@ -130,6 +130,11 @@ func (s *Stack) settleTCP() {
 // for a while: then all that is ready is sent.
 func (s *Stack) settleAtEnd() {
 	s.settleTCP()
+	s.sendUnserved()
+}
+
+// sendUnserved sends all that is ready if nobody polls.
+func (s *Stack) sendUnserved() {
 	if !s.isServed() {
 		s.sendAll()
 	}

@@ -486,9 +486,7 @@ func (s *Stack) careForTCP() {
 		s.input() // those that were woken wait for a processor, and nobody polls before they have run
 	}
 	s.runDue()
-	if !s.isServed() {
-		s.sendAll()
-	}
+	s.sendUnserved()
 }
 
 // wakeCaretaker ends the caretaker's pause. mu is held.
