@@ -80,7 +80,7 @@ var layers = map[string]struct{ own, other []string }{
 	"examples/upcall":        {own: []string{".", "control", "datapath", "endpoint"}},
 
 	"cmd/unetd/internal/demo":    {own: []string{".", "control", "datapath", "endpoint", "internal/netlab"}, other: []string{"github.com/vishvananda/netlink", "golang.org/x/sys/unix"}},
-	"cmd/unetd/internal/capture": {own: []string{"bpf", "wire", "cmd/unetd/internal/filter"}, other: []string{"github.com/cilium/ebpf", "github.com/google/gopacket", "golang.org/x/sys/unix"}},
+	"cmd/unetd/internal/capture": {own: []string{"bpf", "wire"}, other: []string{"github.com/cilium/ebpf", "github.com/google/gopacket", "golang.org/x/sys/unix"}},
 }
 
 // layerOf is the longest entry of layers that pkg lies in; folders named

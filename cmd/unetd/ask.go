@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"strconv"
 
 	"github.com/spf13/cobra"
 
@@ -124,9 +123,9 @@ that, change the policy first (unetd reload).
 
 		ValidArgsFunction: firstIsEndpoint(&socket),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			id, err := strconv.ParseUint(args[0], 10, 64)
+			id, err := endpointID(args[0])
 			if err != nil {
-				return fmt.Errorf("%q is not the number of an endpoint, as unetd list shows it", args[0])
+				return err
 			}
 			if err := control.Revoke(cmd.Context(), socket, id, reason); err != nil {
 				return failure{err}

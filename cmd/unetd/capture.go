@@ -9,13 +9,11 @@ import (
 	"os"
 	"os/signal"
 	"strconv"
-	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
 	"github.com/unet-go/unet/cmd/unetd/internal/capture"
-	"github.com/unet-go/unet/cmd/unetd/internal/filter"
 	"github.com/unet-go/unet/cmd/unetd/internal/uplink"
 	"github.com/unet-go/unet/control"
 )
@@ -23,7 +21,7 @@ import (
 func newCapture() *cobra.Command {
 	cfg := capture.Config{Application: versionLine(), Stdout: os.Stdout}
 	cmd := &cobra.Command{
-		Use:   "capture ENDPOINT|--interface IF [FILTER]",
+		Use:   "capture ENDPOINT|--interface IF",
 		Short: "Capture the frames of an endpoint",
 		Long: `Capture shows the frames that an endpoint sends and receives, and those that the
 programs of unetd drop, with the reason. tcpdump does not see them. ENDPOINT is a number
@@ -31,8 +29,8 @@ from unetd list; with --interface all endpoints of an interface are captured. Pa
 written as lines of text, or with -w as pcapng, which wireshark, tshark and tcpdump read. A
 packet that was dropped or lost has the reason as its comment.
 
-FILTER is in the language of tcpdump (pcap-filter(7)). Not known: names of hosts, ip
-broadcast, gateway, protochain, and link layers other than Ethernet.
+Capture writes all frames. To choose some, give them to tcpdump or tshark by a pipe.
+tshark also shows and keeps the reasons and the direction.
 
 The command attaches programs to tracepoints of the kernel as long as it runs; without it
 there is nothing on the way of a frame. It needs CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN and
@@ -44,9 +42,9 @@ and is not captured either.
 Checksums of sent and of local packets can be partial. At most ` + strconv.Itoa(capture.MaxSnap) + ` bytes of a frame
 are captured.`,
 		Example: `  unetd capture 3
-  unetd capture 3 tcp port 80 -w web.pcapng
-  unetd capture --interface eth0 -w - | tshark -r -
-  unetd capture --interface eth0 --kernel -c 100 'arp or icmp'`,
+  unetd capture 3 -w web.pcapng
+  unetd capture 3 -w - | tcpdump -n -r - tcp port 80
+  unetd capture --interface eth0 --kernel -w - | tshark -r - -Y 'arp or icmp'`,
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
 			if cfg.Interface != "" {
 				return nil, cobra.ShellCompDirectiveNoFileComp
@@ -59,19 +57,18 @@ are captured.`,
 				if len(args) == 0 {
 					return errors.New("an endpoint (see unetd list) or --interface is missing")
 				}
-				id, err := strconv.ParseUint(args[0], 10, 64)
-				if err != nil {
-					return fmt.Errorf("%q is not the number of an endpoint (see unetd list)", args[0])
+				var err error
+				if cfg.Endpoint, err = endpointID(args[0]); err != nil {
+					return err
 				}
-				cfg.Endpoint, args = id, args[1:]
+				args = args[1:]
 			}
 			if cfg.Snaplen < 0 {
 				return errors.New("--snapshot-length: a number of bytes, or 0 for all")
 			}
 			cfg.Interface, _ = uplink.Names(cfg.Interface)
-			var err error
-			if cfg.Filter, err = filter.Compile(strings.Join(args, " ")); err != nil {
-				return err
+			if len(args) > 0 {
+				return fmt.Errorf("unexpected %q: give the frames to tcpdump or tshark to choose some (unetd capture ... -w - | tcpdump -n -r - FILTER)", args[0])
 			}
 			cfg.Stderr = cmd.ErrOrStderr()
 			signal.Ignore(syscall.SIGPIPE) // a write to a closed pipe is an error, which ends the capture

@@ -6,12 +6,22 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/unet-go/unet/control"
 )
+
+// endpointID reads the number of an endpoint.
+func endpointID(word string) (uint64, error) {
+	id, err := strconv.ParseUint(word, 10, 64)
+	if err != nil || id == 0 {
+		return 0, fmt.Errorf("%q is not the number of an endpoint (see unetd list)", word)
+	}
+	return id, nil
+}
 
 // endpointWords are the endpoints of the unetd at socket, with a description each, for the shell.
 func endpointWords(socket string) (words []string) {

@@ -332,7 +332,7 @@ func TestCommandLine(t *testing.T) {
 		{"cleanup --help", 0, "unetd cleanup --force", ""},
 		{"revoke --help", 0, "unetd revoke 7 --reason", ""},
 		{"revoke", 2, "", "accepts 1 arg(s), received 0: see unetd revoke --help"},
-		{"revoke eth0", 2, "", `unetd: "eth0" is not the number of an endpoint, as unetd list shows it: see unetd revoke --help`},
+		{"revoke eth0", 2, "", `unetd: "eth0" is not the number of an endpoint (see unetd list): see unetd revoke --help`},
 		{"revoke -1", 2, "", "unknown shorthand flag"},
 		{"revoke 7 --socket /no/such/socket", 1, "", "unetd: unetd is not running at /no/such/socket: no such file or directory"},
 		{"reload now", 2, "", `unknown command "now"`},

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -29,7 +28,7 @@ type statusFlags struct {
 func newStatus() *cobra.Command {
 	var f statusFlags
 	cmd := &cobra.Command{
-		Use:   "status [FILTER]",
+		Use:   "status [ENDPOINT]",
 		Short: "Show endpoints and their sockets, as ss does",
 		Long: `Status shows the endpoints of the unetd at the socket: owner, process, tags, queues,
 frames, what was dropped and why, and the sockets of the process: state, queues in bytes,
@@ -37,23 +36,17 @@ addresses, round trip and its variance, congestion window in bytes, segments sen
 and bytes (of UDP, datagrams) in and out. The process publishes its sockets itself, at
 most ten times a second. It may publish false values, but sockets at its own tags only.
 
-FILTER is in the language of ss(8):
-  state STATE, exclude STATE    established, listening, unconnected, connected, ...
-  src ADDRESS, dst ADDRESS      10.0.0.0/8, fd00::1, 10.0.0.1:80, [fd00::1]:80
-  sport = :80, dport > 1023     = != < <= > >=, or eq ne lt le gt ge
-  endpoint 7, user alice, pid 4711
-  and, or, not, ( )             and may be left out
-Quote what the shell would read. An endpoint is shown if one of its sockets or tags matches.
+ENDPOINT is a number from unetd list. A socket is one line, so grep finds an address or a
+state. jq chooses from the JSON.
 ` + whoMayAsk,
 		Example: `  unetd status
-  unetd status -t state established dst 10.0.0.0/8
-  unetd status 'sport = :80'              # who holds port 80?
-  unetd status --watch=2 endpoint 7
-  unetd status --json | jq '.[].sockets[]?'`,
-		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-			return f.complete(args), cobra.ShellCompDirectiveNoFileComp
-		},
-		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd, args) },
+  unetd status -tl
+  unetd status -t | grep 'established.*:443 '
+  unetd status --watch=2 7
+  unetd status --json | jq '.[] | select(.uid == 1000) | .sockets[]?'`,
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: firstIsEndpoint(&f.socket),
+		RunE:              func(cmd *cobra.Command, args []string) error { return f.run(cmd, args) },
 	}
 	socketFlag(cmd, &f.socket)
 	cmd.Flags().BoolVar(&f.asJSON, "json", false, "write JSON")
@@ -68,15 +61,18 @@ Quote what the shell would read. An endpoint is shown if one of its sockets or t
 }
 
 func (f *statusFlags) run(cmd *cobra.Command, args []string) error {
-	filter, err := show.ParseFilter(strings.Join(args, " "))
-	if err != nil {
-		return err
+	var id uint64
+	if len(args) > 0 {
+		var err error
+		if id, err = endpointID(args[0]); err != nil {
+			return err
+		}
 	}
 	if f.watch != 0 && !(f.watch >= 0.1 && f.watch <= 86400) { // also NaN
 		return fmt.Errorf("--watch %v: want 0.1 to 86400 seconds", f.watch)
 	}
 	out := cmd.OutOrStdout()
-	o := show.StatusOptions{Filter: filter, TCP: f.tcp, UDP: f.udp, Listen: f.listening, Numeric: f.numeric}
+	o := show.StatusOptions{Endpoint: id, TCP: f.tcp, UDP: f.udp, Listen: f.listening, Numeric: f.numeric}
 	terminal := false
 	o.Width, terminal = show.TerminalWidth(out)
 	o.Color = terminal && os.Getenv("NO_COLOR") == ""
@@ -126,22 +122,4 @@ func (f *statusFlags) write(out io.Writer, o *show.StatusOptions, list []show.Sh
 		return show.StatusJSON(out, list)
 	}
 	return o.Text(out, list)
-}
-
-// complete are the words that may follow in a filter, with a description each.
-func (f *statusFlags) complete(args []string) (words []string) {
-	last := ""
-	if len(args) > 0 {
-		last = args[len(args)-1]
-	}
-	switch last {
-	case "state", "exclude":
-		return show.States
-	case "endpoint":
-		return endpointWords(f.socket)
-	}
-	if len(args) > 0 {
-		words = append(words, "and", "or")
-	}
-	return append(words, show.FilterWords...)
 }

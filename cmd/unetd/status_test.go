@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -66,11 +67,15 @@ func TestStatus(t *testing.T) {
 		return list
 	}
 	eventually(t, "all values are published", func() bool {
-		list := status("state", "established")
-		if len(list) != 1 || len(list[0].Sockets) != len(servers) {
+		list := status("-t")
+		if len(list) != 1 {
 			return false
 		}
-		for i, k := range list[0].Sockets {
+		established := slices.DeleteFunc(list[0].Sockets, func(k endpoint.Socket) bool { return k.State != "established" })
+		if len(established) != len(servers) {
+			return false
+		}
+		for i, k := range established {
 			info := servers[i].(*unet.TCPConn).Info()
 			if k.BytesIn != size || k.BytesIn != info.BytesReceived || k.RTT != info.RTT || k.Local.String() != info.Local.String() || k.Remote != info.Remote.Netip() ||
 				int(k.Window) != info.CongestionWindow || k.Received != info.SegmentsReceived {
@@ -89,10 +94,9 @@ func TestStatus(t *testing.T) {
 		t.Errorf("%+v", e)
 	}
 	for args, want := range map[string]string{
-		"sport = :7000":                     "tcp listening 7000, tcp established 7000, tcp established 7000",
-		"-l sport = :7000":                  "tcp listening 7000",
-		"src fd00::/64 and state connected": "tcp established 7000",
-		fmt.Sprintf("-t endpoint %d not state listening", e.ID): "tcp established 7000, tcp established 7000",
+		fmt.Sprintf("-t %d", e.ID):     "tcp listening 7000, tcp established 7000, tcp established 7000",
+		fmt.Sprintf("-t -l %d", e.ID):  "tcp listening 7000",
+		fmt.Sprintf("-t %d", e.ID+100): "",
 	} {
 		var got []string
 		for _, e := range status(strings.Fields(args)...) {
@@ -104,7 +108,7 @@ func TestStatus(t *testing.T) {
 			t.Errorf("%s: %q, want %s", args, got, want)
 		}
 	}
-	text := s.run(t, "status", "sport = :7000")
+	text := s.run(t, "status", "-t")
 	for _, want := range []string{fmt.Sprintf("endpoint %d  user 0(root)  pid %d(", e.ID, os.Getpid()), "tcp:10.0.0.1:7000", "established", "[fd00::1]:7000"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q:\n%s", want, text)
@@ -114,7 +118,7 @@ func TestStatus(t *testing.T) {
 		t.Errorf("no rates:\n%s", text)
 	}
 	for _, c := range []struct{ line, want string }{
-		{"status --socket " + s.socket + " endpoint", fmt.Sprintf("%d\tuid 0, pid %d\n:4\n", e.ID, os.Getpid())},
+		{"status --socket " + s.socket, fmt.Sprintf("%d\tuid 0, pid %d\n:4\n", e.ID, os.Getpid())},
 		{"revoke --socket " + s.socket, fmt.Sprintf("%d\tuid 0, pid %d\n:4\n", e.ID, os.Getpid())},
 		{"revoke --socket " + s.socket + " 1", ":4\n"},
 		{"capture --interface", "lo\n" + pair.A.Interface + "\n"},
@@ -132,14 +136,15 @@ func TestStatus(t *testing.T) {
 	d.stop(syscall.SIGTERM)
 }
 
-// A wrong filter is an error of the command line. If the reader closes the pipe, SIGPIPE ends the command without a
+// A wrong argument is an error of the command line. If the reader closes the pipe, SIGPIPE ends the command without a
 // message.
 func TestStatusErrors(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
 	for args, want := range map[string]string{
-		"state open":   `unetd: filter: unknown state "open": want `,
-		"sport = :x":   `unetd: filter: "x" is not a port: `,
+		"web":          `unetd: "web" is not the number of an endpoint (see unetd list): see unetd status --help`,
+		"0":            `unetd: "0" is not the number of an endpoint (see unetd list): see unetd status --help`,
+		"1 2":          "unetd: accepts at most 1 arg(s), received 2",
 		"--watch=-1":   "unetd: --watch -1: want 0.1 to 86400 seconds: see unetd status --help",
 		"--watch=nan":  "unetd: --watch NaN: want 0.1 to 86400 seconds: see unetd status --help",
 		"--watch=soon": "unetd: invalid argument ",

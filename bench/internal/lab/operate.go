@@ -254,7 +254,7 @@ func (o *operation) capture(pid int) (end func() error, err error) {
 	return finish, nil
 }
 
-var captured = regexp.MustCompile(`(\d+) packets captured, \d+ received by the filter, (\d+) lost`)
+var captured = regexp.MustCompile(`(\d+) packets captured, (\d+) lost`)
 
 // ScrapedSize is the number of endpoints of Scrape.
 const ScrapedSize = 256

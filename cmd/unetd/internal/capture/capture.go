@@ -15,7 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/bpf"
-	"github.com/unet-go/unet/cmd/unetd/internal/filter"
 )
 
 // Config says what is captured and where it is written.
@@ -23,8 +22,7 @@ type Config struct {
 	BPFFS     string // BPF file system in which unetd pins its programs
 	Interface string // capture all endpoints of it; "": capture Endpoint
 	Endpoint  uint64
-	Kernel    bool // also frames from the wire that no tag claims, which are the kernel's
-	Filter    filter.Filter
+	Kernel    bool   // also frames from the wire that no tag claims, which are the kernel's
 	Count     uint64 // stop after that many packets; 0: do not
 	Snaplen   int    // bytes of a frame that are captured; 0: MaxSnap
 	File      string // pcapng; "-": to Stdout; "": lines of text to Stdout
@@ -43,12 +41,11 @@ const (
 // Result counts the packets of a capture.
 type Result struct {
 	Captured uint64 // written
-	Filtered uint64 // not written: they did not match
 	Lost     uint64 // the perf buffer was full
 }
 
 func (r Result) String() string {
-	return fmt.Sprintf("%s captured, %d received by the filter, %d lost because the buffer was full", plural(r.Captured), r.Captured+r.Filtered, r.Lost)
+	return fmt.Sprintf("%s captured, %d lost because the buffer was full", plural(r.Captured), r.Lost)
 }
 
 func plural(n uint64) string {
@@ -112,7 +109,7 @@ func (cfg *Config) open() (sink, func() error, error) {
 	if cfg.File == "" {
 		return lines{w}, closeFile, nil
 	}
-	p, err := newPcapng(w, cfg.Application, cfg.Filter.String(), cfg.Snaplen)
+	p, err := newPcapng(w, cfg.Application, cfg.Snaplen)
 	if err == nil {
 		err = w.Flush() // a reader of a pipe gets the head at once
 	}
@@ -260,26 +257,17 @@ func (r *run) concerns(p *Packet) bool {
 
 // write writes the packets that were captured some time before now.
 func (r *run) write(now uint64) error {
-	written := false
 	for _, p := range r.window.take(now) {
-		if !r.cfg.Filter.Match(p.Data, p.Length, p.Direction == In) {
-			r.result.Filtered++
-			continue
-		}
 		if err := r.out.write(&p); err != nil {
 			return err
 		}
 		r.result.Captured++
-		written = true
 		if r.result.Captured == r.cfg.Count {
 			if err := r.out.Flush(); err != nil {
 				return err
 			}
 			return errEnough
 		}
-	}
-	if !written {
-		return nil
 	}
 	return r.out.Flush()
 }

@@ -22,7 +22,6 @@ const (
 	optUserApp     = 4 // of a section
 	optName        = 2 // this and the next three: of an interface
 	optResolution  = 9
-	optFilter      = 11
 	optPacketFlags = 2 // of a packet
 
 	nanoseconds = 9 // if_tsresol: 10^-9 s
@@ -31,15 +30,14 @@ const (
 // pcapng writes packets as pcapng. An interface is described before its first packet.
 type pcapng struct {
 	*bufio.Writer
-	filter     string
 	snaplen    int
 	interfaces map[string]uint32
 	block      []byte
 }
 
 // newPcapng writes the head of a file.
-func newPcapng(w *bufio.Writer, application, filter string, snaplen int) (*pcapng, error) {
-	p := &pcapng{Writer: w, filter: filter, snaplen: snaplen, interfaces: map[string]uint32{}}
+func newPcapng(w *bufio.Writer, application string, snaplen int) (*pcapng, error) {
+	p := &pcapng{Writer: w, snaplen: snaplen, interfaces: map[string]uint32{}}
 	p.begin(blockSection)
 	p.number32(byteOrderMagic)
 	p.number16(1) // version 1.0
@@ -85,9 +83,6 @@ func (p *pcapng) describe(name string) error {
 	p.number32(uint32(p.snaplen))
 	p.option(optName, []byte(name))
 	p.option(optResolution, []byte{nanoseconds})
-	if p.filter != "" {
-		p.option(optFilter, append([]byte{0}, p.filter...)) // 0: it is text
-	}
 	p.option(optEnd, nil)
 	return p.end()
 }

@@ -311,7 +311,7 @@ func (d *demo) talk(ctx context.Context) error {
 		}
 	}
 	d.say(fmt.Sprintf("Host b has opened a TCP connection by a kernel socket, %v, and has sent\n\"hello\" %d times. The application has sent it back each time. On host a the kernel\nand ss have no such connection. unetd status has it:", conn.LocalAddr(), trips))
-	return d.askUntil(ctx, fmt.Sprint(" ", trips*len("hello"), " "), "status", "state", "connected")
+	return d.askUntil(ctx, fmt.Sprint(" ", trips*len("hello"), " "), "status", "-t")
 }
 
 func (d *demo) holder(ctx context.Context) error {
@@ -323,7 +323,7 @@ func (d *demo) holder(ctx context.Context) error {
 		return fmt.Errorf("a kernel socket of host a at port %d: %v, want %w", port, err, syscall.EADDRINUSE)
 	}
 	d.say(fmt.Sprintf("A program of host a, with kernel sockets, cannot listen at this port:\n  %v\nss shows no TCP listener there. unetd status shows the holder:", err))
-	return d.askUntil(ctx, "listening", "status", fmt.Sprintf("sport = :%d", port))
+	return d.askUntil(ctx, "listening", "status", "-tl")
 }
 
 // captured runs a capture that ends after some packets, which traffic makes.
@@ -350,7 +350,7 @@ func (d *demo) capture(ctx context.Context) error {
 		return err
 	}
 	defer conn.Close()
-	return d.captured(ctx, func() error { return roundTrip(conn, "hello") }, "--interface", netlab.Interface, "-c", "2", "udp")
+	return d.captured(ctx, func() error { return roundTrip(conn, "hello") }, "--interface", netlab.Interface, "-c", "2")
 }
 
 func (d *demo) refused(ctx context.Context) error {
@@ -368,7 +368,7 @@ func (d *demo) forged(ctx context.Context) error {
 			return err
 		}
 		return d.application.await(ctx, saysSent)
-	}, "--interface", netlab.Interface, "-c", "1", "ether proto 0x88b5")
+	}, "--interface", netlab.Interface, "-c", "1")
 }
 
 // restart kills unetd and starts another one while a connection of host b has traffic.

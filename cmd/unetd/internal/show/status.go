@@ -19,11 +19,11 @@ import (
 
 // StatusOptions choose what Status shows, and how.
 type StatusOptions struct {
-	Filter   Filter
-	TCP, UDP bool // sockets of these protocols only; neither: of both
-	Listen   bool // listeners and unconnected sockets only
-	Numeric  bool // no names of users
-	Width    int  // columns of the terminal; 0: no limit
+	Endpoint uint64 // this one only; 0: all
+	TCP, UDP bool   // sockets of these protocols only; neither: of both
+	Listen   bool   // listeners and unconnected sockets only
+	Numeric  bool   // no names of users
+	Width    int    // columns of the terminal; 0: no limit
 	Color    bool
 }
 
@@ -49,15 +49,15 @@ func (o *StatusOptions) Choose(all, before []endpoint.Status, passed time.Durati
 	names := map[uint32]string{}
 	for i := range all {
 		s := Shown{Status: all[i]}
-		name, known := names[s.UID]
-		if !known {
-			name = userName(s.UID)
-			names[s.UID] = name
-		}
-		if !o.keep(&s, name) {
+		if !o.keep(&s) {
 			continue
 		}
 		if !o.Numeric {
+			name, known := names[s.UID]
+			if !known {
+				name = userName(s.UID)
+				names[s.UID] = name
+			}
 			s.User = name
 		}
 		if k := slices.IndexFunc(before, func(b endpoint.Status) bool { return b.ID == s.ID }); k >= 0 {
@@ -68,34 +68,24 @@ func (o *StatusOptions) Choose(all, before []endpoint.Status, passed time.Durati
 	return list
 }
 
-// keep leaves the sockets that are to be shown, and reports whether the endpoint of this user is: if a
-// socket or a tag of it is.
-func (o *StatusOptions) keep(s *Shown, user string) bool {
-	kinds := o.TCP || o.UDP || o.Listen
-	judge := func(r row) bool {
-		r.endpoint, r.user = &s.Status, user
-		return o.Filter(&r)
+// keep removes the sockets that are not to be shown, and reports whether the endpoint is. If sockets of one
+// kind are asked for, an endpoint without any is not shown.
+func (o *StatusOptions) keep(s *Shown) bool {
+	if o.Endpoint != 0 && s.ID != o.Endpoint {
+		return false
 	}
-	shown := false
-	sockets := s.Sockets
-	s.Sockets = nil
-	for i := range sockets {
-		k := &sockets[i]
-		switch {
-		case (o.TCP || o.UDP) && !(o.TCP && k.Protocol == "tcp" || o.UDP && k.Protocol == "udp"):
-		case o.Listen && k.State != "listening" && k.State != "unconnected":
-		case judge(row{socket: k}):
-			s.Sockets = append(s.Sockets, *k)
-			shown = true
+	if !o.TCP && !o.UDP && !o.Listen {
+		return true
+	}
+	var kept []endpoint.Socket
+	for _, k := range s.Sockets {
+		protocol := !o.TCP && !o.UDP || o.TCP && k.Protocol == "tcp" || o.UDP && k.Protocol == "udp"
+		if protocol && (!o.Listen || k.State == "listening" || k.State == "unconnected") {
+			kept = append(kept, k)
 		}
 	}
-	if kinds {
-		return shown
-	}
-	for i := range s.Tags {
-		shown = shown || judge(row{tag: &s.Tags[i]})
-	}
-	return shown || len(s.Tags) == 0 && judge(row{})
+	s.Sockets = kept
+	return len(kept) > 0
 }
 
 // rates are those between two samples; 0 if a counter went back.
