@@ -224,6 +224,8 @@ func (d *demo) prompt(name string, args ...string) {
 // ask shows a command of unetd on host a, and runs it to its end.
 func (d *demo) ask(ctx context.Context, args ...string) error {
 	d.prompt("unetd", slices.Clone(args)...)
+	d.mu.Lock() // the lines of other processes wait
+	defer d.mu.Unlock()
 	return d.execute(ctx, d.out, args...)
 }
 
