@@ -56,7 +56,8 @@ type groups struct {
 
 	claiming sync.Mutex // held while a group is claimed
 
-	mu    sync.Mutex
+	mu sync.Mutex
+	// +checklocks:mu
 	users map[netip.AddrPort]int // sockets by group
 }
 

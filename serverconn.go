@@ -14,11 +14,17 @@ import (
 type serverConn struct {
 	kernel func() (net.Conn, error)
 
-	mu              sync.Mutex // guards what follows
-	net.Conn                   // of the host; of the kernel if kernel was called
-	fallen          bool       // kernel was called
-	query           []byte     // the last one
-	readBy, writeBy time.Time  // deadlines; zero: none
+	mu sync.Mutex // guards what follows
+	// +checklocks:mu
+	net.Conn // of the host; of the kernel if kernel was called
+	// +checklocks:mu
+	fallen bool // kernel was called
+	// +checklocks:mu
+	query []byte // the last one
+	// +checklocks:mu
+	readBy time.Time // deadline of Read; zero: none
+	// +checklocks:mu
+	writeBy time.Time // the same of Write
 }
 
 // now is the present socket.
@@ -110,6 +116,8 @@ func (c *serverConn) setDeadlines(read, write *time.Time) error {
 }
 
 // applyDeadlines sets the deadlines of s. mu is held.
+//
+// +checklocks:c.mu
 func (c *serverConn) applyDeadlines(s net.Conn) error {
 	return errors.Join(s.SetReadDeadline(c.readBy), s.SetWriteDeadline(c.writeBy))
 }

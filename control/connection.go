@@ -51,9 +51,11 @@ type connection struct {
 	writing        sync.Mutex // held around protocol.WriteRecord
 	requestTimeout time.Duration
 
-	mu    sync.Mutex
+	mu sync.Mutex
+	// +checklocks:mu
 	calls map[uint64]*call // requests not answered yet
-	last  uint64           // identifier of the last request
+	// +checklocks:mu
+	last uint64 // identifier of the last request
 
 	done  chan struct{} // closed when the reader has ended
 	cause error         // why the reader has ended; set before done is closed

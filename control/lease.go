@@ -49,10 +49,13 @@ type Lease struct {
 	// an answer was lost.
 	changing chan struct{}
 
-	mu    sync.Mutex
-	conn  *connection           // it may have ended; then keep makes another
-	moved chan struct{}         // closed, and replaced, when conn is replaced
-	held  map[endpoint.Tag]bool // tags of the endpoint, from unetd's answers; see change
+	mu sync.Mutex
+	// +checklocks:mu
+	conn *connection // it may have ended; then keep makes another
+	// +checklocks:mu
+	moved chan struct{} // closed, and replaced, when conn is replaced
+	// +checklocks:mu
+	held map[endpoint.Tag]bool // tags of the endpoint, from unetd's answers; see change
 
 	watchers *notices.Watchers
 
@@ -115,7 +118,7 @@ func open(ctx context.Context, conn *net.UnixConn, socket string, req endpoint.R
 	for _, t := range grant.Tags {
 		l.held[t] = true
 	}
-	go l.keep()
+	go l.keep(l.conn)
 	return grant, l, nil
 }
 

@@ -25,8 +25,7 @@ const (
 )
 
 // keep waits for the end of each connection, and makes another one, until the lease ends.
-func (l *Lease) keep() {
-	c := l.conn
+func (l *Lease) keep(c *connection) {
 	for {
 		<-c.done
 		if l.ctx.Err() != nil {

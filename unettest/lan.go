@@ -67,9 +67,11 @@ type LAN struct {
 	ended chan struct{} // closed when the switch has ended
 	close func() error
 
-	mu    sync.Mutex
+	mu sync.Mutex
+	// +checklocks:mu
 	links [][]*linksim.Link[[]byte] // from each host, to each host
-	cut   []string                  // the side of each partition that each host is on
+	// +checklocks:mu
+	cut []string // the side of each partition that each host is on
 }
 
 // host is a host and its port of the switch.
@@ -131,19 +133,22 @@ func Open(o Options) (*LAN, error) {
 			return nil, fmt.Errorf("unettest: Options.Hosts has %q: want names that differ", name)
 		}
 	}
+	links := make([][]*linksim.Link[[]byte], len(o.Hosts))
+	for i := range links {
+		for j := range links {
+			links[i] = append(links[i], linksim.NewLink[[]byte](o.Seed+uint64(i)<<32+uint64(j), o.Path.rule()))
+		}
+	}
 	l := &LAN{
 		begun: time.Now(),
 		wake:  make(chan struct{}, 1),
 		stop:  make(chan struct{}),
 		ended: make(chan struct{}),
-		links: make([][]*linksim.Link[[]byte], len(o.Hosts)),
+		links: links,
 		cut:   make([]string, len(o.Hosts)),
 	}
 	l.close = sync.OnceValue(l.shut)
 	for i, name := range o.Hosts {
-		for j := range o.Hosts {
-			l.links[i] = append(l.links[i], linksim.NewLink[[]byte](o.Seed+uint64(i)<<32+uint64(j), o.Path.rule()))
-		}
 		n := byte(i + 1)
 		h := &host{name: name, addr: netip.AddrFrom4([4]byte{10, 0, 0, n}), mac: wire.LinkAddr{2, 0, 0, 0, 0, n}}
 		if o.IPv6 {

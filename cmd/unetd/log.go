@@ -25,11 +25,15 @@ type logWriter struct {
 
 	mu      sync.Mutex
 	changed sync.Cond
+	// +checklocks:mu
 	waiting []byte // whole lines
-	writing bool
-	dropped uint64                      // not yet reported
-	lost    uint64                      // all that were dropped
-	report  func(dropped uint64) []byte // makes the line with the number; must not call Write; nil: no line
+	writing bool   // +checklocks:mu
+	// +checklocks:mu
+	dropped uint64 // not yet reported
+	// +checklocks:mu
+	lost uint64 // all that were dropped
+	// +checklocks:mu
+	report func(dropped uint64) []byte // makes the line with the number; must not call Write; nil: no line
 }
 
 func newLogWriter(out io.Writer) *logWriter {
@@ -98,6 +102,8 @@ func (w *logWriter) flush() {
 }
 
 // drop counts lines. w.mu is held.
+//
+// +checklocks:w.mu
 func (w *logWriter) drop(lines []byte) {
 	n := countLines(lines)
 	w.dropped += n

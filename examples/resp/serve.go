@@ -42,8 +42,8 @@ type server struct {
 
 	sessions sync.WaitGroup
 	mu       sync.Mutex
-	open     map[net.Conn]bool
-	closed   bool
+	open     map[net.Conn]bool // +checklocks:mu
+	closed   bool              // +checklocks:mu
 
 	// Commands run one at a time, as in one thread.
 	run  sync.Mutex

@@ -114,7 +114,8 @@ type Reader struct {
 	link Link
 
 	mu    sync.Mutex // held during requests to the kernel
-	asked time.Time
+	asked time.Time  // +checklocks:mu
+	// +checklocks:mu
 	known map[netip.Addr]*Ports // of shared addresses
 }
 
@@ -147,6 +148,7 @@ func (r *Reader) Look(shared, owned []netip.Addr) (map[netip.Addr]*Ports, error)
 	return found, nil
 }
 
+// +checklocks:r.mu
 func (r *Reader) knows(addrs []netip.Addr) bool {
 	for _, a := range addrs {
 		if r.known[a] == nil {
@@ -156,6 +158,7 @@ func (r *Reader) knows(addrs []netip.Addr) bool {
 	return true
 }
 
+// +checklocks:r.mu
 func (r *Reader) ask(found map[netip.Addr]*Ports, shared, owned []netip.Addr) error {
 	if err := readFlows(found); err != nil {
 		return err

@@ -53,7 +53,8 @@ type Echo struct {
 
 	serving sync.WaitGroup
 	mu      sync.Mutex
-	conns   map[net.Conn]bool // nil once closed
+	// +checklocks:mu
+	conns map[net.Conn]bool // nil once closed
 }
 
 // ServeEcho starts an Echo at an address and port. The caller closes it.

@@ -14,9 +14,11 @@ const MaxDestinations = 1024
 // Destinations are the destinations that a lease has resolved, with their next hops. The zero
 // value is ready to use.
 type Destinations struct {
-	mu       sync.Mutex
-	hops     map[netip.Addr]netip.Addr // next hops by destination; not valid: not known yet
-	overflow bool                      // there were more than MaxDestinations
+	mu sync.Mutex
+	// +checklocks:mu
+	hops map[netip.Addr]netip.Addr // next hops by destination; not valid: not known yet
+	// +checklocks:mu
+	overflow bool // there were more than MaxDestinations
 }
 
 // Note records the next hop of a destination, which the caller has checked

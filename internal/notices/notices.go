@@ -22,13 +22,17 @@ type Watchers struct {
 	done <-chan struct{}
 	wake chan struct{} // of capacity 1
 
-	mu        sync.Mutex
-	list      []*watcher // in the order of Watch
-	alone     bool       // unetd is gone
-	down      bool
-	gone      map[netip.Addr]bool // addresses that the host does not have now
-	presented bool                // see Presented
-	running   bool
+	mu sync.Mutex
+	// +checklocks:mu
+	list []*watcher // in the order of Watch
+	// +checklocks:mu
+	alone bool // unetd is gone
+	down  bool // +checklocks:mu
+	// +checklocks:mu
+	gone map[netip.Addr]bool // addresses that the host does not have now
+	// +checklocks:mu
+	presented bool // see Presented
+	running   bool // +checklocks:mu
 }
 
 type watcher struct {
@@ -99,6 +103,8 @@ func (w *Watchers) Tell(list ...endpoint.Notice) {
 }
 
 // news records the state in n and returns the notices of what has changed. w.mu is held.
+//
+// +checklocks:w.mu
 func (w *Watchers) news(n endpoint.Notice) []endpoint.Notice {
 	switch n.Kind {
 	case endpoint.NoticeUnetdGone, endpoint.NoticeUnetdBack:

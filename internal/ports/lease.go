@@ -17,9 +17,11 @@ import (
 type Lease struct {
 	endpoint.Lease
 
-	mu     sync.Mutex
+	mu sync.Mutex
+	// +checklocks:mu
 	giving []endpoint.Tag // the queue; the request for the first has been sent
-	given  chan struct{}  // closed, and replaced, when the first has been given back
+	// +checklocks:mu
+	given chan struct{} // closed, and replaced, when the first has been given back
 }
 
 // NewLease makes a Lease of l.

@@ -30,15 +30,23 @@ type Ports struct {
 	any   endpoint.Tag // with port 0, by which any free port is claimed
 	owned bool         // the host has the owned address: no port is claimed
 
-	mu       sync.Mutex
-	blocks   map[uint16]*block        // by their first port
-	free     []tcp.PortBlock          // the ports of each block that may be chosen; blocks with none are left out
+	mu sync.Mutex
+	// +checklocks:mu
+	blocks map[uint16]*block // by their first port
+	// +checklocks:mu
+	free []tcp.PortBlock // the ports of each block that may be chosen; blocks with none are left out
+	// +checklocks:mu
 	claiming map[uint16]chan struct{} // claims of single ports by number, in progress; closed after the answer
-	more     *portClaim               // the claim of ports for outgoing sockets in progress; nil: none
-	had      bool                     // a claim of ports for outgoing sockets has succeeded
-	noBlocks bool                     // policy allows no blocks
-	changes  int                      // count of events after which a choice may succeed: a claim, or a Release
-	released chan struct{}            // closed by the next Release; nil: no caller waits for it
+	// +checklocks:mu
+	more *portClaim // the claim of ports for outgoing sockets in progress; nil: none
+	// +checklocks:mu
+	had bool // a claim of ports for outgoing sockets has succeeded
+	// +checklocks:mu
+	noBlocks bool // policy allows no blocks
+	// +checklocks:mu
+	changes int // count of events after which a choice may succeed: a claim, or a Release
+	// +checklocks:mu
+	released chan struct{} // closed by the next Release; nil: no caller waits for it
 }
 
 // block is 64 ports, the first of which is a multiple of 64. The host has all of them, or
@@ -246,6 +254,8 @@ func (p *Ports) Release(port uint16) {
 }
 
 // room is the number of ports without users in blocks other than b. p.mu is held.
+//
+// +checklocks:p.mu
 func (p *Ports) room(b *block) (n int) {
 	for _, other := range p.blocks {
 		if other.whole && other != b {
@@ -257,6 +267,8 @@ func (p *Ports) room(b *block) (n int) {
 
 // use counts a user of a port; alone: Choose does not offer the port while it has users.
 // p.mu is held.
+//
+// +checklocks:p.mu
 func (p *Ports) use(port uint16, alone bool) {
 	b, bit := p.find(port)
 	b.users[port%endpoint.BlockPorts]++
@@ -268,6 +280,8 @@ func (p *Ports) use(port uint16, alone bool) {
 }
 
 // offer updates p.free with the ports of a block that may be chosen. p.mu is held.
+//
+// +checklocks:p.mu
 func (p *Ports) offer(b *block) {
 	free, last := b.own&^b.alone, len(p.free)-1
 	switch {
@@ -284,6 +298,8 @@ func (p *Ports) offer(b *block) {
 }
 
 // forget removes ports of a block. p.mu is held.
+//
+// +checklocks:p.mu
 func (p *Ports) forget(b *block, ports uint64) {
 	b.own &^= ports
 	p.offer(b)
@@ -294,6 +310,8 @@ func (p *Ports) forget(b *block, ports uint64) {
 
 // find returns the block of a port and the port's bit; nil: the port is not the host's.
 // p.mu is held.
+//
+// +checklocks:p.mu
 func (p *Ports) find(port uint16) (*block, uint64) {
 	b, bit := p.blocks[port-port%endpoint.BlockPorts], uint64(1)<<(port%endpoint.BlockPorts)
 	if b == nil || b.own&bit == 0 {
@@ -303,6 +321,8 @@ func (p *Ports) find(port uint16) (*block, uint64) {
 }
 
 // add adds a block or a port that was claimed. p.mu is held.
+//
+// +checklocks:p.mu
 func (p *Ports) add(tag endpoint.Tag) {
 	first := tag.AsBlock().Port
 	b := p.blocks[first]

@@ -188,7 +188,7 @@ type recentHops struct {
 	most   int // limit of the number of hops
 
 	mu sync.Mutex
-	at map[netip.Addr]time.Time
+	at map[netip.Addr]time.Time // +checklocks:mu
 }
 
 // note notes a hop. It returns false if the hop was noted in the last period, or as many as
@@ -216,6 +216,7 @@ func (r *recentHops) has(hop netip.Addr) bool {
 	return r.noted(hop)
 }
 
+// +checklocks:r.mu
 func (r *recentHops) noted(hop netip.Addr) bool {
 	at, known := r.at[hop]
 	return known && time.Since(at) < r.period

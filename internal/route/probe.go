@@ -54,7 +54,7 @@ type prober struct {
 	probed recentHops
 
 	mu     sync.Mutex
-	closed bool
+	closed bool // +checklocks:mu
 }
 
 func newProber(ns netns.NsHandle, ifindex int, sent func()) (*prober, error) {

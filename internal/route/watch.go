@@ -36,8 +36,9 @@ type watch struct {
 	notifier *notifier
 
 	mu      sync.Mutex
-	waiters map[*waiter]struct{}
-	err     error // why the subscription has ended
+	waiters map[*waiter]struct{} // +checklocks:mu
+	// +checklocks:mu
+	err error // why the subscription has ended
 }
 
 // waiter waits for events of one neighbour.
@@ -213,11 +214,14 @@ type notifier struct {
 	stop    chan struct{}
 	ended   chan struct{}
 
-	mu        sync.Mutex
-	states    map[netip.Addr]hopState
-	forgotten bool                    // a hopState was removed, because there were maxHopStates
-	hops      map[netip.Addr]struct{} // hops that have changed and are not reported yet
-	every     bool                    // any answer may have changed, and this is not reported yet
+	mu     sync.Mutex
+	states map[netip.Addr]hopState // +checklocks:mu
+	// +checklocks:mu
+	forgotten bool // a hopState was removed, because there were maxHopStates
+	// +checklocks:mu
+	hops map[netip.Addr]struct{} // hops that have changed and are not reported yet
+	// +checklocks:mu
+	every bool // any answer may have changed, and this is not reported yet
 }
 
 func newNotifier(changed func(hop netip.Addr)) *notifier {
@@ -269,6 +273,7 @@ func (n *notifier) answered(hop netip.Addr, now hopState) bool {
 	return !known || before == now
 }
 
+// +checklocks:n.mu
 func (n *notifier) remember(hop netip.Addr, s hopState) {
 	if _, known := n.states[hop]; !known && len(n.states) >= maxHopStates {
 		for other := range n.states {

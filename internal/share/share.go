@@ -74,13 +74,19 @@ type Shares struct {
 	guarantees int   // users who can have one
 	pool       int64 // the rest
 
-	mu        sync.Mutex
-	users     map[User]*holder // those who hold or wait
-	guarded   int              // users with a guarantee
-	used      int64            // by all
-	operators int64            // of used: held by operators
-	pooled    int64            // of used: what users have beyond their guarantees
-	ring      []*holder        // users who wait, in the order of their next turns
+	mu sync.Mutex
+	// +checklocks:mu
+	users map[User]*holder // those who hold or wait
+	// +checklocks:mu
+	guarded int // users with a guarantee
+	// +checklocks:mu
+	used int64 // by all
+	// +checklocks:mu
+	operators int64 // of used: held by operators
+	// +checklocks:mu
+	pooled int64 // of used: what users have beyond their guarantees
+	// +checklocks:mu
+	ring []*holder // users who wait, in the order of their next turns
 }
 
 // holder is a user who holds something, or waits.
@@ -241,6 +247,8 @@ func (s *Shares) leave(u User, turn <-chan struct{}) {
 }
 
 // serveLocked serves those who wait, by turns, until none of them may have more.
+//
+// +checklocks:s.mu
 func (s *Shares) serveLocked() {
 	for i := 0; i < len(s.ring); {
 		h := s.ring[i]
@@ -262,6 +270,8 @@ func (s *Shares) serveLocked() {
 
 // holderLocked is a user's entry. The caller calls dropLocked, unless the user holds something
 // or waits afterwards.
+//
+// +checklocks:s.mu
 func (s *Shares) holderLocked(u User) *holder {
 	h := s.users[u]
 	if h == nil {
@@ -273,6 +283,8 @@ func (s *Shares) holderLocked(u User) *holder {
 }
 
 // guardLocked gives a user who holds nothing yet a guarantee, if one is left.
+//
+// +checklocks:s.mu
 func (s *Shares) guardLocked(h *holder) {
 	if h.held == 0 && !h.guarded && !h.user.Operator && s.guarded < s.guarantees {
 		h.guarded = true
@@ -281,6 +293,8 @@ func (s *Shares) guardLocked(h *holder) {
 }
 
 // dropLocked removes the entry of a user who neither holds anything nor waits.
+//
+// +checklocks:s.mu
 func (s *Shares) dropLocked(h *holder) {
 	if h.held != 0 || len(h.waiting) > 0 || s.users[h.user] != h {
 		return
@@ -302,6 +316,7 @@ func (s *Shares) pooledBy(h *holder, held int64) int64 {
 	return held
 }
 
+// +checklocks:s.mu
 func (s *Shares) addLocked(h *holder, n int64) {
 	s.pooled -= s.pooledBy(h, h.held)
 	h.held += n
@@ -323,6 +338,8 @@ const (
 )
 
 // verdictLocked says whether a user can have n more.
+//
+// +checklocks:s.mu
 func (s *Shares) verdictLocked(h *holder, n int64) verdict {
 	l, u := &s.limits, h.user
 	if n == 0 {
@@ -350,6 +367,8 @@ func (s *Shares) verdictLocked(h *holder, n int64) verdict {
 }
 
 // roomLocked returns nil if a user can have n more, else an endpoint.ErrBusy.
+//
+// +checklocks:s.mu
 func (s *Shares) roomLocked(h *holder, n int64) error {
 	l := &s.limits
 	remedy := cmp.Or(l.Remedy, "try later")

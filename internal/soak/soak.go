@@ -94,12 +94,15 @@ func missing(t *testing.T, tests []string) []string {
 
 // soak is what the workers share.
 type soak struct {
-	pkg, tests string
-	start      time.Time
-	mu         sync.Mutex
-	next       uint64 // seed
-	ran        uint64 // seeds
-	findings   []string
+	pkg   string
+	tests string
+	start time.Time
+	mu    sync.Mutex
+	// +checklocks:mu
+	next uint64 // seed
+	// +checklocks:mu
+	ran      uint64   // seeds
+	findings []string // +checklocks:mu
 }
 
 const (

@@ -32,7 +32,8 @@ type Server struct {
 	channel  *verbs.CompChannel
 	cq       *verbs.CQ
 
-	mu      sync.Mutex
+	mu sync.Mutex
+	// +checklocks:mu
 	clients map[uint32]*session // by the number of the queue pair
 }
 
@@ -175,7 +176,9 @@ func (s *Server) drop(c *session) {
 	s.release(c)
 }
 
-// release needs the lock.
+// release destroys the connection of a client. s.mu is held.
+//
+// +checklocks:s.mu
 func (s *Server) release(c *session) {
 	if c.qp != nil {
 		if s.clients[c.qp.Num()] != c {

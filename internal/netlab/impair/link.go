@@ -46,12 +46,12 @@ type Config struct {
 // goroutine.
 type Link struct {
 	mu         sync.Mutex
-	directions [2]direction
-	start      time.Time // the model's time 0
+	directions [2]direction // +checklocks:mu
+	start      time.Time    // the model's time 0
 	spare      func([]byte) bool
 	spin       time.Duration
-	free       []*packet
-	closing    bool
+	free       []*packet // +checklocks:mu
+	closing    bool      // +checklocks:mu
 
 	wake  int // an eventfd, to end the relay's sleep
 	ended chan struct{}
@@ -211,7 +211,7 @@ func (l *Link) Close() error {
 		l.mu.Unlock()
 		_, err := unix.Write(l.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0})
 		<-l.ended
-		l.err = errors.Join(err, l.directions[AtoB].in.close(), l.directions[BtoA].in.close(), unix.Close(l.wake))
+		l.err = errors.Join(err, l.directions[AtoB].in.close(), l.directions[BtoA].in.close(), unix.Close(l.wake)) // +checklocksignore: the relay has ended
 	})
 	return l.err
 }

@@ -46,6 +46,8 @@ func raisePriority() {
 const takeInBatch = 64
 
 // takeIn takes up to a batch of frames from each end and reports whether there were any.
+//
+// +checklocks:l.mu
 func (l *Link) takeIn() (some bool) {
 	now := time.Now()
 	elapsed, wall := now.Sub(l.start), now.UnixNano()
@@ -67,6 +69,8 @@ func (l *Link) takeIn() (some bool) {
 }
 
 // take gives a frame to the model of its direction.
+//
+// +checklocks:l.mu
 func (l *Link) take(d *direction, r received) {
 	if r.cut || d.model.InFlight() >= maxInFlight {
 		d.counters.Missed++
@@ -88,6 +92,8 @@ func (l *Link) take(d *direction, r received) {
 }
 
 // passOn sends the frames that are due and reports whether there were any.
+//
+// +checklocks:l.mu
 func (l *Link) passOn() (some bool) {
 	for i := range l.directions {
 		d := &l.directions[i]
@@ -128,6 +134,8 @@ func (d *direction) send(p *packet) {
 }
 
 // next is when the next copy is due, in either direction; not ok if none is in flight.
+//
+// +checklocks:l.mu
 func (l *Link) next() (at time.Duration, ok bool) {
 	for i := range l.directions {
 		if t, inFlight := l.directions[i].model.Next(); inFlight && (!ok || t < at) {
@@ -139,7 +147,7 @@ func (l *Link) next() (at time.Duration, ok bool) {
 
 // await returns when a frame has arrived, at the given time, or when the link is closed.
 func (l *Link) await(until time.Duration, timed bool) {
-	a, b := l.directions[AtoB].in, l.directions[BtoA].in
+	a, b := l.directions[AtoB].in, l.directions[BtoA].in // +checklocksignore: the ports stay the same
 	fds := [...]unix.PollFd{{Fd: int32(a.fd), Events: unix.POLLIN}, {Fd: int32(b.fd), Events: unix.POLLIN}, {Fd: int32(l.wake), Events: unix.POLLIN}}
 	var timeout *unix.Timespec
 	if timed {
@@ -155,6 +163,7 @@ func (l *Link) await(until time.Duration, timed bool) {
 	sleep(fds[:], timeout)
 }
 
+// +checklocks:l.mu
 func (l *Link) alloc() *packet {
 	if n := len(l.free); n > 0 {
 		p := l.free[n-1]
@@ -164,6 +173,7 @@ func (l *Link) alloc() *packet {
 	return &packet{data: make([]byte, 0, 2048)}
 }
 
+// +checklocks:l.mu
 func (l *Link) release(p *packet) {
 	if cap(p.data) <= 16<<10 && len(l.free) < 4096 { // the longest are rare
 		l.free = append(l.free, p)

@@ -44,7 +44,8 @@ type Guest struct {
 	qemu *exec.Cmd
 	dir  string // temporary
 
-	mu      sync.Mutex
+	mu sync.Mutex
+	// +checklocks:mu
 	console []string // lines
 	ready   chan struct{}
 }

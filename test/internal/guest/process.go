@@ -22,10 +22,10 @@ type Process struct {
 	Err  error         // how it has ended
 
 	conn  net.Conn
-	asks  sync.Mutex // of out
-	out   *json.Encoder
+	asks  sync.Mutex    // of out
+	out   *json.Encoder // +checklocks:asks
 	mu    sync.Mutex
-	lines []string
+	lines []string // +checklocks:mu
 	more  *sync.Cond
 }
 
@@ -35,12 +35,13 @@ func (g *Guest) Start(command agent.Command) (*Process, error) {
 	if err != nil {
 		return nil, fmt.Errorf("guest: %w", err)
 	}
-	p := &Process{Args: command.Args, Done: make(chan struct{}), conn: c, out: json.NewEncoder(c)}
-	p.more = sync.NewCond(&p.mu)
-	if err := p.out.Encode(command); err != nil {
+	out := json.NewEncoder(c)
+	if err := out.Encode(command); err != nil {
 		c.Close()
 		return nil, fmt.Errorf("guest: %w", err)
 	}
+	p := &Process{Args: command.Args, Done: make(chan struct{}), conn: c, out: out}
+	p.more = sync.NewCond(&p.mu)
 	go p.read()
 	go func() { // a guest that has ended answers nothing
 		select {

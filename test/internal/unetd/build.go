@@ -16,7 +16,8 @@ import (
 // built are the commands that were built, in a folder of this process.
 var built struct {
 	sync.Mutex
-	dir      string
+	dir string // +checklocks:Mutex
+	// +checklocks:Mutex
 	commands map[string]error // by name
 }
 

@@ -29,7 +29,7 @@ type Process struct {
 	Err  error
 
 	mu    sync.Mutex
-	lines []string
+	lines []string // +checklocks:mu
 	more  *sync.Cond
 }
 

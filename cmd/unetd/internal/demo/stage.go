@@ -46,7 +46,7 @@ func hide() error {
 // screen writes the lines of several processes, each as a whole.
 type screen struct {
 	mu    sync.Mutex
-	out   io.Writer
+	out   io.Writer // +checklocks:mu
 	color bool
 }
 

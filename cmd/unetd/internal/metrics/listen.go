@@ -96,7 +96,7 @@ func Serve(ln net.Listener, source Source, also Process) (stop func()) {
 	mux.Handle("GET /metrics", byTurns(promhttp.HandlerFor(registry, promhttp.HandlerOpts{})))
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "unetd: /metrics") })
 	peers := newPeers(ln)
-	server := &http.Server{Handler: mux, ConnState: peers.changed, ConnContext: withPeer, ReadHeaderTimeout: headerTimeout, ReadTimeout: headerTimeout, WriteTimeout: answerTimeout,
+	server := &http.Server{Handler: mux, ConnState: changed, ConnContext: withPeer, ReadHeaderTimeout: headerTimeout, ReadTimeout: headerTimeout, WriteTimeout: answerTimeout,
 		IdleTimeout: idleTimeout, MaxHeaderBytes: 16 << 10,
 		ErrorLog: log.New(io.Discard, "", 0)} // a peer could fill the log
 	done := make(chan struct{})

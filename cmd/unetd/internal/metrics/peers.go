@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"maps"
 	"net"
 	"net/http"
 	"net/netip"
@@ -34,7 +33,7 @@ type peers struct {
 	shares *share.Shares
 
 	mu    sync.Mutex
-	conns map[*peerConn]struct{}
+	conns map[*peerConn]struct{} // +checklocks:mu
 }
 
 type peerConn struct {
@@ -42,8 +41,10 @@ type peerConn struct {
 	of   *peers
 	peer share.User
 
-	since time.Time // guarded by of.mu; of the present state
-	busy  bool      // guarded by of.mu; a request is being read or answered
+	// +checklocks:of.mu
+	since time.Time // of the present state
+	// +checklocks:of.mu
+	busy bool // a request is being read or answered
 }
 
 func newPeers(ln net.Listener) *peers {
@@ -86,8 +87,8 @@ func (p *peers) idlest(peer share.User) *peerConn {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var idlest *peerConn
-	for c := range maps.Keys(p.conns) {
-		if c.peer == peer && (idlest == nil || cmp.Or(compareBool(c.busy, idlest.busy), c.since.Compare(idlest.since)) < 0) {
+	for c := range p.conns {
+		if c.peer == peer && (idlest == nil || cmp.Or(compareBool(c.busy, idlest.busy), c.since.Compare(idlest.since)) < 0) { // +checklocksignore: the of of both is p
 			idlest = c
 		}
 	}
@@ -106,10 +107,10 @@ func compareBool(a, b bool) int {
 }
 
 // changed is called by the server with each new state of a connection.
-func (p *peers) changed(conn net.Conn, state http.ConnState) {
+func changed(conn net.Conn, state http.ConnState) {
 	if c, ok := conn.(*peerConn); ok {
-		p.mu.Lock()
-		defer p.mu.Unlock()
+		c.of.mu.Lock()
+		defer c.of.mu.Unlock()
 		c.since, c.busy = time.Now(), state == http.StateActive
 	}
 }

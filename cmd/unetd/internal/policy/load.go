@@ -74,7 +74,7 @@ type Source struct {
 	names   Names
 	log     *slog.Logger
 	reading sync.Mutex
-	changed []func() // guarded by reading
+	changed []func() // +checklocks:reading
 	current atomic.Pointer[Policy]
 }
 

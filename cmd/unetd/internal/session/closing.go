@@ -113,8 +113,10 @@ type refusals struct {
 	quotas *quotas
 	work   *sync.WaitGroup // the goroutines
 
-	mu   sync.Mutex
-	open int  // connections that wait or are being closed
+	mu sync.Mutex
+	// +checklocks:mu
+	open int // connections that wait or are being closed
+	// +checklocks:mu
 	full bool // the listener receives no descriptors, until half of open are closed
 }
 
@@ -145,6 +147,8 @@ func (r *refusals) add(user share.User, conn *net.UnixConn, why error) {
 }
 
 // setFull sets whether the listener receives no descriptors. r.mu is held.
+//
+// +checklocks:r.mu
 func (r *refusals) setFull(full bool) {
 	if r.full != full {
 		r.full = full

@@ -24,8 +24,8 @@ type records struct {
 	suppressed *atomic.Uint64 // in all
 
 	mu     sync.Mutex
-	byUID  map[uint32]*allowance
-	others allowance
+	byUID  map[uint32]*allowance // +checklocks:mu
+	others allowance             // +checklocks:mu
 }
 
 // allowance is how many records a user may cause now: records at the time of at.
@@ -82,6 +82,8 @@ func (a *allowance) refill(now time.Time) {
 }
 
 // of is the allowance of a user. r.mu is held.
+//
+// +checklocks:r.mu
 func (r *records) of(uid uint32, now time.Time) *allowance {
 	if a := r.byUID[uid]; a != nil {
 		return a

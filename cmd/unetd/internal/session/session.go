@@ -49,9 +49,12 @@ type session struct {
 
 	writing sync.Mutex // held around protocol.WriteRecord
 
-	mu       sync.Mutex
-	ended    bool           // no new work
+	mu sync.Mutex
+	// +checklocks:mu
+	ended bool // no new work
+	// +checklocks:mu
 	requests map[uint64]int // in progress: id to bytes of the record
+	// +checklocks:mu
 	pending  int            // sum of requests, bytes
 	lease    endpoint.Lease // set before the grant is sent
 	endpoint uint64         // number of the lease's endpoint

@@ -32,7 +32,7 @@ func (us *Uplinks) Leases() metrics.Leases {
 // refusals counts refused requests by the code of their error.
 type refusals struct {
 	mu     sync.Mutex
-	byCode map[string]uint64
+	byCode map[string]uint64 // +checklocks:mu
 }
 
 // count counts err, and returns it.

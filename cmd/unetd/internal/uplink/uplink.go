@@ -33,9 +33,11 @@ type Uplink struct {
 	cancel context.CancelFunc
 	kept   chan struct{} // closed when keep has ended
 
-	mu  sync.Mutex
+	mu sync.Mutex
+	// +checklocks:mu
 	mux *mux.Mux // nil: the interface cannot be used
-	why error    // if mux is nil
+	// +checklocks:mu
+	why error // if mux is nil
 }
 
 // openUplink attaches to an interface of the calling thread's namespace, or takes over what another
@@ -200,8 +202,8 @@ func (u *Uplink) end(f func(*mux.Mux) error) error {
 	u.cancel()
 	<-u.kept
 	var err error
-	if u.mux != nil {
-		err = f(u.mux)
+	if m, _ := u.current(); m != nil {
+		err = f(m)
 	}
 	return errors.Join(err, u.ns.Close())
 }
