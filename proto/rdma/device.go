@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"syscall"
 
+	"github.com/unet-go/unet/internal/timerheap"
 	"github.com/unet-go/unet/wire"
 )
 
@@ -52,7 +53,7 @@ type Device struct {
 	last    *QP                // of the last packet; nil: none
 	keys    map[uint32]*region // by the upper 24 bits
 	lastKey *region
-	timers  timerHeap
+	timers  timerheap.Heap[Time, QP]
 	counts  [numberOfCounts]uint64
 
 	firstReady, lastReady *QP
@@ -164,23 +165,17 @@ func (d *Device) Ready(holdACKs bool) *QP {
 
 // Deadline is when Expire next has something to do, or [Never]. It may be too early, never too
 // late.
-func (d *Device) Deadline() Time {
-	if len(d.timers) == 0 {
-		return Never
-	}
-	return d.timers[0].at
-}
+func (d *Device) Deadline() Time { return d.timers.First() }
 
 // Expire runs the timers that are due.
 func (d *Device) Expire(now Time) {
-	for len(d.timers) > 0 && d.timers[0].at <= now {
-		q := d.timers[0].qp
+	for q := d.timers.Due(now); q != nil; q = d.timers.Due(now) {
 		if q.deadline() <= now {
 			q.expire(now)
 			q.update(now)
 		}
-		if q.slot != 0 && q.queuedAt <= now {
-			d.timers.requeue(q)
+		if q.timer.At() <= now {
+			d.timers.Set(&q.timer, q.deadline())
 		}
 	}
 }
@@ -213,80 +208,4 @@ func (d *Device) addQP(q *QP) error {
 	d.qps[q.num] = q
 	d.all = append(d.all, q)
 	return nil
-}
-
-// timerHeap is a heap of queue pairs by queuedAt, which is their earliest timer or before: a
-// timer that is moved to a later time does not change the heap.
-type timerHeap []timerEntry
-
-type timerEntry struct {
-	at Time
-	qp *QP
-}
-
-// schedule makes sure that the entry of q is not later than at.
-func (h *timerHeap) schedule(q *QP, at Time) {
-	if q.slot == 0 {
-		if at == Never {
-			return
-		}
-		*h = append(*h, timerEntry{at, q})
-		q.slot = len(*h)
-	} else if at >= q.queuedAt {
-		return
-	}
-	q.queuedAt = at
-	h.up(q.slot, timerEntry{at, q})
-}
-
-// requeue moves the entry of q to its earliest timer, or removes it.
-func (h *timerHeap) requeue(q *QP) {
-	at, i := q.deadline(), q.slot
-	e := timerEntry{at, q}
-	if at == Never {
-		n := len(*h)
-		e = (*h)[n-1]
-		(*h)[n-1] = timerEntry{}
-		*h = (*h)[:n-1]
-		q.slot = 0
-		if e.qp == q {
-			return
-		}
-	}
-	q.queuedAt = at
-	if i > 1 && e.at < (*h)[i/2-1].at {
-		h.up(i, e)
-	} else {
-		h.down(i, e)
-	}
-}
-
-func (h timerHeap) set(i int, e timerEntry) {
-	h[i-1] = e
-	e.qp.slot = i
-}
-
-func (h timerHeap) up(i int, e timerEntry) {
-	for ; i > 1 && e.at < h[i/2-1].at; i /= 2 {
-		h.set(i, h[i/2-1])
-	}
-	h.set(i, e)
-}
-
-func (h timerHeap) down(i int, e timerEntry) {
-	for {
-		k := 2 * i
-		if k > len(h) {
-			break
-		}
-		if k < len(h) && h[k].at < h[k-1].at {
-			k++
-		}
-		if h[k-1].at >= e.at {
-			break
-		}
-		h.set(i, h[k-1])
-		i = k
-	}
-	h.set(i, e)
 }

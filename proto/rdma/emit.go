@@ -49,7 +49,7 @@ func (q *QP) update(now Time) {
 		q.d.raise(&q.events, EventSQDrained)
 	}
 	q.changed()
-	q.d.timers.schedule(q, q.deadline())
+	q.d.timers.Advance(&q.timer, q.deadline())
 }
 
 // Dst is where the next packet goes that Emit writes.

@@ -6,6 +6,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/unet-go/unet/internal/timerheap"
 	"github.com/unet-go/unet/wire"
 )
 
@@ -175,8 +176,7 @@ type QP struct {
 	sendable             bool // requestReady, as of the last change
 	ready                bool
 	nextReady            *QP
-	slot                 int  // in the heap of timers, counted from 1; 0: none
-	queuedAt             Time // of the entry in the heap
+	timer                timerheap.Timer[Time, QP] // at deadline or before
 	errSQFull, errRQFull error
 	events
 }
@@ -205,6 +205,7 @@ func (p *PD) CreateQP(init QPInit) (*QP, error) {
 		return bad(fmt.Sprintf("%d bytes of inline data: at most %d are allowed", c.MaxInlineData, MaxInline))
 	}
 	q := &QP{d: p.d, pd: p, typ: init.Type, sendCQ: init.SendCQ, recvCQ: init.RecvCQ, srq: init.SRQ, sqSigAll: init.SqSigAll}
+	q.timer.Init(q)
 	q.transport = [...]wire.Opcode{wire.TransportRC, wire.TransportUC, wire.TransportUD, wire.TransportUD}[init.Type]
 	q.attr.Cap = c
 	q.events.of.QP = q
@@ -427,9 +428,7 @@ func (q *QP) reset() {
 	q.initPacing()
 	q.cnpDue, q.cnpAt = false, 0
 	q.changed()
-	if q.slot != 0 {
-		d.timers.requeue(q)
-	}
+	d.timers.Set(&q.timer, q.deadline())
 }
 
 // enterError is ERR: what is posted ends with StatusWRFlushErr.

@@ -495,7 +495,7 @@ func (e *simEnd) reset() {
 	}
 	e.ops = nil
 	h.w.must(e.qp.Modify(h.w.now, &QPAttr{State: StateReset}, QPState))
-	if e.qp.slot != 0 {
+	if e.qp.timer.At() != Never {
 		h.w.fatalf("host %d: a timer of QP %#x is left in RESET", h.index, e.qp.num)
 	}
 	e.endConnection()

@@ -316,9 +316,9 @@ func (w *simulation) step(limit Time) bool {
 func (w *simulation) check() {
 	for i, h := range w.hosts {
 		d := h.d
-		for k, e := range d.timers {
-			if e.qp.slot != k+1 || e.at != e.qp.queuedAt || k > 0 && e.at < d.timers[(k+1)/2-1].at {
-				w.fatalf("host %d: entry %d of the heap of timers", i, k)
+		for _, q := range d.timers.Owners() {
+			if at := q.timer.At(); q.destroyed || at == Never || at < d.timers.First() {
+				w.fatalf("host %d: QP %#x is in the heap of timers at %d", i, q.num, at)
 			}
 		}
 		ready := map[*QP]bool{}
@@ -348,7 +348,7 @@ func (q *QP) invariant() string {
 		return fmt.Sprintf("the send queue: head %d, next %d, begun %d, tail %d", s.head, s.next, s.begun, s.tail)
 	case q.ready != (q.cnpDue || q.responseReady() || q.requestReady()):
 		return "readiness is out of date"
-	case q.deadline() != Never && (q.slot == 0 || q.queuedAt > q.deadline()):
+	case q.timer.At() > q.deadline():
 		return "a timer before the heap's entry"
 	case q.typ != RC || q.state != StateRTS && q.state != StateSQD:
 		return ""

@@ -5,6 +5,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/unet-go/unet/internal/timerheap"
 	"github.com/unet-go/unet/proto/tcp/seq"
 	"github.com/unet-go/unet/wire"
 )
@@ -104,8 +105,7 @@ type Conn struct {
 type inTable struct {
 	readyNext, readyPrev *Conn
 	eventNext            *Conn
-	queuedAt             Time  // its key in the heap of timers
-	slot                 int32 // its place in that heap, from 1; 0: not in it
+	timer                timerheap.Timer[Time, Conn]
 	events               Events
 	onReady, onEvents    bool
 	inserted             bool
@@ -218,11 +218,11 @@ func (t *Table) newConn(now Time, id tuple, o Options) *Conn {
 		Owner: o.Owner, table: t, id: id, opts: o,
 		pseudo:     wire.PseudoHeader(id.local, id.remote, wire.ProtocolTCP, 0),
 		headers:    id.headers(),
-		inTable:    inTable{queuedAt: Never},
 		timers:     timers{rtxAt: Never, ackAt: Never, corkAt: Never, keepAt: Never, waitAt: Never, paceAt: Never, heardAt: now},
 		receiver:   receiver{interactive: answersForInteractive},
 		challenges: newChallenges(now),
 	}
+	c.timer.Init(c)
 	c.record, c.rto, c.progressAt = &t.published.none, t.cfg.InitialRTO, now
 	c.peerMSS, c.path = defaultMSS, pathMTU{mtu: o.MTU, search: search{searchAt: Never}}
 	c.growth.nextAt, c.tsOffset = Never, t.timestampOffset(id)
@@ -376,7 +376,7 @@ func (c *Conn) finish(state State) {
 	c.outOfOrder.clear(t)
 	c.rtxAt, c.ackAt, c.corkAt, c.keepAt, c.waitAt, c.paceAt = Never, Never, Never, Never, Never, Never
 	c.ackNow, c.keepaliveDue, c.windowProbeDue = false, false, false
-	t.timers.stop(c)
+	t.timers.Set(&c.timer, Never)
 	t.setDeadline()
 	if c.closed {
 		c.discard()

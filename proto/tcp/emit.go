@@ -129,8 +129,7 @@ func (c *Conn) update(now Time) {
 			c.stopPersist(now)
 		}
 	}
-	if at := c.earliestTimer(); at < c.queuedAt {
-		c.table.timers.schedule(c, at)
+	if c.table.timers.Advance(&c.timer, c.earliestTimer()) {
 		c.table.setDeadline()
 	}
 }

@@ -372,9 +372,9 @@ func (net *network) orphanGaveUp(a *app) bool {
 // check checks the invariants of the timers' heap, of every connection, and of the memory.
 func (net *network) check() {
 	for i, h := range net.hosts {
-		for k, e := range h.tab.timers {
-			if e.conn.slot != int32(k+1) || e.at != e.conn.queuedAt || k > 0 && e.at < h.tab.timers[(k+1)/2-1].at {
-				net.fatalf("host %d: entry %d of the heap of timers is wrong", i, k)
+		for _, c := range h.tab.timers.Owners() {
+			if at := c.timer.At(); !c.inserted || at == Never || at < h.tab.timers.First() {
+				net.fatalf("host %d: a connection in %v is in the heap of timers at %d", i, c.state, at)
 			}
 		}
 		used := 0
@@ -438,7 +438,7 @@ func (c *Conn) invariant() string {
 		return "data in flight and no retransmission timer"
 	case c.state.synchronized() && c.inserted && c.sndUna == c.sndMax && c.rtxAt != Never && !c.persisting:
 		return "nothing in flight and a retransmission timer"
-	case c.inserted && c.queuedAt > c.earliestTimer():
+	case c.inserted && c.timer.At() > c.earliestTimer():
 		return "a timer is earlier than the entry in the heap"
 	case c.inserted && c.next != c.makePlan() || c.onReady != (c.next.action != nothing):
 		return "the plan is out of date, or the ready list is wrong"
@@ -541,8 +541,8 @@ func (c *Conn) timerInvariant() string {
 	first := c.earliestTimer()
 	unsent := c.send.bytes - int(c.sndNxt.From(c.sndUna))
 	switch {
-	case first != Never && c.slot == 0:
-		return "a timer runs, and the connection is not in the heap"
+	case c.timer.At() > first:
+		return "a timer runs, and the connection is not in the heap, or later"
 	case c.state == SynSent || c.state == SynReceived:
 		if c.next.action != sendSyn && c.rtxAt == Never {
 			return "a handshake without a timer"

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"syscall"
 
+	"github.com/unet-go/unet/internal/timerheap"
 	"github.com/unet-go/unet/wire"
 )
 
@@ -34,7 +35,7 @@ type Table struct {
 	published  published
 	outOfOrder list[oooQueue] // the queues that are not empty, the oldest first
 	spareRuns  []run          // empty, for the next out-of-order queue
-	timers     timerHeap
+	timers     timerheap.Heap[Time, Conn]
 	counts     [numberOfCounts]uint64
 	partialAt  uint64 // SegmentsReceived at the last call of takesPartial; 0: none
 

@@ -2,99 +2,19 @@ package tcp
 
 import (
 	"math"
-	"slices"
 	"time"
 )
 
-// The timers of a connection are instants in its struct. A heap in the table has one entry
-// for each connection, at its earliest timer or before. A timer that is moved to a later
-// time, as the retransmission timer is by every acknowledgment, does not change the heap.
-// When the time of an entry has come and no timer is due, the entry is moved to the earliest
-// timer.
-
-// timerHeap is a heap of connections by queuedAt. Entries have a copy of it, so that
-// comparisons do not read the connections.
-type timerHeap []timerEntry
-
-type timerEntry struct {
-	at   Time
-	conn *Conn
-}
+// The timers of a connection are instants in its struct. Its entry in the table's heap is at the earliest
+// of them or before.
 
 func (c *Conn) earliestTimer() Time {
 	return min(c.rtxAt, c.ackAt, c.corkAt, c.keepAt, c.waitAt, c.paceAt)
 }
 
-// schedule moves the heap's entry to at, which must not be later, or adds it.
-func (h *timerHeap) schedule(c *Conn, at Time) {
-	c.queuedAt = at
-	if c.slot == 0 {
-		*h = append(*h, timerEntry{conn: c})
-		c.slot = int32(len(*h))
-	}
-	h.up(int(c.slot), timerEntry{at, c})
-}
-
-// stop removes the entry of a connection that has no timers any more.
-func (h *timerHeap) stop(c *Conn) {
-	if c.slot == 0 {
-		return
-	}
-	i, n := int(c.slot), len(*h)
-	last := (*h)[n-1]
-	(*h)[n-1] = timerEntry{}
-	*h = (*h)[:n-1]
-	c.slot, c.queuedAt = 0, Never
-	if last.conn != c {
-		h.move(i, last)
-	}
-}
-
-// move replaces the entry at i, counted from 1, by e, and moves e to its place.
-func (h timerHeap) move(i int, e timerEntry) {
-	if i > 1 && e.at < h[i/2-1].at {
-		h.up(i, e)
-	} else {
-		h.down(i, e)
-	}
-}
-
-func (h timerHeap) set(i int, e timerEntry) {
-	h[i-1] = e
-	e.conn.slot = int32(i)
-}
-
-func (h timerHeap) up(i int, e timerEntry) {
-	for ; i > 1 && e.at < h[i/2-1].at; i /= 2 {
-		h.set(i, h[i/2-1])
-	}
-	h.set(i, e)
-}
-
-func (h timerHeap) down(i int, e timerEntry) {
-	for {
-		k := 2 * i
-		if k > len(h) {
-			break
-		}
-		if k < len(h) && h[k].at < h[k-1].at {
-			k++
-		}
-		if h[k-1].at >= e.at {
-			break
-		}
-		h.set(i, h[k-1])
-		i = k
-	}
-	h.set(i, e)
-}
-
 // setDeadline is called after each change of the heap or of the records of TIME-WAIT.
 func (t *Table) setDeadline() {
-	t.Deadline = Never
-	if len(t.timers) > 0 {
-		t.Deadline = t.timers[0].at
-	}
+	t.Deadline = t.timers.First()
 	if w := t.waits.first(); w != nil {
 		t.Deadline = min(t.Deadline, w.expiresAt)
 	}
@@ -102,20 +22,12 @@ func (t *Table) setDeadline() {
 
 // Expire runs the timers that are due. Afterwards Deadline is after now.
 func (t *Table) Expire(now Time) {
-	for len(t.timers) > 0 && t.timers[0].at <= now {
-		c := t.timers[0].conn
+	for c := t.timers.Due(now); c != nil; c = t.timers.Due(now) {
 		if c.earliestTimer() <= now {
 			c.expire(now)
 			c.update(now)
 		}
-		if c.slot == 0 {
-			continue // the connection has ended
-		}
-		if c.queuedAt = c.earliestTimer(); c.queuedAt == Never {
-			t.timers.stop(c)
-		} else {
-			t.timers.move(int(c.slot), timerEntry{c.queuedAt, c})
-		}
+		t.timers.Set(&c.timer, c.earliestTimer())
 	}
 	for w := t.waits.first(); w != nil && w.expiresAt <= now; w = t.waits.first() {
 		t.removeWait(w)
@@ -126,11 +38,11 @@ func (t *Table) Expire(now Time) {
 // LinkUp expires the retransmission timers that have backed off: what was lost while the
 // link was down is sent again now, and the next timeout is as short as the first.
 func (t *Table) LinkUp(now Time) {
-	for _, c := range slices.Clone(t.timers) {
-		if c := c.conn; c.backoff > 0 && c.rtxAt != Never && c.rtxAt > now {
+	for _, c := range t.timers.Owners() {
+		if c.backoff > 0 && c.rtxAt != Never && c.rtxAt > now {
 			c.backoff = 0
 			c.rtxAt, c.rtxFor = now, forTimeout
-			t.timers.schedule(c, min(now, c.queuedAt))
+			t.timers.Advance(&c.timer, now)
 		}
 	}
 	t.Expire(now)

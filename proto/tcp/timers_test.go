@@ -10,60 +10,6 @@ import (
 	"github.com/unet-go/unet/internal/linksim"
 )
 
-// The heap of timers is compared with a search of all connections, while timers become earlier and
-// later, and stop.
-func TestTimerHeap(t *testing.T) {
-	r := rand.New(rand.NewPCG(3, 4))
-	var h timerHeap
-	conns := make([]*Conn, 50)
-	for i := range conns {
-		conns[i] = &Conn{timers: timers{rtxAt: Never, ackAt: Never, corkAt: Never, keepAt: Never, waitAt: Never, paceAt: Never}, inTable: inTable{queuedAt: Never}}
-	}
-	earliest := func() Time {
-		at := Never
-		for _, c := range conns {
-			at = min(at, c.queuedAt)
-		}
-		return at
-	}
-	for range 20000 {
-		c := conns[r.IntN(len(conns))]
-		switch r.IntN(4) {
-		case 0:
-			h.stop(c)
-			c.rtxAt, c.ackAt = Never, Never
-		case 1:
-			c.rtxAt = Time(r.IntN(1000))
-			h.schedule(c, min(c.earliestTimer(), c.queuedAt))
-		case 2:
-			c.ackAt = Time(r.IntN(1000))
-			h.schedule(c, min(c.earliestTimer(), c.queuedAt))
-		case 3: // as Expire does with the first entry
-			if len(h) > 0 {
-				c = h[0].conn
-				c.rtxAt, c.ackAt = Time(r.IntN(1000)), Never
-				c.queuedAt = c.earliestTimer()
-				h.move(int(c.slot), timerEntry{c.queuedAt, c})
-			}
-		}
-		n := 0
-		for _, c := range conns {
-			if c.queuedAt > c.earliestTimer() || (c.slot != 0) != (c.queuedAt != Never) {
-				t.Fatalf("a connection is in slot %d for %d, and its timers are at %d and %d", c.slot, c.queuedAt, c.rtxAt, c.ackAt)
-			}
-			if c.slot != 0 {
-				n++
-				if e := h[c.slot-1]; e.conn != c || e.at != c.queuedAt {
-					t.Fatal("the slot of a connection is not its place in the heap")
-				}
-			}
-		}
-		if n != len(h) || n > 0 && h[0].at != earliest() {
-			t.Fatalf("%d entries for %d connections, or the first is not the earliest, at %d", len(h), n, earliest())
-		}
-	}
-}
-
 // A thousand connections with timers of all kinds, whose peers do not answer: no timer is late.
 func TestManyTimers(t *testing.T) {
 	p := newPair(t, Config{}, Options{})

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
+	"github.com/unet-go/unet/internal/timerheap"
 	"github.com/unet-go/unet/wire"
 )
 
@@ -61,8 +62,7 @@ type Conn struct {
 	most    uint8              // retries of each message
 	timeout Time               // for its answer
 	giveUp  Time               // end of the handshake, or of the disconnection
-	at      Time
-	slot    int // in Engine.timers; -1: no timer
+	timer   timerheap.Timer[Time, Conn]
 
 	emit         uint8
 	queued       bool // in Engine.ready
@@ -76,7 +76,8 @@ const (
 )
 
 func (e *Engine) newConn(now Time, s State, peer wire.AddrPort4) *Conn {
-	c := &Conn{e: e, state: s, peer: peer, giveUp: now + Time(e.cfg.MaxHandshake), at: Never, slot: -1}
+	c := &Conn{e: e, state: s, peer: peer, giveUp: now + Time(e.cfg.MaxHandshake)}
+	c.timer.Init(c)
 	for c.local == 0 || e.conns[c.local] != nil {
 		c.local = uint32(e.cfg.Rand())
 	}
@@ -202,7 +203,7 @@ func (c *Conn) newMessage() []byte {
 // send sends the message and arms its timer.
 func (c *Conn) send(now Time) {
 	c.ready(emitMessage)
-	c.e.arm(c, min(now+c.timeout, c.giveUp))
+	c.e.timers.Set(&c.timer, min(now+c.timeout, c.giveUp))
 }
 
 func (c *Conn) ready(what uint8) {
@@ -249,7 +250,7 @@ func (c *Conn) established() {
 	c.leaveBacklog()
 	c.state, c.message, c.emit = StateEstablished, nil, 0
 	c.retries = c.most
-	c.e.arm(c, Never)
+	c.e.timers.Set(&c.timer, Never)
 }
 
 func (c *Conn) leaveBacklog() {
@@ -270,7 +271,7 @@ func (c *Conn) forget() {
 	e := c.e
 	c.leaveBacklog()
 	c.state, c.message, c.emit = Closed, nil, 0
-	e.arm(c, Never)
+	e.timers.Set(&c.timer, Never)
 	delete(e.conns, c.local)
 	if key := (remoteID{c.peer.Addr, c.remote}); e.remotes[key] == c {
 		delete(e.remotes, key)

@@ -2,7 +2,6 @@ package cm
 
 import (
 	"cmp"
-	"container/heap"
 	"errors"
 	"fmt"
 	"maps"
@@ -11,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/unet-go/unet/internal/timerheap"
 	"github.com/unet-go/unet/wire"
 )
 
@@ -109,7 +109,7 @@ type Engine struct {
 	remotes   map[remoteID]*Conn // by the peer's
 	qps       map[remoteQP]*Conn // by the peer's queue pair
 
-	timers  timerHeap
+	timers  timerheap.Heap[Time, Conn]
 	ready   []*Conn // have a MAD for Emit
 	replies []reply
 	dropped [wire.MADLen]byte // a reply that is not sent
@@ -315,7 +315,7 @@ func (e *Engine) Hurry(now Time, interval time.Duration, retries uint8) {
 	for _, c := range e.conns {
 		if c.state == DreqSent {
 			c.timeout, c.retries = Time(interval), retries
-			e.arm(c, now+c.timeout)
+			e.timers.Set(&c.timer, now+c.timeout)
 		}
 	}
 }
@@ -401,53 +401,11 @@ func (e *Engine) NextEvent() (ev Event, ok bool) {
 }
 
 // Deadline is when Expire is to be called.
-func (e *Engine) Deadline() Time {
-	if len(e.timers) == 0 {
-		return Never
-	}
-	return e.timers[0].at
-}
+func (e *Engine) Deadline() Time { return e.timers.First() }
 
 // Expire sends messages again whose answer is overdue, and gives up connections.
 func (e *Engine) Expire(now Time) {
-	for len(e.timers) > 0 && e.timers[0].at <= now {
-		e.timers[0].expire(now)
-	}
-}
-
-// timerHeap has the connections that have a timer, by its instant.
-type timerHeap []*Conn
-
-func (h timerHeap) Len() int           { return len(h) }
-func (h timerHeap) Less(i, j int) bool { return h[i].at < h[j].at }
-func (h timerHeap) Swap(i, j int) {
-	h[i], h[j] = h[j], h[i]
-	h[i].slot, h[j].slot = i, j
-}
-
-func (h *timerHeap) Push(c any) {
-	c.(*Conn).slot = len(*h)
-	*h = append(*h, c.(*Conn))
-}
-
-func (h *timerHeap) Pop() any {
-	n := len(*h) - 1
-	c := (*h)[n]
-	(*h)[n], *h = nil, (*h)[:n]
-	c.slot = -1
-	return c
-}
-
-// arm sets the timer of c; Never disarms it.
-func (e *Engine) arm(c *Conn, at Time) {
-	c.at = at
-	switch {
-	case at == Never && c.slot >= 0:
-		heap.Remove(&e.timers, c.slot)
-	case at == Never:
-	case c.slot >= 0:
-		heap.Fix(&e.timers, c.slot)
-	default:
-		heap.Push(&e.timers, c)
+	for c := e.timers.Due(now); c != nil; c = e.timers.Due(now) {
+		c.expire(now)
 	}
 }

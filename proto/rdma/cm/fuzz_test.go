@@ -2,6 +2,7 @@ package cm
 
 import (
 	"encoding/binary"
+	"slices"
 	"testing"
 
 	"github.com/unet-go/unet/wire"
@@ -130,7 +131,7 @@ func checkTables(t *testing.T, e *Engine) {
 	if e.Len() > e.cfg.MaxConns || len(e.replies) > e.cfg.MaxReplies {
 		t.Fatalf("%d connections, %d replies", e.Len(), len(e.replies))
 	}
-	pending, timers := 0, 0
+	pending, timers, timed := 0, 0, e.timers.Owners()
 	for id, c := range e.conns {
 		if c.local != id || c.state == Closed {
 			t.Fatalf("connection %d under %d, %v", c.local, id, c.state)
@@ -142,8 +143,8 @@ func checkTables(t *testing.T, e *Engine) {
 			pending++
 		}
 		waits := c.state != StateEstablished && c.state != RepReceived
-		if waits != (c.slot >= 0) || waits && e.timers[c.slot] != c {
-			t.Fatalf("timer of a connection in %v: slot %d", c.state, c.slot)
+		if waits != (c.timer.At() != Never) || waits != slices.Contains(timed, c) {
+			t.Fatalf("timer of a connection in %v: %d", c.state, c.timer.At())
 		}
 		if waits {
 			timers++

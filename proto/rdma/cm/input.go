@@ -128,7 +128,7 @@ func (e *Engine) req(now Time, from [4]byte, m wire.CM) {
 		l.pending++
 		e.remotes[id], e.qps[qp] = c, c
 		// When the peer has given up, there is nothing left to accept.
-		e.arm(c, min(now+e.responseTimeout(r.RemoteTimeout)*Time(1+r.MaxRetries), c.giveUp))
+		e.timers.Set(&c.timer, min(now+e.responseTimeout(r.RemoteTimeout)*Time(1+r.MaxRetries), c.giveUp))
 		c.event(ConnectRequest)
 	}
 }
@@ -199,7 +199,7 @@ func (e *Engine) rep(now Time, from [4]byte, m wire.CM) {
 	c.private = slices.Clone(r.Private)
 	c.state, c.remote, c.message, c.emit = RepReceived, id.id, nil, 0
 	e.remotes[id], e.qps[qp] = c, c
-	e.arm(c, Never)
+	e.timers.Set(&c.timer, Never)
 	c.event(ConnectResponse)
 }
 
@@ -281,7 +281,7 @@ func (e *Engine) mra(now Time, from [4]byte, m wire.CM) {
 	case c == nil:
 		e.counts[NoConnection]++
 	case c.state == ReqSent && r.Message == wire.CMMessageReq, c.state == RepSent && r.Message == wire.CMMessageRep:
-		e.arm(c, min(now+e.responseTimeout(r.Timeout), c.giveUp))
+		e.timers.Set(&c.timer, min(now+e.responseTimeout(r.Timeout), c.giveUp))
 	default:
 		e.counts[WrongState]++
 	}
