@@ -51,7 +51,7 @@ func TestCallsAfterClose(t *testing.T) {
 				"Wait":    func() error { return of(a.cq.Wait(a.p.wcs[:], time.Time{})) },
 				"Destroy": a.cq.Destroy,
 				"CreateQP": func() error {
-					return of(a.p.pd.CreateQP(verbs.QPInit{Type: verbs.RC, SendCQ: a.cq, RecvCQ: a.p.cq}))
+					return of(a.p.ctx.CreateQP(a.p.pd, verbs.QPInit{Type: verbs.RC, SendCQ: a.cq, RecvCQ: a.p.cq}))
 				},
 			}}
 		},
@@ -71,7 +71,7 @@ func TestCallsAfterClose(t *testing.T) {
 				"SetLimit": func() error { return a.srq.SetLimit(1) },
 				"Destroy":  a.srq.Destroy,
 				"CreateQP": func() error {
-					return of(a.p.pd.CreateQP(verbs.QPInit{Type: verbs.RC, SendCQ: a.p.cq, RecvCQ: a.p.cq, SRQ: a.srq}))
+					return of(a.p.ctx.CreateQP(a.p.pd, verbs.QPInit{Type: verbs.RC, SendCQ: a.p.cq, RecvCQ: a.p.cq, SRQ: a.srq}))
 				},
 			}}
 		},
@@ -79,10 +79,12 @@ func TestCallsAfterClose(t *testing.T) {
 			return object{a.pd.Dealloc, map[string]func() error{
 				"RegMR":     func() error { return of(a.pd.RegMR(make([]byte, 8), 0)) },
 				"AllocMW":   func() error { return of(a.pd.AllocMW()) },
-				"CreateAH":  func() error { return of(a.pd.CreateAH(a.p.ctx.Addr())) },
+				"CreateAH":  func() error { return of(a.pd.CreateAH(verbs.AHAttr{})) },
 				"CreateSRQ": func() error { return of(a.pd.CreateSRQ(1, 1)) },
-				"CreateQP":  func() error { return of(a.pd.CreateQP(verbs.QPInit{Type: verbs.RC, SendCQ: a.p.cq, RecvCQ: a.p.cq})) },
-				"Dealloc":   a.pd.Dealloc,
+				"CreateQP": func() error {
+					return of(a.p.ctx.CreateQP(a.pd, verbs.QPInit{Type: verbs.RC, SendCQ: a.p.cq, RecvCQ: a.p.cq}))
+				},
+				"Dealloc": a.pd.Dealloc,
 			}}
 		},
 		"Listener": func(a *all) object {
@@ -125,7 +127,7 @@ func TestCallsAfterClose(t *testing.T) {
 			must(t, err)
 			a.cq, err = a.p.ctx.CreateCQ(1, nil)
 			must(t, err)
-			qp, err := a.p.pd.CreateQP(verbs.QPInit{Type: verbs.RC, SendCQ: a.p.cq, RecvCQ: a.p.cq, Cap: capacity})
+			qp, err := a.p.ctx.CreateQP(a.p.pd, verbs.QPInit{Type: verbs.RC, SendCQ: a.p.cq, RecvCQ: a.p.cq, Cap: capacity})
 			must(t, err)
 			must(t, qp.Init(0))
 			if _, err := qp.PostRecv(verbs.RecvWR{WRID: 77}); err != nil {
@@ -178,7 +180,7 @@ func TestLengthsAreNotCut(t *testing.T) {
 	must(t, ud.qp.Modify(verbs.QPAttr{State: verbs.StateInit}, verbs.QPState|verbs.QPQKey))
 	must(t, ud.qp.Modify(verbs.QPAttr{State: verbs.StateRTR}, verbs.QPState))
 	must(t, ud.qp.Modify(verbs.QPAttr{State: verbs.StateRTS}, verbs.QPState|verbs.QPSQPSN))
-	ah, err := ud.pd.CreateAH(a.ctx.Addr())
+	ah, err := ud.pd.CreateAH(verbs.AHAttr{Dst: a.ctx.Addr().As4()})
 	must(t, err)
 	for _, n := range []int{1<<32 + 64, -1, math.MaxInt, math.MinInt, 1<<31 + 1} {
 		list := []verbs.SGE{a.mr.SGE(0, n)}
@@ -188,10 +190,10 @@ func TestLengthsAreNotCut(t *testing.T) {
 			"receive": func() (int, error) { return a.qp.PostRecv(verbs.RecvWR{SGList: list}) },
 			"SRQ":     func() (int, error) { return srq.PostRecv(verbs.RecvWR{SGList: list}) },
 			"UD": func() (int, error) {
-				return ud.qp.PostSend(verbs.SendWR{Opcode: verbs.WRSend, SGList: list, AH: ah.Handle()})
+				return ud.qp.PostSend(verbs.SendWR{Opcode: verbs.WRSend, SGList: list, AH: ah})
 			},
 			"UD, a number": func() (int, error) {
-				return ud.qp.PostSend(verbs.SendWR{Opcode: verbs.WRSend, AH: ah.Handle(), RemoteQPN: 1<<24 + 2})
+				return ud.qp.PostSend(verbs.SendWR{Opcode: verbs.WRSend, AH: ah, RemoteQPN: 1<<24 + 2})
 			},
 		} {
 			if posted, err := post(); posted != 0 || !errors.Is(err, syscall.EINVAL) {

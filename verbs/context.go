@@ -63,7 +63,7 @@ type Context struct {
 	listens map[*Listener]struct{}
 }
 
-// nic is the [stack.UDPHandler] of a Context.
+// nic is the [stack.UDPHandler] and the [rdma.Driver] of a Context.
 type nic struct{ *Context }
 
 // ErrClosed is the error of a call on an object that has been closed. It is a net.ErrClosed.
@@ -92,7 +92,7 @@ func Open(ctx context.Context, host Host, cfg Config) (*Context, error) {
 	random := rand.NewChaCha8(seed)
 	addr := port.Local().Addr().As4()
 	dev := rdma.New(rdma.Config{
-		Addr: addr, LinkMTU: port.MTU(), Rand: random, Window: cfg.Window, MaxQP: cfg.MaxQP, MaxKeys: cfg.MaxKeys,
+		Addr: addr, LinkMTU: port.MTU(), Driver: nic{c}, Rand: random, Window: cfg.Window, MaxQP: cfg.MaxQP, MaxKeys: cfg.MaxKeys,
 		MaxQPWR: cfg.MaxQPWR, MaxCQE: cfg.MaxCQE, MaxRDAtomic: cfg.MaxRDAtomic,
 	})
 	if dev.ActiveMTU() == 0 {
@@ -162,6 +162,14 @@ func (c *Context) use(op string, closed bool) error {
 	}
 	return nil
 }
+
+// Lock, Unlock and Use implement [rdma.Driver].
+func (n nic) Lock()                            { n.port.Lock() }
+func (n nic) Unlock()                          { n.port.Unlock() }
+func (n nic) Use(op string, closed bool) error { return n.use(op, closed) }
+
+// AllocPD makes a protection domain.
+func (c *Context) AllocPD() *PD { return c.dev.AllocPD() }
 
 // Addr is the context's address.
 func (c *Context) Addr() netip.Addr { return c.port.Local().Addr() }
@@ -307,7 +315,7 @@ func (c *Context) events() (polls bool) {
 				continue
 			}
 		case e.SRQ != nil:
-			out.SRQ = e.SRQ.Data.(*SRQ)
+			out.SRQ = e.SRQ
 		}
 		if len(c.async) == maxAsync {
 			c.missed++

@@ -5,15 +5,15 @@
 //	pd := ctx.AllocPD()
 //	mr, err := pd.RegMR(buf, verbs.AccessLocalWrite|verbs.AccessRemoteRead)
 //	cq, err := ctx.CreateCQ(64, nil)
-//	qp, err := pd.CreateQP(verbs.QPInit{Type: verbs.RC, SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 16, MaxRecvWR: 16, MaxSendSGE: 1, MaxRecvSGE: 1}})
+//	qp, err := ctx.CreateQP(pd, verbs.QPInit{Type: verbs.RC, SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 16, MaxRecvWR: 16, MaxSendSGE: 1, MaxRecvSGE: 1}})
 //	err = qp.Init(verbs.AccessRemoteRead)                   // what the peer may do, beyond SEND
 //	conn, err := ctx.Dial(context, peer, qp, nil)           // or exchange qp.Local() by hand: qp.Connect
 //	qp.PostSend(verbs.SendWR{Opcode: verbs.WRRDMARead, Flags: verbs.SendSignaled, SGList: list, RemoteAddr: at, RKey: key})
 //	n, err := cq.Wait(wcs, deadline)
 //
 // Names are those of rdma-core in Go's form: ibv_post_send is [QP.PostSend], IBV_WC_REM_ACCESS_ERR is
-// [StatusRemAccessErr]. This package locks, waits and opens. What the verbs do is in package
-// [github.com/unet-go/unet/proto/rdma].
+// [StatusRemAccessErr]. This package waits and opens. What the verbs do is in package
+// [github.com/unet-go/unet/proto/rdma], and its are [PD], [MR], [MW], [AH] and [SRQ].
 //
 // # Who does the work
 //

@@ -52,7 +52,7 @@ func exampleQP(c *verbs.Context, access verbs.Access) (*verbs.QP, *verbs.CQ, *ve
 	if err != nil {
 		log.Fatal(err)
 	}
-	qp, err := pd.CreateQP(verbs.QPInit{Type: verbs.RC, SendCQ: cq, RecvCQ: cq,
+	qp, err := c.CreateQP(pd, verbs.QPInit{Type: verbs.RC, SendCQ: cq, RecvCQ: cq,
 		Cap: verbs.QPCap{MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInlineData: 64}})
 	if err != nil {
 		log.Fatal(err)

@@ -55,8 +55,8 @@ func TestBadInput(t *testing.T) {
 		{of(a.pd.RegMR(nil, verbs.AccessLocalWrite)), syscall.EINVAL, "rdma: register memory: the buffer is empty: invalid argument"},
 		{of(a.pd.RegMR(make([]byte, 8), verbs.AccessRemoteWrite)), syscall.EINVAL, "rdma: register memory: remote write and atomic access need local write access: invalid argument"},
 		{of(a.ctx.CreateCQ(0, nil)), syscall.EINVAL, "rdma: create CQ: 0 entries, 1 to 1048576 are allowed: invalid argument"},
-		{of(a.pd.CreateQP(verbs.QPInit{Type: verbs.RC, SendCQ: a.cq})), syscall.EINVAL, "create QP rdma 10.0.0.1:4791: no SendCQ or no RecvCQ: invalid argument"},
-		{of(a.pd.CreateQP(verbs.QPInit{Type: verbs.RC, SendCQ: a.cq, RecvCQ: b.cq})), syscall.EINVAL, "rdma: create QP: two CQs of the device are needed: invalid argument"},
+		{of(a.ctx.CreateQP(a.pd, verbs.QPInit{Type: verbs.RC, SendCQ: a.cq})), syscall.EINVAL, "create QP rdma 10.0.0.1:4791: no SendCQ or no RecvCQ: invalid argument"},
+		{of(a.ctx.CreateQP(a.pd, verbs.QPInit{Type: verbs.RC, SendCQ: a.cq, RecvCQ: b.cq})), syscall.EINVAL, "rdma: create QP: two CQs of the device are needed: invalid argument"},
 		{of(a.ctx.Dial(t.Context(), b.ctxAddr(1), a.qp, nil)), syscall.EINVAL, fmt.Sprintf("dial rdma 10.0.0.1:4791->10.0.0.2:1: QP %#x: it is in RTS, neither in RESET nor in INIT: invalid argument", a.qp.Num())},
 		{of(b.ctx.Dial(t.Context(), b.ctxAddr(1), ud.qp, nil)), syscall.EINVAL, fmt.Sprintf("dial rdma 10.0.0.2:4791->10.0.0.2:1: QP %#x: it is neither RC nor UC: invalid argument", ud.qp.Num())},
 		{of(a.ctx.Dial(t.Context(), netip.MustParseAddrPort("[::1]:1"), reset, nil)), nil, "dial rdma 10.0.0.1:4791->[::1]:1: not an IPv4 address and port"},
@@ -249,7 +249,7 @@ func TestDestroy(t *testing.T) {
 	if err := ch.Destroy(); !errors.Is(err, syscall.EBUSY) {
 		t.Errorf("a channel in use: %v", err)
 	}
-	qp, err := b.pd.CreateQP(verbs.QPInit{Type: verbs.RC, SendCQ: cq, RecvCQ: cq, Cap: capacity})
+	qp, err := b.ctx.CreateQP(b.pd, verbs.QPInit{Type: verbs.RC, SendCQ: cq, RecvCQ: cq, Cap: capacity})
 	must(t, err)
 	must(t, qp.Init(0))
 	cq.ReqNotify(false)
@@ -270,7 +270,7 @@ func TestDestroy(t *testing.T) {
 	pd := b.ctx.AllocPD()
 	mr, err := pd.RegMR(make([]byte, 8), verbs.AccessLocalWrite)
 	must(t, err)
-	ah, err := pd.CreateAH(a.ctx.Addr())
+	ah, err := pd.CreateAH(verbs.AHAttr{Dst: a.ctx.Addr().As4()})
 	must(t, err)
 	ah.Destroy()
 	ah.Destroy()
@@ -289,7 +289,7 @@ func TestAsyncEventsAreBounded(t *testing.T) {
 	srq, err := p.pd.CreateSRQ(1, 1)
 	must(t, err)
 	for range most + more {
-		qp, err := p.pd.CreateQP(verbs.QPInit{Type: verbs.RC, SendCQ: p.cq, RecvCQ: p.cq, SRQ: srq})
+		qp, err := p.ctx.CreateQP(p.pd, verbs.QPInit{Type: verbs.RC, SendCQ: p.cq, RecvCQ: p.cq, SRQ: srq})
 		must(t, err)
 		must(t, qp.Init(0))
 		must(t, qp.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.QPState)) // takes no more receives of the SRQ

@@ -2,6 +2,16 @@ package verbs
 
 import "github.com/unet-go/unet/proto/rdma"
 
+// Objects of a [Context]: those of package rdma, which documents them. Their methods may be called
+// from any goroutine.
+type (
+	AH  = rdma.AH  // ibv_ah: where a UD work request goes
+	MR  = rdma.MR  // ibv_mr: a memory region
+	MW  = rdma.MW  // ibv_mw: a memory window
+	PD  = rdma.PD  // ibv_pd: a protection domain
+	SRQ = rdma.SRQ // ibv_srq: a shared receive queue
+)
+
 // The types and names of rdma-core, which package rdma documents.
 type (
 	Access     = rdma.Access     // ibv_access_flags

@@ -30,24 +30,20 @@ type QPInit struct {
 	SqSigAll bool // every work request completes with a WC
 }
 
-// CreateQP makes a queue pair in RESET. Errors: EINVAL for a size beyond the context's
+// CreateQP makes a queue pair of a domain, in RESET. Errors: EINVAL for a size beyond the context's
 // limits, or objects of another context or domain; ENOMEM beyond Config.MaxQP.
-func (p *PD) CreateQP(init QPInit) (*QP, error) {
-	c := p.ctx
+func (c *Context) CreateQP(pd *PD, init QPInit) (*QP, error) {
 	if init.SendCQ == nil || init.RecvCQ == nil {
 		return nil, c.opError("create QP", fmt.Errorf("no SendCQ or no RecvCQ: %w", syscall.EINVAL))
 	}
-	in := rdma.QPInit{Type: init.Type, SendCQ: init.SendCQ.cq, RecvCQ: init.RecvCQ.cq, Cap: init.Cap, SqSigAll: init.SqSigAll}
-	if init.SRQ != nil {
-		in.SRQ = init.SRQ.srq
-	}
 	c.port.Lock()
 	defer c.port.Unlock()
-	closed := p.closed || init.SendCQ.closed || init.RecvCQ.closed || init.SRQ != nil && init.SRQ.closed
-	if err := c.use("create QP", closed); err != nil {
+	if err := c.use("create QP", init.SendCQ.closed || init.RecvCQ.closed); err != nil {
 		return nil, err
 	}
-	qp, err := p.pd.CreateQP(in)
+	qp, err := c.dev.CreateQP(pd, rdma.QPInit{
+		Type: init.Type, SendCQ: init.SendCQ.cq, RecvCQ: init.RecvCQ.cq, SRQ: init.SRQ, Cap: init.Cap, SqSigAll: init.SqSigAll,
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -55,7 +55,7 @@ func newPeer(t testing.TB, c *verbs.Context, typ verbs.QPType) *peer {
 	must(t, err)
 	p.cq, err = c.CreateCQ(256, nil)
 	must(t, err)
-	p.qp, err = p.pd.CreateQP(verbs.QPInit{Type: typ, SendCQ: p.cq, RecvCQ: p.cq, Cap: capacity})
+	p.qp, err = p.ctx.CreateQP(p.pd, verbs.QPInit{Type: typ, SendCQ: p.cq, RecvCQ: p.cq, Cap: capacity})
 	must(t, err)
 	return p
 }
@@ -327,10 +327,10 @@ func TestUnreliable(t *testing.T) {
 				must(t, p.qp.Modify(verbs.QPAttr{State: verbs.StateRTR}, verbs.QPState))
 				must(t, p.qp.Modify(verbs.QPAttr{State: verbs.StateRTS, SQPSN: p.qp.PSN()}, verbs.QPState|verbs.QPSQPSN))
 			}
-			ah, err := a.pd.CreateAH(b.ctx.Addr())
+			ah, err := a.pd.CreateAH(verbs.AHAttr{Dst: b.ctx.Addr().As4()})
 			must(t, err)
 			b.recv(verbs.RecvWR{SGList: []verbs.SGE{b.mr.SGE(0, 100)}})
-			a.send(verbs.SendWR{Opcode: verbs.WRSend, Flags: verbs.SendInline, Inline: []byte("datagram"), AH: ah.Handle(), RemoteQPN: b.qp.Num(), RemoteQKey: 0x11})
+			a.send(verbs.SendWR{Opcode: verbs.WRSend, Flags: verbs.SendInline, Inline: []byte("datagram"), AH: ah, RemoteQPN: b.qp.Num(), RemoteQKey: 0x11})
 			if wc := b.wait(); wc.ByteLen != 48 || wc.Flags&verbs.WCGRH == 0 || wc.SrcQP != a.qp.Num() || string(b.mr.Bytes()[40:48]) != "datagram" {
 				t.Errorf("%+v %q", wc, b.mr.Bytes()[:48])
 			}
@@ -439,7 +439,7 @@ func TestSharedReceiveQueue(t *testing.T) {
 	a, b := newPeer(t, ca, verbs.RC), newPeer(t, cb, verbs.RC)
 	srq, err := b.pd.CreateSRQ(16, 1)
 	must(t, err)
-	b.qp, err = b.pd.CreateQP(verbs.QPInit{Type: verbs.RC, SendCQ: b.cq, RecvCQ: b.cq, SRQ: srq, Cap: verbs.QPCap{MaxSendWR: 4, MaxSendSGE: 1}})
+	b.qp, err = b.ctx.CreateQP(b.pd, verbs.QPInit{Type: verbs.RC, SendCQ: b.cq, RecvCQ: b.cq, SRQ: srq, Cap: verbs.QPCap{MaxSendWR: 4, MaxSendSGE: 1}})
 	must(t, err)
 	must(t, a.qp.Init(0))
 	must(t, b.qp.Init(0))
@@ -480,7 +480,7 @@ func TestCompChannel(t *testing.T) {
 		must(t, err)
 		other.ReqNotify(false)
 		b.qp.Destroy()
-		b.qp, err = b.pd.CreateQP(verbs.QPInit{Type: verbs.RC, SendCQ: b.cq, RecvCQ: b.cq, Cap: capacity})
+		b.qp, err = b.ctx.CreateQP(b.pd, verbs.QPInit{Type: verbs.RC, SendCQ: b.cq, RecvCQ: b.cq, Cap: capacity})
 		must(t, err)
 		must(t, b.qp.Init(0))
 		must(t, b.qp.Connect(a.qp.Local()))

@@ -131,7 +131,7 @@ func (p *pingpong) open(c *verbs.Context, pd *verbs.PD, addr netip.Addr) error {
 		init.Cap.MaxRecvWR, init.Cap.MaxRecvSGE = 0, 0
 	}
 	for i := range n {
-		q, err := pd.CreateQP(init)
+		q, err := c.CreateQP(pd, init)
 		if err != nil {
 			return err
 		}
@@ -185,7 +185,7 @@ func (p *pingpong) postSend(q *pair) error {
 	q.sending, q.slot = true, q.next
 	wr := verbs.SendWR{WRID: sendID, Opcode: verbs.WRSend, SGList: []verbs.SGE{p.mr.SGE(q.slot*p.slotSize()+p.header(), p.size)}}
 	if q.ah != nil {
-		wr.AH, wr.RemoteQPN, wr.RemoteQKey = q.ah.Handle(), q.peer.qpn, qkey
+		wr.AH, wr.RemoteQPN, wr.RemoteQKey = q.ah, q.peer.qpn, qkey
 	}
 	_, err := q.PostSend(wr)
 	return err
@@ -200,7 +200,7 @@ func (p *pingpong) connect(pd *verbs.PD, remote []dest) error {
 		switch p.kind {
 		case "ud":
 			var err error
-			if q.ah, err = pd.CreateAH(q.peer.addr); err != nil {
+			if q.ah, err = pd.CreateAH(verbs.AHAttr{Dst: q.peer.addr.As4()}); err != nil {
 				return err
 			}
 		case "rc", "srq":

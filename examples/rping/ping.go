@@ -47,7 +47,7 @@ func (p *rping) open(c *verbs.Context) (err error) {
 	if p.cq, err = c.CreateCQ(32, nil); err != nil {
 		return err
 	}
-	p.qp, err = pd.CreateQP(verbs.QPInit{
+	p.qp, err = c.CreateQP(pd, verbs.QPInit{
 		Type: verbs.RC, SendCQ: p.cq, RecvCQ: p.cq, SqSigAll: true,
 		Cap: verbs.QPCap{MaxSendWR: 16, MaxRecvWR: 2, MaxSendSGE: 1, MaxRecvSGE: 1},
 	})

@@ -1,6 +1,7 @@
 package rdma
 
 import (
+	"fmt"
 	"sync/atomic"
 	"unsafe"
 )
@@ -105,4 +106,15 @@ func compareSwap(mem []byte, compare, swap uint64) uint64 {
 			return old
 		}
 	}
+}
+
+// Word is the aligned word of 8 bytes at offset off of the region, for an application that
+// shares it with a peer's WRITEs, READs and atomics. It panics if the word is not within the
+// region or not aligned.
+func (m *MR) Word(off int) *atomic.Uint64 {
+	p := unsafe.Pointer(unsafe.SliceData(m.mem[off : off+8]))
+	if uintptr(p)%8 != 0 {
+		panic(fmt.Sprintf("rdma: the word at offset %d of MR %#x is not aligned", off, m.key))
+	}
+	return (*atomic.Uint64)(p)
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"net"
+	"sync"
 	"syscall"
 
 	"github.com/unet-go/unet/internal/timerheap"
@@ -16,10 +18,32 @@ type Time int64
 // Never is later than every instant.
 const Never Time = math.MaxInt64
 
+// Driver is who calls the engine. An application calls the methods of [PD], [MR], [MW], [AH] and [SRQ] itself,
+// from any goroutine: they take the driver's lock. Those of [Device], [QP] and [CQ] are the driver's: it
+// holds the lock.
+type Driver interface {
+	sync.Locker
+	// Use is the error of a call on an object that is closed, or whose device has ended. The lock is held.
+	Use(op string, closed bool) error
+}
+
+// alone is the driver of a device that one goroutine uses.
+type alone struct{}
+
+func (alone) Lock()   {}
+func (alone) Unlock() {}
+func (alone) Use(op string, closed bool) error {
+	if closed {
+		return fmt.Errorf("rdma: %s: %w", op, net.ErrClosed)
+	}
+	return nil
+}
+
 // Config are the properties and limits of a [Device]. A limit of 0, or less, means its default.
 type Config struct {
 	Addr    [4]byte     // the device's address; its GID is ::ffff:Addr
 	LinkMTU int         // bytes of the longest IP packet; default 1500
+	Driver  Driver      // nil if one goroutine uses the device
 	Rand    rand.Source // for keys and queue pair numbers: must be unpredictable, as a ChaCha8 with a secret seed is
 
 	Window      int // most packets of one queue pair in flight; default 256; 2 to 1 << 20
@@ -44,10 +68,10 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Device is everything of one address. Its methods, and those of its objects, are not safe for
-// concurrent use.
+// Device is everything of one address.
 type Device struct {
 	cfg     Config
+	driver  Driver
 	qps     map[uint32]*QP
 	all     []*QP              // in the order of their creation
 	last    *QP                // of the last packet; nil: none
@@ -63,7 +87,10 @@ type Device struct {
 
 // New makes a device without objects.
 func New(cfg Config) *Device {
-	return &Device{cfg: cfg.withDefaults(), qps: make(map[uint32]*QP), keys: make(map[uint32]*region)}
+	if cfg.Driver == nil {
+		cfg.Driver = alone{}
+	}
+	return &Device{cfg: cfg.withDefaults(), driver: cfg.Driver, qps: make(map[uint32]*QP), keys: make(map[uint32]*region)}
 }
 
 // Config is the device's configuration, with its defaults.

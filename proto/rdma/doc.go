@@ -2,8 +2,9 @@
 // Specification, volume 1, chapters 9 to 11, and annex A17): memory regions, queue pairs and
 // completion queues as a function of state, packets and time. Work requests, packets and
 // instants go in; packets, completions, events and a deadline come out. The engine does no
-// I/O, reads no clock, starts no goroutine and takes no lock. Its driver holds a lock around
-// every call. The words are rdma-core's.
+// I/O, reads no clock and starts no goroutine. Its driver holds a lock around every call, but for those of
+// an application on memory and shared receive queues, which take it: see [Driver]. The words are
+// rdma-core's.
 //
 //	packets in ── Device.Process ──┐                ┌── CQ.Poll, Device.NextEvent: completions and events
 //	time ──────── Device.Expire  ──┼── queue pairs ─┼── Device.Ready ── QP.Emit: packets out
@@ -19,7 +20,7 @@
 // # Reading order
 //
 //	device.go     a device: its tables, a packet comes in, who is ready, timers
-//	memory.go     protection domains, regions, windows; copy_unsafe.go: copies into and out of them
+//	memory.go     protection domains, regions, windows; copy_unsafe.go: copies into and out of them, words
 //	cq.go         completion queues; srq.go: shared receive queues
 //	qp.go         queue pairs: states, attributes, legal moves
 //	post.go       work requests, the two rings, flush

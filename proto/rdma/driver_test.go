@@ -124,7 +124,7 @@ func (p *pair) end(i int, typ QPType) *end {
 	e.cq = must(e.d.CreateCQ(1024))(p.t)
 	e.buf = make([]byte, 1<<20)
 	e.mr = must(e.pd.RegMR(e.buf, fullAccess))(p.t)
-	e.qp = must(e.pd.CreateQP(QPInit{Type: typ, SendCQ: e.cq, RecvCQ: e.cq,
+	e.qp = must(e.d.CreateQP(e.pd, QPInit{Type: typ, SendCQ: e.cq, RecvCQ: e.cq,
 		Cap: QPCap{MaxSendWR: 256, MaxRecvWR: 256, MaxSendSGE: 4, MaxRecvSGE: 4, MaxInlineData: 128}}))(p.t)
 	return e
 }

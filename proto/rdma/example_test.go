@@ -19,7 +19,7 @@ func exampleQP(d *rdma.Device) (*rdma.QP, *rdma.CQ, *rdma.MR) {
 	if err != nil {
 		panic(err)
 	}
-	qp, err := pd.CreateQP(rdma.QPInit{Type: rdma.RC, SendCQ: cq, RecvCQ: cq, Cap: rdma.QPCap{MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 1, MaxRecvSGE: 1}})
+	qp, err := d.CreateQP(pd, rdma.QPInit{Type: rdma.RC, SendCQ: cq, RecvCQ: cq, Cap: rdma.QPCap{MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 1, MaxRecvSGE: 1}})
 	if err != nil {
 		panic(err)
 	}

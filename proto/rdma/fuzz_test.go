@@ -284,7 +284,7 @@ func newFuzzedDevice(t testing.TB) *fuzzedDevice {
 			w.mr = mr
 			q.Destroy()
 		}
-		q, err := w.mr.pd.CreateQP(QPInit{Type: typ, SendCQ: w.cq, RecvCQ: w.cq, SqSigAll: true, Cap: QPCap{MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 1, MaxRecvSGE: 1}})
+		q, err := w.d.CreateQP(w.mr.pd, QPInit{Type: typ, SendCQ: w.cq, RecvCQ: w.cq, SqSigAll: true, Cap: QPCap{MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 1, MaxRecvSGE: 1}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -100,7 +100,7 @@ func TestWrongKeys(t *testing.T) {
 			if err != nil {
 				p.t.Fatal(err)
 			}
-			other, err := p.q.pd.CreateQP(QPInit{Type: RC, SendCQ: p.q.sendCQ, RecvCQ: p.q.recvCQ})
+			other, err := p.q.d.CreateQP(p.q.pd, QPInit{Type: RC, SendCQ: p.q.sendCQ, RecvCQ: p.q.recvCQ})
 			if err != nil {
 				p.t.Fatal(err)
 			}

@@ -6,10 +6,11 @@ import (
 	"syscall"
 )
 
-// PD is a protection domain: a key works only on queue pairs of its own domain.
+// PD is a protection domain (ibv_pd): a key works only on queue pairs of its own domain.
 type PD struct {
-	d    *Device
-	uses int
+	d      *Device
+	uses   int
+	closed bool
 }
 
 // AllocPD makes a protection domain.
@@ -18,9 +19,15 @@ func (d *Device) AllocPD() *PD { return &PD{d: d} }
 // Dealloc ends the domain. Error: EBUSY if a region, window, address handle, SRQ or queue pair
 // of it exists.
 func (p *PD) Dealloc() error {
+	p.d.driver.Lock()
+	defer p.d.driver.Unlock()
+	if err := p.d.driver.Use("deallocate PD", p.closed); err != nil {
+		return err
+	}
 	if p.uses > 0 {
 		return fmt.Errorf("rdma: deallocate PD: %d objects of it exist: %w", p.uses, syscall.EBUSY)
 	}
+	p.closed = true
 	return nil
 }
 
@@ -36,20 +43,25 @@ type region struct {
 	window bool
 }
 
-// MR is a memory region.
+// MR is a memory region (ibv_mr).
 type MR struct {
 	region
 	windows int
 }
 
-// MW is a memory window of type 2: a remote key for a part of a region, bound and
-// invalidated by work requests.
+// MW is a memory window of type 2 (ibv_mw): a remote key for a part of a region. Work requests
+// bind and invalidate it: see [MR.Bind].
 type MW struct{ region }
 
-// RegMR registers buf, whose memory is not moved or freed by the collector until Dereg. Errors:
+// RegMR registers buf (ibv_reg_mr), whose memory is not moved or freed by the collector until Dereg. Errors:
 // EINVAL for an empty buffer, or a remote write or atomic access without AccessLocalWrite;
 // ENOMEM if the device has Config.MaxKeys keys.
 func (p *PD) RegMR(buf []byte, access Access) (*MR, error) {
+	p.d.driver.Lock()
+	defer p.d.driver.Unlock()
+	if err := p.d.driver.Use("register memory", p.closed); err != nil {
+		return nil, err
+	}
 	switch {
 	case len(buf) == 0:
 		return nil, fmt.Errorf("rdma: register memory: the buffer is empty: %w", syscall.EINVAL)
@@ -87,18 +99,35 @@ func (m *MR) SGE(off, n int) SGE {
 	return SGE{Addr: m.base + uint64(off), Length: uint32(n), LKey: m.key}
 }
 
+// Bind is what a work request needs to bind a window to n bytes of the region from offset
+// off, with a new key of the window.
+func (m *MR) Bind(w *MW, off, n int, access Access) MWBind {
+	return MWBind{RKey: IncRKey(w.RKey()), MR: m, Addr: m.base + uint64(off), Length: uint64(n), Access: access}
+}
+
 // Dereg ends the registration. Work requests that still name it end with an error. Error:
 // EBUSY if a window is bound to it.
 func (m *MR) Dereg() error {
+	d := m.pd.d
+	d.driver.Lock()
+	defer d.driver.Unlock()
+	if err := d.driver.Use("deregister MR", !d.has(&m.region)); err != nil {
+		return err
+	}
 	if m.windows > 0 {
 		return fmt.Errorf("rdma: deregister MR %#x: %d memory windows are bound to it: %w", m.key, m.windows, syscall.EBUSY)
 	}
-	m.pd.d.removeKey(&m.region)
+	d.removeKey(&m.region)
 	return nil
 }
 
 // AllocMW makes a window that is not bound. Error: ENOMEM if the device has Config.MaxKeys keys.
 func (p *PD) AllocMW() (*MW, error) {
+	p.d.driver.Lock()
+	defer p.d.driver.Unlock()
+	if err := p.d.driver.Use("allocate MW", p.closed); err != nil {
+		return nil, err
+	}
 	w := &MW{region{pd: p, window: true}}
 	if err := p.d.addKey(&w.region); err != nil {
 		return nil, err
@@ -107,10 +136,16 @@ func (p *PD) AllocMW() (*MW, error) {
 }
 
 // RKey is the window's key. Binding changes its low 8 bits, see [IncRKey].
-func (w *MW) RKey() uint32 { return w.key }
+func (w *MW) RKey() uint32 {
+	w.pd.d.driver.Lock()
+	defer w.pd.d.driver.Unlock()
+	return w.key
+}
 
 // Dealloc ends the window and unbinds it.
 func (w *MW) Dealloc() {
+	w.pd.d.driver.Lock()
+	defer w.pd.d.driver.Unlock()
 	w.unbind()
 	w.pd.d.removeKey(&w.region)
 }
@@ -142,8 +177,10 @@ func (d *Device) addKey(r *region) error {
 	return nil
 }
 
+func (d *Device) has(r *region) bool { return d.keys[r.key>>8] == r }
+
 func (d *Device) removeKey(r *region) {
-	if d.keys[r.key>>8] == r {
+	if d.has(r) {
 		delete(d.keys, r.key>>8)
 		r.pd.uses--
 	}

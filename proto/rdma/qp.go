@@ -28,20 +28,28 @@ type AHAttr struct {
 	TrafficClass uint8   // the IP type of service; with its ECN bits 2 (ECT(0)) routers may mark, and the peer must answer with CNPs
 }
 
-// AH is an address handle: where a UD work request goes.
+// AH is an address handle (ibv_ah): where a UD work request goes.
 type AH struct {
-	pd   *PD
+	d    *Device
+	pd   *PD // nil after Destroy
 	flow wire.RoCEFlow
 }
 
 // CreateAH makes an address handle.
-func (p *PD) CreateAH(a AHAttr) *AH {
+func (p *PD) CreateAH(a AHAttr) (*AH, error) {
+	p.d.driver.Lock()
+	defer p.d.driver.Unlock()
+	if err := p.d.driver.Use("create AH", p.closed); err != nil {
+		return nil, err
+	}
 	p.uses++
-	return &AH{pd: p, flow: p.d.flow(a)}
+	return &AH{d: p.d, pd: p, flow: p.d.flow(a)}, nil
 }
 
 // Destroy ends the handle. Work requests that have been posted with it are sent all the same.
 func (a *AH) Destroy() {
+	a.d.driver.Lock()
+	defer a.d.driver.Unlock()
 	if a.pd != nil {
 		a.pd.uses--
 		a.pd = nil
@@ -181,17 +189,23 @@ type QP struct {
 	events
 }
 
-// CreateQP makes a queue pair in RESET. Errors: EINVAL for sizes beyond the device's limits, or
+// CreateQP makes a queue pair of a domain, in RESET. Errors: EINVAL for sizes beyond the device's limits, or
 // objects of another device or domain; ENOMEM beyond Config.MaxQP; EBUSY for a second GSI.
-func (p *PD) CreateQP(init QPInit) (*QP, error) {
-	c, cfg := init.Cap, &p.d.cfg
+func (d *Device) CreateQP(p *PD, init QPInit) (*QP, error) {
+	closed := p.d == d && (p.closed || init.SRQ != nil && init.SRQ.pd == p && init.SRQ.closed)
+	if err := d.driver.Use("create QP", closed); err != nil {
+		return nil, err
+	}
+	c, cfg := init.Cap, &d.cfg
 	bad := func(rule string) (*QP, error) {
 		return nil, fmt.Errorf("rdma: create QP: %s: %w", rule, syscall.EINVAL)
 	}
 	switch {
 	case init.Type > GSI:
 		return bad("unknown type")
-	case init.SendCQ == nil || init.RecvCQ == nil || init.SendCQ.d != p.d || init.RecvCQ.d != p.d:
+	case p.d != d:
+		return bad("the PD is of another device")
+	case init.SendCQ == nil || init.RecvCQ == nil || init.SendCQ.d != d || init.RecvCQ.d != d:
 		return bad("two CQs of the device are needed")
 	case init.SRQ != nil && init.SRQ.pd != p:
 		return bad("the SRQ is of another PD")
@@ -204,14 +218,14 @@ func (p *PD) CreateQP(init QPInit) (*QP, error) {
 	case c.MaxInlineData < 0 || c.MaxInlineData > MaxInline:
 		return bad(fmt.Sprintf("%d bytes of inline data: at most %d are allowed", c.MaxInlineData, MaxInline))
 	}
-	q := &QP{d: p.d, pd: p, typ: init.Type, sendCQ: init.SendCQ, recvCQ: init.RecvCQ, srq: init.SRQ, sqSigAll: init.SqSigAll}
+	q := &QP{d: d, pd: p, typ: init.Type, sendCQ: init.SendCQ, recvCQ: init.RecvCQ, srq: init.SRQ, sqSigAll: init.SqSigAll}
 	q.timer.Init(q)
 	q.transport = [...]wire.Opcode{wire.TransportRC, wire.TransportUC, wire.TransportUD, wire.TransportUD}[init.Type]
 	q.attr.Cap = c
 	q.events.of.QP = q
 	q.sq.init(c)
 	q.rq.init(c.MaxRecvWR, c.MaxRecvSGE)
-	if err := p.d.addQP(q); err != nil {
+	if err := d.addQP(q); err != nil {
 		return nil, err
 	}
 	q.errSQFull = fmt.Errorf("rdma: QP %#x: the send queue is full (%d work requests): %w", q.num, c.MaxSendWR, syscall.ENOMEM)

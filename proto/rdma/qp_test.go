@@ -211,7 +211,7 @@ func TestSendQueueIsDrained(t *testing.T) {
 func TestSendQueueError(t *testing.T) {
 	for _, typ := range []QPType{UC, UD} {
 		p, a, b := connected(t, typ)
-		ah := a.pd.CreateAH(AHAttr{Dst: p.host[1].cfg.Addr})
+		ah := must(a.pd.CreateAH(AHAttr{Dst: p.host[1].cfg.Addr}))(t)
 		wr := SendWR{WRID: 1, Opcode: WRSend, AH: ah, RemoteQPN: b.qp.num, RemoteQKey: attrs.QKey}
 		bad := wr
 		bad.WRID, bad.SGList = 2, []SGE{{Addr: 1, Length: 5, LKey: 77}}
@@ -223,7 +223,7 @@ func TestSendQueueError(t *testing.T) {
 		}
 		a.recv(RecvWR{WRID: 9, SGList: []SGE{a.mr.SGE(0, 100)}})
 		back := wr
-		back.AH, back.RemoteQPN = b.pd.CreateAH(AHAttr{Dst: p.host[0].cfg.Addr}), a.qp.num
+		back.AH, back.RemoteQPN = must(b.pd.CreateAH(AHAttr{Dst: p.host[0].cfg.Addr}))(t), a.qp.num
 		b.post(back)
 		p.run()
 		if a.cq.Len() != 1 {
@@ -237,7 +237,7 @@ func TestSendQueueError(t *testing.T) {
 
 func TestDatagram(t *testing.T) {
 	p, a, b := connected(t, UD)
-	ah := a.pd.CreateAH(AHAttr{Dst: p.host[1].cfg.Addr})
+	ah := must(a.pd.CreateAH(AHAttr{Dst: p.host[1].cfg.Addr}))(t)
 	b.recv(RecvWR{WRID: 1, SGList: []SGE{b.mr.SGE(0, 1100)}})
 	copy(a.buf, "datagram")
 	a.post(SendWR{WRID: 2, Opcode: WRSendWithImm, ImmData: 5, Flags: SendSignaled, SGList: []SGE{a.mr.SGE(0, 1024)}, AH: ah, RemoteQPN: b.qp.num, RemoteQKey: attrs.QKey})
@@ -261,14 +261,14 @@ func TestSRQ(t *testing.T) {
 	a, b := p.end(0, RC), p.end(1, RC)
 	srq := must(b.pd.CreateSRQ(8, 1))(t)
 	b.qp.Destroy()
-	b.qp = must(b.pd.CreateQP(QPInit{SendCQ: b.cq, RecvCQ: b.cq, SRQ: srq}))(t)
+	b.qp = must(b.d.CreateQP(b.pd, QPInit{SendCQ: b.cq, RecvCQ: b.cq, SRQ: srq}))(t)
 	a.connect(b, attrs, 1, 2)
 	b.connect(a, attrs, 2, 1)
 	if _, err := b.qp.PostRecv(make([]RecvWR, 1)); !errors.Is(err, syscall.EINVAL) {
 		t.Error(err)
 	}
 	for i := range 3 {
-		if _, err := srq.PostRecv([]RecvWR{{WRID: uint64(i)}}); err != nil {
+		if _, err := srq.PostRecv(RecvWR{WRID: uint64(i)}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -284,8 +284,8 @@ func TestSRQ(t *testing.T) {
 		}
 	}
 	b.expect(WC{WRID: 0, Opcode: WCRecv}, WC{WRID: 1, Opcode: WCRecv}, WC{WRID: 2, Opcode: WCRecv})
-	srq.PostRecv(make([]RecvWR, 8))
-	if n, err := srq.PostRecv(make([]RecvWR, 1)); n != 0 || !errors.Is(err, syscall.ENOMEM) {
+	srq.PostRecv(make([]RecvWR, 8)...)
+	if n, err := srq.PostRecv(make([]RecvWR, 1)...); n != 0 || !errors.Is(err, syscall.ENOMEM) {
 		t.Error("full:", n, err)
 	}
 	b.qp.Modify(p.now, &QPAttr{State: StateErr}, QPState)
@@ -328,7 +328,7 @@ func TestCQOverrun(t *testing.T) {
 		p, a, b := connected(t, RC)
 		a.qp.Destroy()
 		a.cq = must(a.d.CreateCQ(2))(t)
-		a.qp = must(a.pd.CreateQP(QPInit{SendCQ: a.cq, RecvCQ: a.cq, Cap: QPCap{MaxSendWR: 8, MaxSendSGE: 1}, SqSigAll: true}))(t)
+		a.qp = must(a.d.CreateQP(a.pd, QPInit{SendCQ: a.cq, RecvCQ: a.cq, Cap: QPCap{MaxSendWR: 8, MaxSendSGE: 1}, SqSigAll: true}))(t)
 		b.qp.Modify(p.now, &QPAttr{State: StateReset}, QPState)
 		a.connect(b, attrs, 1, 2)
 		b.connect(a, attrs, 2, 1)
@@ -377,12 +377,12 @@ func TestLimits(t *testing.T) {
 	cq := must(d.CreateCQ(10))(t)
 	for _, i := range []QPInit{{}, {Type: 9, SendCQ: cq, RecvCQ: cq}, {SendCQ: cq, RecvCQ: cq, Cap: QPCap{MaxSendWR: 11}},
 		{SendCQ: cq, RecvCQ: cq, Cap: QPCap{MaxSendSGE: 5}}, {SendCQ: cq, RecvCQ: cq, Cap: QPCap{MaxInlineData: 1 << 20}}} {
-		if _, err := pd.CreateQP(i); !errors.Is(err, syscall.EINVAL) {
+		if _, err := d.CreateQP(pd, i); !errors.Is(err, syscall.EINVAL) {
 			t.Error(err)
 		}
 	}
-	must(pd.CreateQP(QPInit{Type: GSI, SendCQ: cq, RecvCQ: cq}))(t)
-	if _, err := pd.CreateQP(QPInit{SendCQ: cq, RecvCQ: cq}); !errors.Is(err, syscall.ENOMEM) {
+	must(d.CreateQP(pd, QPInit{Type: GSI, SendCQ: cq, RecvCQ: cq}))(t)
+	if _, err := d.CreateQP(pd, QPInit{SendCQ: cq, RecvCQ: cq}); !errors.Is(err, syscall.ENOMEM) {
 		t.Error(err)
 	}
 	must(pd.RegMR(make([]byte, 1), 0))(t)

@@ -97,7 +97,7 @@ func testQP(t testing.TB, typ QPType, addr, peer [4]byte, qpn uint32, a QPAttr) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	q, err := d.AllocPD().CreateQP(QPInit{Type: typ, SendCQ: cq, RecvCQ: cq, Cap: QPCap{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 4, MaxRecvSGE: 4}})
+	q, err := d.CreateQP(d.AllocPD(), QPInit{Type: typ, SendCQ: cq, RecvCQ: cq, Cap: QPCap{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 4, MaxRecvSGE: 4}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -201,7 +201,7 @@ func (r *simReceives) post(n int) {
 	var got int
 	var err error
 	if r.srq != nil {
-		got, err = r.srq.PostRecv(wrs)
+		got, err = r.srq.PostRecv(wrs...)
 	} else {
 		got, err = r.qp.PostRecv(wrs)
 	}

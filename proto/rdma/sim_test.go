@@ -58,7 +58,7 @@ func (w *simulation) connect() {
 			e.recv = h.srq
 			init.SRQ, init.Cap.MaxRecvWR = h.srq.srq, 0
 		}
-		q, err := h.pd.CreateQP(init)
+		q, err := h.d.CreateQP(h.pd, init)
 		w.must(err)
 		e.qp = q
 		if e.recv == nil {
@@ -80,7 +80,9 @@ func (w *simulation) connect() {
 	for i, e := range ends {
 		e.peer, e.furthest = ends[1-i], psnAdd(psn[1-i], psnMask)
 		at := AHAttr{Dst: e.peer.h.d.cfg.Addr, TrafficClass: []uint8{0, 2}[w.rand.IntN(2)]}
-		e.ah = e.h.pd.CreateAH(at)
+		var err error
+		e.ah, err = e.h.pd.CreateAH(at)
+		w.must(err)
 		a := QPAttr{AccessFlags: accessRemote, QKey: 0x11111111 + uint32(e.index), AH: at, PathMTU: mtu, Timeout: timeout, RetryCnt: 7, RNRRetry: 7,
 			SQPSN: psn[i], RQPSN: psn[1-i], MaxRDAtomic: atomics[i], MaxDestRDAtomic: atomics[1-i], MinRNRTimer: uint8(1 + w.rand.IntN(14)), DestQPN: e.peer.qp.num}
 		for _, s := range []State{StateInit, StateRTR, StateRTS} {

@@ -165,7 +165,7 @@ func (d *device) dial(ctx context.Context, qp *verbs.QP) error {
 
 // createQP makes a queue pair of RC, in INIT.
 func (d *device) createQP(sendCQ, recvCQ *verbs.CQ, sends, receives int) (*verbs.QP, error) {
-	qp, err := d.pd.CreateQP(verbs.QPInit{Type: verbs.RC, SendCQ: sendCQ, RecvCQ: recvCQ, Cap: verbs.QPCap{
+	qp, err := d.ctx.CreateQP(d.pd, verbs.QPInit{Type: verbs.RC, SendCQ: sendCQ, RecvCQ: recvCQ, Cap: verbs.QPCap{
 		MaxSendWR: sends, MaxRecvWR: receives, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInlineData: maxInline,
 	}})
 	if err != nil {

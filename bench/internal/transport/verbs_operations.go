@@ -109,7 +109,7 @@ func (o *operations) prepare() (err error) {
 
 // datagramQP makes a queue pair of UD in RTS.
 func (o *operations) datagramQP(recvCQ *verbs.CQ, depth int) (*verbs.QP, error) {
-	qp, err := o.pd.CreateQP(verbs.QPInit{Type: verbs.UD, SendCQ: o.cq, RecvCQ: recvCQ, Cap: verbs.QPCap{
+	qp, err := o.ctx.CreateQP(o.pd, verbs.QPInit{Type: verbs.UD, SendCQ: o.cq, RecvCQ: recvCQ, Cap: verbs.QPCap{
 		MaxSendWR: depth, MaxRecvWR: depth, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInlineData: maxInline,
 	}})
 	if err != nil {
@@ -125,7 +125,7 @@ func (o *operations) datagramQP(recvCQ *verbs.CQ, depth int) (*verbs.QP, error) 
 func (o *operations) connect() (err error) {
 	j := o.task
 	if o.datagrams {
-		if o.ah, err = o.pd.CreateAH(j.Remote.UDP.Addr()); err != nil {
+		if o.ah, err = o.pd.CreateAH(verbs.AHAttr{Dst: j.Remote.UDP.Addr().Unmap().As4()}); err != nil {
 			return err
 		}
 		if !o.client() {
@@ -172,7 +172,7 @@ func (o *operations) receive(wc *verbs.WC) error {
 		b := o.mr.Bytes()[off : off+requestLen]
 		o.ticket++
 		binary.BigEndian.PutUint64(b[8:], o.ticket)
-		o.wrs[0] = verbs.SendWR{Opcode: verbs.WRSend, Flags: verbs.SendInline, Inline: b, AH: o.ah.Handle(), RemoteQPN: wc.SrcQP, RemoteQKey: dataKey}
+		o.wrs[0] = verbs.SendWR{Opcode: verbs.WRSend, Flags: verbs.SendInline, Inline: b, AH: o.ah, RemoteQPN: wc.SrcQP, RemoteQKey: dataKey}
 		if _, err := o.ud.PostSend(o.wrs[:1]...); err != nil {
 			return err
 		}
@@ -219,7 +219,7 @@ func (o *operations) postOne() error {
 	o.numbers[i]++
 	if o.datagrams {
 		binary.BigEndian.PutUint64(o.request[:], o.numbers[i])
-		o.wrs[0] = verbs.SendWR{Opcode: verbs.WRSend, Flags: verbs.SendInline, Inline: o.request[:], AH: o.ah.Handle(), RemoteQPN: o.peer.qpn, RemoteQKey: dataKey}
+		o.wrs[0] = verbs.SendWR{Opcode: verbs.WRSend, Flags: verbs.SendInline, Inline: o.request[:], AH: o.ah, RemoteQPN: o.peer.qpn, RemoteQKey: dataKey}
 	} else {
 		o.stageOne(0, i, uint64(i), true)
 	}

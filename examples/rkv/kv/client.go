@@ -52,7 +52,7 @@ func Dial(ctx context.Context, c *verbs.Context, server netip.AddrPort) (*Client
 	if k.cq, err = c.CreateCQ(16, nil); err != nil {
 		return nil, err
 	}
-	k.qp, err = pd.CreateQP(verbs.QPInit{Type: verbs.RC, SendCQ: k.cq, RecvCQ: k.cq,
+	k.qp, err = c.CreateQP(pd, verbs.QPInit{Type: verbs.RC, SendCQ: k.cq, RecvCQ: k.cq,
 		Cap: verbs.QPCap{MaxSendWR: 4, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}})
 	if err == nil {
 		err = k.qp.Init(verbs.AccessRemoteWrite) // for the server's probes; no memory is registered for it

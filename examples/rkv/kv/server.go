@@ -149,7 +149,7 @@ func (s *Server) add() (c *session, err error) {
 		return nil, err
 	}
 	c.list[0] = c.mr.SGE(0, len(c.mr.Bytes()))
-	c.qp, err = s.pd.CreateQP(verbs.QPInit{Type: verbs.RC, SendCQ: s.cq, RecvCQ: s.cq,
+	c.qp, err = s.ctx.CreateQP(s.pd, verbs.QPInit{Type: verbs.RC, SendCQ: s.cq, RecvCQ: s.cq,
 		Cap: verbs.QPCap{MaxSendWR: sessionWRs, MaxRecvWR: 1, MaxRecvSGE: 1, MaxInlineData: 1}})
 	if err == nil {
 		s.clients[c.qp.Num()] = c

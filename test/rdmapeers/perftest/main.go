@@ -130,7 +130,7 @@ func (p *peer) newQP() (qp *verbs.QP, send, recv *verbs.CQ, err error) {
 	if recv, err = p.ctx.CreateCQ(depth, nil); err != nil {
 		return
 	}
-	qp, err = p.pd.CreateQP(verbs.QPInit{
+	qp, err = p.ctx.CreateQP(p.pd, verbs.QPInit{
 		Type: verbs.RC, SendCQ: send, RecvCQ: recv, SqSigAll: true,
 		Cap: verbs.QPCap{MaxSendWR: depth, MaxRecvWR: depth, MaxSendSGE: 1, MaxRecvSGE: 1},
 	})
