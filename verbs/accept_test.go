@@ -95,7 +95,7 @@ func TestServerOutlivesItsClients(t *testing.T) {
 			<-conns
 			cancel()
 			<-got
-			client.qp.Destroy()
+			client.qp.Close()
 			continue // it is silent from now on
 		}
 		conn, err := a.ctx.Dial(t.Context(), l.Addr(), client.qp, nil)

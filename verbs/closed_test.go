@@ -30,13 +30,16 @@ func TestCallsAfterClose(t *testing.T) {
 		request  *verbs.Request
 		conn     *verbs.Conn
 		mr       *verbs.MR
+		mw       *verbs.MW
+		ah       *verbs.AH
 		pd       *verbs.PD
 		cq       *verbs.CQ
 	}
 	objects := map[string]func(*all) object{
 		"QP": func(a *all) object {
 			q := a.p.qp
-			return object{func() error { q.Destroy(); return nil }, map[string]func() error{
+			return object{q.Close, map[string]func() error{
+				"Close":    q.Close,
 				"PostSend": func() error { return of(q.PostSend(verbs.SendWR{Opcode: verbs.WRSend})) },
 				"PostRecv": func() error { return of(q.PostRecv(verbs.RecvWR{})) },
 				"Modify":   func() error { return q.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.QPState) },
@@ -47,36 +50,42 @@ func TestCallsAfterClose(t *testing.T) {
 			}}
 		},
 		"CQ": func(a *all) object {
-			return object{a.cq.Destroy, map[string]func() error{
-				"Wait":    func() error { return of(a.cq.Wait(a.p.wcs[:], time.Time{})) },
-				"Destroy": a.cq.Destroy,
+			return object{a.cq.Close, map[string]func() error{
+				"Wait":  func() error { return of(a.cq.Wait(a.p.wcs[:], time.Time{})) },
+				"Close": a.cq.Close,
 				"CreateQP": func() error {
 					return of(a.p.ctx.CreateQP(a.p.pd, verbs.QPInit{Type: verbs.RC, SendCQ: a.cq, RecvCQ: a.p.cq}))
 				},
 			}}
 		},
 		"CompChannel": func(a *all) object {
-			return object{a.ch.Destroy, map[string]func() error{
+			return object{a.ch.Close, map[string]func() error{
 				"Get":      func() error { return of(a.ch.Get(t.Context())) },
-				"Destroy":  a.ch.Destroy,
+				"Close":    a.ch.Close,
 				"CreateCQ": func() error { return of(a.p.ctx.CreateCQ(1, a.ch)) },
 			}}
 		},
 		"MR": func(a *all) object {
-			return object{a.mr.Dereg, map[string]func() error{"Dereg": a.mr.Dereg}}
+			return object{a.mr.Close, map[string]func() error{"Close": a.mr.Close}}
+		},
+		"MW": func(a *all) object {
+			return object{a.mw.Close, map[string]func() error{"Close": a.mw.Close}}
+		},
+		"AH": func(a *all) object {
+			return object{a.ah.Close, map[string]func() error{"Close": a.ah.Close}}
 		},
 		"SRQ": func(a *all) object {
-			return object{a.srq.Destroy, map[string]func() error{
+			return object{a.srq.Close, map[string]func() error{
 				"PostRecv": func() error { return of(a.srq.PostRecv(verbs.RecvWR{})) },
 				"SetLimit": func() error { return a.srq.SetLimit(1) },
-				"Destroy":  a.srq.Destroy,
+				"Close":    a.srq.Close,
 				"CreateQP": func() error {
 					return of(a.p.ctx.CreateQP(a.p.pd, verbs.QPInit{Type: verbs.RC, SendCQ: a.p.cq, RecvCQ: a.p.cq, SRQ: a.srq}))
 				},
 			}}
 		},
 		"PD": func(a *all) object {
-			return object{a.pd.Dealloc, map[string]func() error{
+			return object{a.pd.Close, map[string]func() error{
 				"RegMR":     func() error { return of(a.pd.RegMR(make([]byte, 8), 0)) },
 				"AllocMW":   func() error { return of(a.pd.AllocMW()) },
 				"CreateAH":  func() error { return of(a.pd.CreateAH(verbs.AHAttr{})) },
@@ -84,7 +93,7 @@ func TestCallsAfterClose(t *testing.T) {
 				"CreateQP": func() error {
 					return of(a.p.ctx.CreateQP(a.pd, verbs.QPInit{Type: verbs.RC, SendCQ: a.p.cq, RecvCQ: a.p.cq}))
 				},
-				"Dealloc": a.pd.Dealloc,
+				"Close": a.pd.Close,
 			}}
 		},
 		"Listener": func(a *all) object {
@@ -124,6 +133,10 @@ func TestCallsAfterClose(t *testing.T) {
 			a.srq, err = a.p.pd.CreateSRQ(4, 1)
 			must(t, err)
 			a.mr, err = a.p.pd.RegMR(make([]byte, 8), 0)
+			must(t, err)
+			a.mw, err = a.p.pd.AllocMW()
+			must(t, err)
+			a.ah, err = a.p.pd.CreateAH(verbs.AHAttr{})
 			must(t, err)
 			a.cq, err = a.p.ctx.CreateCQ(1, nil)
 			must(t, err)
@@ -165,7 +178,6 @@ func TestCallsAfterClose(t *testing.T) {
 			// The rest has no error to return.
 			a.p.ctx.Poll()
 			a.p.cq.ReqNotify(false)
-			qp.Destroy()
 			<-a.conn.Done()
 		})
 	}

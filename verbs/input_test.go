@@ -60,8 +60,8 @@ func TestBadInput(t *testing.T) {
 		{of(a.ctx.Dial(t.Context(), b.ctxAddr(1), a.qp, nil)), syscall.EINVAL, fmt.Sprintf("dial rdma 10.0.0.1:4791->10.0.0.2:1: QP %#x: it is in RTS, neither in RESET nor in INIT: invalid argument", a.qp.Num())},
 		{of(b.ctx.Dial(t.Context(), b.ctxAddr(1), ud.qp, nil)), syscall.EINVAL, fmt.Sprintf("dial rdma 10.0.0.2:4791->10.0.0.2:1: QP %#x: it is neither RC nor UC: invalid argument", ud.qp.Num())},
 		{of(a.ctx.Dial(t.Context(), netip.MustParseAddrPort("[::1]:1"), reset, nil)), nil, "dial rdma 10.0.0.1:4791->[::1]:1: not an IPv4 address and port"},
-		{a.pd.Dealloc(), syscall.EBUSY, "rdma: deallocate PD: 3 objects of it exist: device or resource busy"},
-		{a.cq.Destroy(), syscall.EBUSY, "rdma: destroy CQ: queue pairs use it: device or resource busy"},
+		{a.pd.Close(), syscall.EBUSY, "rdma: close PD: 3 objects of it exist: device or resource busy"},
+		{a.cq.Close(), syscall.EBUSY, "rdma: close CQ: queue pairs use it: device or resource busy"},
 	} {
 		if c.err == nil || c.err.Error() != c.want || c.kind != nil && !errors.Is(c.err, c.kind) {
 			t.Errorf("%v\n\twant: %s", c.err, c.want)
@@ -95,7 +95,7 @@ func TestBadMemory(t *testing.T) {
 		{"a buffer that is not registered any more", func(a, b *peer) verbs.SendWR {
 			mr, err := a.pd.RegMR(make([]byte, 8), verbs.AccessLocalWrite)
 			must(t, err)
-			must(t, mr.Dereg())
+			must(t, mr.Close())
 			return verbs.SendWR{Opcode: verbs.WRSend, SGList: []verbs.SGE{mr.SGE(0, 8)}}
 		}, verbs.StatusLocProtErr, "local protection error"},
 		{"a range outside of the local region", func(a, b *peer) verbs.SendWR {
@@ -233,20 +233,20 @@ func TestDestroyWhileDialing(t *testing.T) {
 	for l.Waiting() == 0 {
 		b.ctx.Poll()
 	}
-	a.qp.Destroy()
+	a.qp.Close()
 	if err := <-got; !errors.Is(err, net.ErrClosed) {
 		t.Errorf("%v", err)
 	}
 }
 
-// What is destroyed leaves nothing behind: its domain or channel can be destroyed, and no queue
+// What is closed leaves nothing behind: its domain or channel can be closed, and no queue
 // that is gone is notified.
 func TestDestroy(t *testing.T) {
 	a, b := newPeers(t, links[0], unet.Config{}, verbs.RC)
 	ch := b.ctx.CreateCompChannel()
 	cq, err := b.ctx.CreateCQ(4, ch)
 	must(t, err)
-	if err := ch.Destroy(); !errors.Is(err, syscall.EBUSY) {
+	if err := ch.Close(); !errors.Is(err, syscall.EBUSY) {
 		t.Errorf("a channel in use: %v", err)
 	}
 	qp, err := b.ctx.CreateQP(b.pd, verbs.QPInit{Type: verbs.RC, SendCQ: cq, RecvCQ: cq, Cap: capacity})
@@ -257,28 +257,28 @@ func TestDestroy(t *testing.T) {
 		t.Fatal(err)
 	}
 	must(t, qp.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.QPState)) // a completion, and its notification
-	qp.Destroy()
-	qp.Destroy()
-	must(t, cq.Destroy())
+	qp.Close()
+	qp.Close()
+	must(t, cq.Close())
 	late, cancel := context.WithTimeout(t.Context(), 0)
 	defer cancel()
 	if q, err := ch.Get(late); err == nil {
 		t.Errorf("a notification of %p, which is gone", q)
 	}
-	must(t, ch.Destroy())
+	must(t, ch.Close())
 
 	pd := b.ctx.AllocPD()
 	mr, err := pd.RegMR(make([]byte, 8), verbs.AccessLocalWrite)
 	must(t, err)
 	ah, err := pd.CreateAH(verbs.AHAttr{Dst: a.ctx.Addr().As4()})
 	must(t, err)
-	ah.Destroy()
-	ah.Destroy()
-	if err := pd.Dealloc(); !errors.Is(err, syscall.EBUSY) {
+	ah.Close()
+	ah.Close()
+	if err := pd.Close(); !errors.Is(err, syscall.EBUSY) {
 		t.Errorf("a domain with a region: %v", err)
 	}
-	must(t, mr.Dereg())
-	must(t, pd.Dealloc())
+	must(t, mr.Close())
+	must(t, pd.Close())
 }
 
 // Asynchronous events that nobody takes are bounded; those beyond are counted.
@@ -293,7 +293,7 @@ func TestAsyncEventsAreBounded(t *testing.T) {
 		must(t, err)
 		must(t, qp.Init(0))
 		must(t, qp.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.QPState)) // takes no more receives of the SRQ
-		qp.Destroy()
+		qp.Close()
 	}
 	dropped := uint64(0)
 	p.ctx.EachCounter(func(name string, n uint64) {

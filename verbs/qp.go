@@ -179,16 +179,20 @@ func (q *QP) PostRecv(wrs ...RecvWR) (int, error) {
 	return q.qp.PostRecv(wrs)
 }
 
-// Destroy ends the queue pair. Its work requests get no completions.
-func (q *QP) Destroy() {
+// Close ends the queue pair (ibv_destroy_qp). Its work requests get no completions.
+func (q *QP) Close() error {
 	q.ctx.port.Lock()
 	defer q.ctx.port.Unlock()
+	if err := q.ctx.use("close QP", q.closed); err != nil {
+		return err
+	}
 	q.closed = true
 	q.ctx.release()
 	if q.conn != nil {
 		q.conn.close()
 	}
-	q.qp.Destroy()
+	q.qp.Close()
+	return nil
 }
 
 // prepare moves a queue pair in RESET to INIT, for the connection manager.

@@ -42,14 +42,14 @@ func (c *Context) CreateCQ(cqe int, channel *CompChannel) (*CQ, error) {
 	return q, nil
 }
 
-// Destroy ends the queue, and drops its notification. The error is EBUSY if a queue pair uses it.
-func (q *CQ) Destroy() error {
+// Close ends the queue (ibv_destroy_cq), and drops its notification. The error is EBUSY if a queue pair uses it.
+func (q *CQ) Close() error {
 	q.ctx.port.Lock()
 	defer q.ctx.port.Unlock()
-	if err := q.ctx.use("destroy CQ", q.closed); err != nil {
+	if err := q.ctx.use("close CQ", q.closed); err != nil {
 		return err
 	}
-	if err := q.cq.Destroy(); err != nil {
+	if err := q.cq.Close(); err != nil {
 		return err
 	}
 	q.closed = true
@@ -166,16 +166,16 @@ func (c *Context) CreateCompChannel() *CompChannel {
 	return ch
 }
 
-// Destroy ends the channel (ibv_destroy_comp_channel). The error is EBUSY if a completion queue
+// Close ends the channel (ibv_destroy_comp_channel). The error is EBUSY if a completion queue
 // uses it.
-func (ch *CompChannel) Destroy() error {
+func (ch *CompChannel) Close() error {
 	ch.ctx.port.Lock()
 	defer ch.ctx.port.Unlock()
-	if err := ch.ctx.use("destroy completion channel", ch.closed); err != nil {
+	if err := ch.ctx.use("close completion channel", ch.closed); err != nil {
 		return err
 	}
 	if ch.queues > 0 {
-		return fmt.Errorf("rdma: destroy completion channel: %d completion queues use it: %w", ch.queues, syscall.EBUSY)
+		return fmt.Errorf("rdma: close completion channel: %d completion queues use it: %w", ch.queues, syscall.EBUSY)
 	}
 	ch.closed = true
 	ch.ctx.port.Broadcast(&ch.filled)

@@ -283,7 +283,7 @@ func TestAtomicsWithSyncAtomic(t *testing.T) {
 func TestReceivedMessageIsAcknowledgedAtEnd(t *testing.T) {
 	for name, end := range map[string]func(*peer){
 		"close":   func(p *peer) { must(t, p.ctx.Close()) },
-		"destroy": func(p *peer) { p.qp.Destroy() },
+		"destroy": func(p *peer) { p.qp.Close() },
 		"modify":  func(p *peer) { must(t, p.qp.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.QPState)) },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -479,7 +479,7 @@ func TestCompChannel(t *testing.T) {
 		other, err := b.ctx.CreateCQ(4, ch)
 		must(t, err)
 		other.ReqNotify(false)
-		b.qp.Destroy()
+		b.qp.Close()
 		b.qp, err = b.ctx.CreateQP(b.pd, verbs.QPInit{Type: verbs.RC, SendCQ: b.cq, RecvCQ: b.cq, Cap: capacity})
 		must(t, err)
 		must(t, b.qp.Init(0))
@@ -525,10 +525,10 @@ func TestErrors(t *testing.T) {
 			t.Errorf("%s: %v", rule, err)
 		}
 	}
-	if err := p.pd.Dealloc(); !errors.Is(err, syscall.EBUSY) {
+	if err := p.pd.Close(); !errors.Is(err, syscall.EBUSY) {
 		t.Errorf("a domain in use: %v", err)
 	}
-	if err := p.cq.Destroy(); !errors.Is(err, syscall.EBUSY) {
+	if err := p.cq.Close(); !errors.Is(err, syscall.EBUSY) {
 		t.Errorf("a completion queue in use: %v", err)
 	}
 	timeout := func(name string, err error) {

@@ -50,10 +50,10 @@ func (d *Device) CreateCQ(cqe int) (*CQ, error) {
 	return c, nil
 }
 
-// Destroy ends the queue. Error: EBUSY if a queue pair uses it.
-func (c *CQ) Destroy() error {
+// Close ends the queue. Error: EBUSY if a queue pair uses it.
+func (c *CQ) Close() error {
 	if c.uses > 0 {
-		return fmt.Errorf("rdma: destroy CQ: queue pairs use it: %w", syscall.EBUSY)
+		return fmt.Errorf("rdma: close CQ: queue pairs use it: %w", syscall.EBUSY)
 	}
 	c.pending = 0
 	return nil

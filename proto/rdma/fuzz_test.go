@@ -107,7 +107,7 @@ func (x *fuzzer) run(program []byte) {
 	if x.q.resp.failed && x.q.responseReady() || x.posted != x.done && !x.q.recvCQ.overrun {
 		x.t.Fatalf("%d receives posted, %d done", x.posted, x.done)
 	}
-	x.q.Destroy()
+	x.q.Close()
 	if x.q.d.Ready(false) != nil || x.q.d.Deadline() != Never {
 		x.t.Fatal("something is left")
 	}
@@ -165,7 +165,7 @@ func (x *fuzzer) control(op byte, b []byte) {
 	case 4:
 		q.invalidate(x.window.RKey())
 	case 5:
-		x.mr.Dereg()
+		x.mr.Close()
 	case 6:
 		x.poll()
 	case 7:
@@ -282,7 +282,7 @@ func newFuzzedDevice(t testing.TB) *fuzzedDevice {
 				t.Fatal(err)
 			}
 			w.mr = mr
-			q.Destroy()
+			q.Close()
 		}
 		q, err := w.d.CreateQP(w.mr.pd, QPInit{Type: typ, SendCQ: w.cq, RecvCQ: w.cq, SqSigAll: true, Cap: QPCap{MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 1, MaxRecvSGE: 1}})
 		if err != nil {
@@ -383,7 +383,7 @@ func (w *fuzzedDevice) finish() {
 		w.t.Fatalf("%d work requests posted, %d done", w.posted, w.done)
 	}
 	for _, q := range w.qps {
-		q.Destroy()
+		q.Close()
 	}
 	if w.d.Ready(false) != nil || w.d.Deadline() != Never {
 		w.t.Fatal("something is left")

@@ -163,7 +163,7 @@ func TestQueuePairAccess(t *testing.T) {
 func TestDeregDuringAccess(t *testing.T) {
 	p := newPeer(t, RC, 0)
 	p.expect("FIRST", p.send(wire.RoCE{Opcode: wire.OpWriteFirst, PSN: 100, VA: p.mr.Addr(), RKey: p.mr.RKey(), DMALen: 512, AckReq: true}, 256), "ACK 100")
-	if err := p.mr.Dereg(); err != nil {
+	if err := p.mr.Close(); err != nil {
 		t.Fatal(err)
 	}
 	before := bytes.Clone(p.mr.Bytes())
@@ -178,7 +178,7 @@ func TestDeregDuringAccess(t *testing.T) {
 	if n := p.q.d.Ready(false).Emit(0, p.b); n == 0 {
 		t.Fatal("no FIRST")
 	}
-	if err := p.mr.Dereg(); err != nil {
+	if err := p.mr.Close(); err != nil {
 		t.Fatal(err)
 	}
 	p.expect("the rest", p.answers(), "NAK 0x62 101")

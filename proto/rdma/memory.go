@@ -16,16 +16,16 @@ type PD struct {
 // AllocPD makes a protection domain.
 func (d *Device) AllocPD() *PD { return &PD{d: d} }
 
-// Dealloc ends the domain. Error: EBUSY if a region, window, address handle, SRQ or queue pair
+// Close ends the domain (ibv_dealloc_pd). Error: EBUSY if a region, window, address handle, SRQ or queue pair
 // of it exists.
-func (p *PD) Dealloc() error {
+func (p *PD) Close() error {
 	p.d.driver.Lock()
 	defer p.d.driver.Unlock()
-	if err := p.d.driver.Use("deallocate PD", p.closed); err != nil {
+	if err := p.d.driver.Use("close PD", p.closed); err != nil {
 		return err
 	}
 	if p.uses > 0 {
-		return fmt.Errorf("rdma: deallocate PD: %d objects of it exist: %w", p.uses, syscall.EBUSY)
+		return fmt.Errorf("rdma: close PD: %d objects of it exist: %w", p.uses, syscall.EBUSY)
 	}
 	p.closed = true
 	return nil
@@ -53,7 +53,7 @@ type MR struct {
 // bind and invalidate it: see [MR.Bind].
 type MW struct{ region }
 
-// RegMR registers buf (ibv_reg_mr), whose memory is not moved or freed by the collector until Dereg. Errors:
+// RegMR registers buf (ibv_reg_mr), whose memory is not moved or freed by the collector until Close. Errors:
 // EINVAL for an empty buffer, or a remote write or atomic access without AccessLocalWrite;
 // ENOMEM if the device has Config.MaxKeys keys.
 func (p *PD) RegMR(buf []byte, access Access) (*MR, error) {
@@ -105,17 +105,17 @@ func (m *MR) Bind(w *MW, off, n int, access Access) MWBind {
 	return MWBind{RKey: IncRKey(w.RKey()), MR: m, Addr: m.base + uint64(off), Length: uint64(n), Access: access}
 }
 
-// Dereg ends the registration. Work requests that still name it end with an error. Error:
+// Close ends the registration (ibv_dereg_mr). Work requests that still name it end with an error. Error:
 // EBUSY if a window is bound to it.
-func (m *MR) Dereg() error {
+func (m *MR) Close() error {
 	d := m.pd.d
 	d.driver.Lock()
 	defer d.driver.Unlock()
-	if err := d.driver.Use("deregister MR", !d.has(&m.region)); err != nil {
+	if err := d.driver.Use("close MR", !d.has(&m.region)); err != nil {
 		return err
 	}
 	if m.windows > 0 {
-		return fmt.Errorf("rdma: deregister MR %#x: %d memory windows are bound to it: %w", m.key, m.windows, syscall.EBUSY)
+		return fmt.Errorf("rdma: close MR %#x: %d memory windows are bound to it: %w", m.key, m.windows, syscall.EBUSY)
 	}
 	d.removeKey(&m.region)
 	return nil
@@ -142,12 +142,17 @@ func (w *MW) RKey() uint32 {
 	return w.key
 }
 
-// Dealloc ends the window and unbinds it.
-func (w *MW) Dealloc() {
-	w.pd.d.driver.Lock()
-	defer w.pd.d.driver.Unlock()
+// Close ends the window and unbinds it (ibv_dealloc_mw).
+func (w *MW) Close() error {
+	d := w.pd.d
+	d.driver.Lock()
+	defer d.driver.Unlock()
+	if err := d.driver.Use("close MW", !d.has(&w.region)); err != nil {
+		return err
+	}
 	w.unbind()
-	w.pd.d.removeKey(&w.region)
+	d.removeKey(&w.region)
+	return nil
 }
 
 // IncRKey is key with its low 8 bits, those that the user of a window chooses, counted up by 1
@@ -180,10 +185,8 @@ func (d *Device) addKey(r *region) error {
 func (d *Device) has(r *region) bool { return d.keys[r.key>>8] == r }
 
 func (d *Device) removeKey(r *region) {
-	if d.has(r) {
-		delete(d.keys, r.key>>8)
-		r.pd.uses--
-	}
+	delete(d.keys, r.key>>8)
+	r.pd.uses--
 	if d.lastKey == r {
 		d.lastKey = nil
 	}

@@ -87,7 +87,7 @@ func TestRegister(t *testing.T) {
 		if d.find(mr.RKey()) != &mr.region {
 			t.Error("not found")
 		}
-		if err := mr.Dereg(); err != nil || d.find(mr.RKey()) != nil {
+		if err := mr.Close(); err != nil || d.find(mr.RKey()) != nil {
 			t.Error(err)
 		}
 	}
@@ -109,7 +109,7 @@ func TestWindows(t *testing.T) {
 		if mw.RKey() != key || b.d.find(old) != nil {
 			t.Fatal("the old key is valid")
 		}
-		if err := b.mr.Dereg(); !errors.Is(err, syscall.EBUSY) {
+		if err := b.mr.Close(); !errors.Is(err, syscall.EBUSY) {
 			t.Error(err)
 		}
 		write := SendWR{WRID: 2, Opcode: WRRDMAWrite, Flags: SendSignaled, SGList: []SGE{a.mr.SGE(0, 50)}, RemoteAddr: b.mr.Addr() + 100, RKey: key}
@@ -126,10 +126,10 @@ func TestWindows(t *testing.T) {
 			p.run()
 			b.expect(WC{WRID: 4, Opcode: WCRecv, Flags: WCWithInv, InvalidatedRKey: key})
 		case "dealloc":
-			mw.Dealloc()
-			mw.Dealloc()
+			mw.Close()
+			mw.Close()
 		case "destroy":
-			b.qp.Destroy()
+			b.qp.Close()
 		}
 		if b.mr.windows != 0 {
 			t.Error(way, ": still bound")
@@ -195,7 +195,7 @@ func TestBindErrors(t *testing.T) {
 			w.Bind.Addr = w.Bind.MR.Addr()
 		},
 		"other domain": func(e *end, w *SendWR) { w.MW = must(e.d.AllocPD().AllocMW())(e.t); w.Bind.RKey = IncRKey(w.MW.RKey()) },
-		"deallocated":  func(e *end, w *SendWR) { w.MW.Dealloc() },
+		"deallocated":  func(e *end, w *SendWR) { w.MW.Close() },
 	} {
 		_, a, _ := connected(t, RC)
 		mw := must(a.pd.AllocMW())(t)

@@ -31,7 +31,7 @@ type AHAttr struct {
 // AH is an address handle (ibv_ah): where a UD work request goes.
 type AH struct {
 	d    *Device
-	pd   *PD // nil after Destroy
+	pd   *PD // nil after Close
 	flow wire.RoCEFlow
 }
 
@@ -46,14 +46,16 @@ func (p *PD) CreateAH(a AHAttr) (*AH, error) {
 	return &AH{d: p.d, pd: p, flow: p.d.flow(a)}, nil
 }
 
-// Destroy ends the handle. Work requests that have been posted with it are sent all the same.
-func (a *AH) Destroy() {
+// Close ends the handle. Work requests that have been posted with it are sent all the same.
+func (a *AH) Close() error {
 	a.d.driver.Lock()
 	defer a.d.driver.Unlock()
-	if a.pd != nil {
-		a.pd.uses--
-		a.pd = nil
+	if err := a.d.driver.Use("close AH", a.pd == nil); err != nil {
+		return err
 	}
+	a.pd.uses--
+	a.pd = nil
+	return nil
 }
 
 func (d *Device) flow(a AHAttr) wire.RoCEFlow {
@@ -169,7 +171,7 @@ type QP struct {
 	sqSigAll       bool
 	established    bool // a packet has arrived since RTR
 	drained        bool // in SQD: EventSQDrained has been raised, or is not wanted
-	destroyed      bool
+	closed         bool
 
 	sq   sendQueue
 	rq   recvQueue
@@ -249,15 +251,15 @@ func (q *QP) Type() QPType { return q.typ }
 // State is the queue pair's state.
 func (q *QP) State() State { return q.state }
 
-// Destroy ends the queue pair. Its work requests have no completions. Windows that are bound on
+// Close ends the queue pair. Its work requests have no completions. Windows that are bound on
 // it are unbound.
-func (q *QP) Destroy() {
-	if q.destroyed {
+func (q *QP) Close() {
+	if q.closed {
 		return
 	}
 	d := q.d
 	q.reset()
-	q.destroyed = true
+	q.closed = true
 	delete(d.qps, q.num)
 	d.all = slices.DeleteFunc(d.all, func(o *QP) bool { return o == q })
 	if d.last == q {
@@ -314,8 +316,8 @@ func (q *QP) Modify(now Time, a *QPAttr, mask QPAttrMask) error {
 	bad := func(rule string, args ...any) error {
 		return fmt.Errorf("rdma: modify QP %#x from %v to %v: %s: %w", q.num, q.state, to, fmt.Sprintf(rule, args...), syscall.EINVAL)
 	}
-	if q.destroyed {
-		return bad("it is destroyed")
+	if q.closed {
+		return bad("it is closed")
 	}
 	if to == StateReset || to == StateErr {
 		if mask != 0 {

@@ -241,7 +241,7 @@ func TestDatagram(t *testing.T) {
 	b.recv(RecvWR{WRID: 1, SGList: []SGE{b.mr.SGE(0, 1100)}})
 	copy(a.buf, "datagram")
 	a.post(SendWR{WRID: 2, Opcode: WRSendWithImm, ImmData: 5, Flags: SendSignaled, SGList: []SGE{a.mr.SGE(0, 1024)}, AH: ah, RemoteQPN: b.qp.num, RemoteQKey: attrs.QKey})
-	ah.Destroy()
+	ah.Close()
 	p.run()
 	a.expect(WC{WRID: 2})
 	var wc [1]WC
@@ -260,7 +260,7 @@ func TestSRQ(t *testing.T) {
 	p := newPair(t)
 	a, b := p.end(0, RC), p.end(1, RC)
 	srq := must(b.pd.CreateSRQ(8, 1))(t)
-	b.qp.Destroy()
+	b.qp.Close()
 	b.qp = must(b.d.CreateQP(b.pd, QPInit{SendCQ: b.cq, RecvCQ: b.cq, SRQ: srq}))(t)
 	a.connect(b, attrs, 1, 2)
 	b.connect(a, attrs, 2, 1)
@@ -293,7 +293,7 @@ func TestSRQ(t *testing.T) {
 	if got := fmt.Sprint(p.events(1)); got != "[last WQE reached]" {
 		t.Error(got)
 	}
-	if err := srq.Destroy(); !errors.Is(err, syscall.EBUSY) {
+	if err := srq.Close(); !errors.Is(err, syscall.EBUSY) {
 		t.Error(err)
 	}
 }
@@ -326,7 +326,7 @@ func TestNotification(t *testing.T) {
 func TestCQOverrun(t *testing.T) {
 	for _, status := range []Status{StatusSuccess, StatusRemAccessErr} {
 		p, a, b := connected(t, RC)
-		a.qp.Destroy()
+		a.qp.Close()
 		a.cq = must(a.d.CreateCQ(2))(t)
 		a.qp = must(a.d.CreateQP(a.pd, QPInit{SendCQ: a.cq, RecvCQ: a.cq, Cap: QPCap{MaxSendWR: 8, MaxSendSGE: 1}, SqSigAll: true}))(t)
 		b.qp.Modify(p.now, &QPAttr{State: StateReset}, QPState)
@@ -351,19 +351,19 @@ func TestCQOverrun(t *testing.T) {
 
 func TestDestroyInUse(t *testing.T) {
 	p, a, _ := connected(t, RC)
-	if err := a.cq.Destroy(); !errors.Is(err, syscall.EBUSY) {
+	if err := a.cq.Close(); !errors.Is(err, syscall.EBUSY) {
 		t.Error(err)
 	}
-	if err := a.pd.Dealloc(); !errors.Is(err, syscall.EBUSY) {
+	if err := a.pd.Close(); !errors.Is(err, syscall.EBUSY) {
 		t.Error(err)
 	}
 	a.post(SendWR{Opcode: WRSend, Flags: SendSignaled})
-	a.qp.Destroy()
-	a.qp.Destroy()
+	a.qp.Close()
+	a.qp.Close()
 	if p.host[0].Ready(false) != nil || p.host[0].Deadline() != Never || len(p.host[0].qps) != 0 {
 		t.Error("a destroyed queue pair is ready or has a timer")
 	}
-	if err := errors.Join(a.cq.Destroy(), a.mr.Dereg(), a.pd.Dealloc()); err != nil {
+	if err := errors.Join(a.cq.Close(), a.mr.Close(), a.pd.Close()); err != nil {
 		t.Error(err)
 	}
 }

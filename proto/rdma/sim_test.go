@@ -345,27 +345,27 @@ func (w *simulation) end(ends []*simEnd) {
 			}
 		}
 		for _, e := range h.ends {
-			e.qp.Destroy()
-			e.ah.Destroy()
-			e.window.mw.Dealloc()
-			w.must(e.region.Dereg())
-			w.must(e.local.mr.Dereg())
+			e.qp.Close()
+			e.ah.Close()
+			e.window.mw.Close()
+			w.must(e.region.Close())
+			w.must(e.local.mr.Close())
 			if e.recv != h.srq {
-				w.must(e.recv.mr.Dereg())
+				w.must(e.recv.mr.Close())
 			}
 		}
 		if h.srq != nil {
-			w.must(h.srq.srq.Destroy())
-			w.must(h.srq.mr.Dereg())
+			w.must(h.srq.srq.Close())
+			w.must(h.srq.mr.Close())
 		}
-		w.must(h.counter.Dereg())
+		w.must(h.counter.Close())
 		for _, c := range h.cqs {
 			if c.cq.Len() > 0 {
 				w.fatalf("host %d: completions are left", h.index)
 			}
-			w.must(c.cq.Destroy())
+			w.must(c.cq.Close())
 		}
-		w.must(h.pd.Dealloc())
+		w.must(h.pd.Close())
 		d := h.d
 		if len(d.qps) != 0 || len(d.keys) != 0 || len(d.timers) != 0 || d.firstReady != nil || len(d.all) != 0 || d.Deadline() != Never || d.Count(CQOverruns) > 0 {
 			w.fatalf("host %d: something is left: %d queue pairs, %d keys, %d timers", h.index, len(d.qps), len(d.keys), len(d.timers))

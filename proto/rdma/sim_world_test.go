@@ -317,7 +317,7 @@ func (w *simulation) check() {
 	for i, h := range w.hosts {
 		d := h.d
 		for _, q := range d.timers.Owners() {
-			if at := q.timer.At(); q.destroyed || at == Never || at < d.timers.First() {
+			if at := q.timer.At(); q.closed || at == Never || at < d.timers.First() {
 				w.fatalf("host %d: QP %#x is in the heap of timers at %d", i, q.num, at)
 			}
 		}

@@ -66,15 +66,15 @@ func (s *SRQ) Query() (maxWR, posted, limit int) {
 	return s.queue.size, s.queue.len(), s.limit
 }
 
-// Destroy ends the queue; its receives have no completion. Error: EBUSY if a queue pair uses it.
-func (s *SRQ) Destroy() error {
+// Close ends the queue; its receives have no completion. Error: EBUSY if a queue pair uses it.
+func (s *SRQ) Close() error {
 	s.pd.d.driver.Lock()
 	defer s.pd.d.driver.Unlock()
-	if err := s.pd.d.driver.Use("destroy SRQ", s.closed); err != nil {
+	if err := s.pd.d.driver.Use("close SRQ", s.closed); err != nil {
 		return err
 	}
 	if s.uses > 0 {
-		return fmt.Errorf("rdma: destroy SRQ: queue pairs use it: %w", syscall.EBUSY)
+		return fmt.Errorf("rdma: close SRQ: queue pairs use it: %w", syscall.EBUSY)
 	}
 	s.closed, s.pending = true, 0
 	s.pd.uses--

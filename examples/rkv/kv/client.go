@@ -78,12 +78,12 @@ func Dial(ctx context.Context, c *verbs.Context, server netip.AddrPort) (*Client
 // Close disconnects.
 func (k *Client) Close() error {
 	if k.qp != nil {
-		k.qp.Destroy()
+		k.qp.Close()
 	}
 	if k.mr != nil {
-		k.mr.Dereg()
+		k.mr.Close()
 	}
-	return k.cq.Destroy()
+	return k.cq.Close()
 }
 
 // Torn is how many READs were repeated because the entry was changed while it was read.

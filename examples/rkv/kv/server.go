@@ -185,9 +185,9 @@ func (s *Server) release(c *session) {
 			return
 		}
 		delete(s.clients, c.qp.Num())
-		c.qp.Destroy()
+		c.qp.Close()
 	}
-	c.mr.Dereg()
+	c.mr.Close()
 }
 
 // work handles completions. Those of a client that has ended, in any way, are errors.
