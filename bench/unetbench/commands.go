@@ -66,13 +66,13 @@ func newCommand() *cobra.Command {
 		SilenceUsage:  true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_ = cmd.Help()
-			return usageError{errors.New("which benchmark? rtt, rate, oneway, connect, bandwidth, goodput, rdma, memory, scale, wait, operate, services, kernel, profile or all")}
+			return usageError{errors.New("which benchmark? rtt, rate, oneway, connect, bandwidth, goodput, rdma, memory, scale, wait, services, kernel or all")}
 		},
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	var c common
-	for _, benchmark := range []*cobra.Command{newRTT(&c), newRate(&c), newOneWay(&c), newConnect(&c), newBandwidth(&c), newGoodput(&c), newRDMA(&c), newMemory(&c), newScale(&c), newWait(&c), newOperate(&c), newServices(&c), newKernel(&c), newProfile(&c), newAll(&c)} {
+	for _, benchmark := range []*cobra.Command{newRTT(&c), newRate(&c), newOneWay(&c), newConnect(&c), newBandwidth(&c), newGoodput(&c), newRDMA(&c), newMemory(&c), newScale(&c), newWait(&c), newServices(&c), newKernel(&c), newAll(&c)} {
 		c.flags(benchmark)
 		root.AddCommand(benchmark)
 	}

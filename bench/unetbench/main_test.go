@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"net"
 	"os"
 	"os/exec"
@@ -21,8 +20,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/unet-go/unet/bench/internal/lab"
-	"github.com/unet-go/unet/bench/internal/perf"
 	"github.com/unet-go/unet/bench/internal/report"
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/internal/version"
@@ -120,11 +117,6 @@ func TestWrongCommandLinesAreUsageErrorsOfOneLine(t *testing.T) {
 		{"wait", "--pause", "-1s"},
 		{"wait", "--procs", ""},
 		{"wait", "--attach", "tape"},
-		{"operate", "--rounds", "0"},
-		{"operate", "--transport", "kernel-udp"},
-		{"operate", "--interval", "0s"},
-		{"operate", "--interval", "3s"},
-		{"operate", "--scrapes", "0"},
 		{"services", "--services", "smtp"},
 		{"services", "--services", ""},
 		{"services", "--connections", "0"},
@@ -138,11 +130,6 @@ func TestWrongCommandLinesAreUsageErrorsOfOneLine(t *testing.T) {
 		{"services", "--duration", "0s"},
 		{"services", "--warm-up", "-1s"},
 		{"services", "--neighbours=some"},
-		{"profile", "smoke"},
-		{"profile", "--event", "sleep"},
-		{"profile", "--top", "0"},
-		{"profile", "--limit", "0s"},
-		{"profile", "--attach", "tape"},
 		{"scale", "--openings", "0"},
 		{"rtt", "--place", "elsewhere"},
 		{"rtt", "--transport", "msg", "--attach", "queue", "--place", "local"},
@@ -553,78 +540,6 @@ func TestWait(t *testing.T) {
 	}
 	if !strings.Contains(errs, "adaptive / spin") || strings.Contains(errs, "not measured") {
 		t.Errorf("goals are missing:\n%s", errs)
-	}
-}
-
-// TestOperate: each condition is measured and was in effect: metrics were scraped, and packets of the
-// captured endpoint, and of no other, were captured.
-func TestOperate(t *testing.T) {
-	unetd := buildDaemon(t)
-	out, errs := measure(t, "operate", "--unetd", unetd, "--transport", "msg,udp,tcp", "--rounds", "1", "--limit", "100ms", "--interval", "20ms", "--scrapes", "2")
-	measured := map[string]int{}
-	for _, l := range lines(t, out) {
-		if l["bench"] == "scrape" {
-			if measured["scrape"]++; !(l["ms"].(float64) > 0) || l["endpoints"].(float64) != lab.ScrapedSize || l["n"].(float64) < lab.ScrapedSize {
-				t.Errorf("implausible: %v", l)
-			}
-			continue
-		}
-		c := lab.Condition(l["condition"].(string))
-		measured[fmt.Sprint(l["transport"], " ", c)]++
-		if !(l["n"].(float64) > 0 && l["p50_us"].(float64) > 0 && l["cpu_us_per_msg"].(float64) > 0) || l["lost"].(float64) != 0 ||
-			(l["scrapes"] != nil) != (c == lab.Scraped) || (l["captured"] != nil) != (c == lab.CaptureThis) {
-			t.Errorf("implausible: %v", l)
-		}
-	}
-	if measured["scrape"] != 2 {
-		t.Errorf("%d scrapes, want 2", measured["scrape"])
-	}
-	for _, name := range []string{"msg", "udp", "tcp"} {
-		for _, c := range lab.Conditions {
-			if key := fmt.Sprint(name, " ", c); measured[key] != 1 {
-				t.Errorf("%s: %d measurements:\n%s", key, measured[key], out)
-			}
-		}
-	}
-	if !strings.Contains(errs, "msg RTT, rate limits that are not reached / plain") || strings.Contains(errs, "not measured") {
-		t.Errorf("goals are missing:\n%s", errs)
-	}
-}
-
-// TestProfile: each message runs each program of the daemons once, and the samples of the two processes
-// are in the loop that waits, in our code, and in the kernel on both sides of a veth.
-func TestProfile(t *testing.T) {
-	unetd := buildDaemon(t)
-	out, errs := measure(t, "profile", "udp", "--unetd", unetd, "--mode", "generic", "--limit", "1s")
-	var p report.Profile
-	if err := json.Unmarshal([]byte(out), &p); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	share, sum := map[string]float64{}, 0.0
-	for _, g := range p.Groups {
-		share[g.Group] = g.Share
-		sum += g.Share
-	}
-	if math.Abs(sum-1) > 1e-9 || p.Lost > 0 {
-		t.Errorf("shares add up to %v, %d samples lost", sum, p.Lost)
-	}
-	for _, group := range []string{perf.Ours, perf.Waiting, perf.AFXDP, perf.Veth, perf.XDP} {
-		if share[group] == 0 {
-			t.Errorf("no sample in %q:\n%s", group, errs)
-		}
-	}
-	runs := map[string]float64{}
-	for _, r := range p.Programs {
-		runs[r.Name] = r.RunsPerMsg
-		if r.NS <= 0 {
-			t.Errorf("implausible: %+v", r)
-		}
-	}
-	for _, name := range []string{"unet_port", "unet_uplink", "unet_deliver"} {
-		// Marks, ends and ARP are few next to the messages.
-		if n := runs[name]; n < 0.9 || n > 1.2 {
-			t.Errorf("%s ran %v times a message", name, n)
-		}
 	}
 }
 

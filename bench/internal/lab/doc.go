@@ -12,8 +12,7 @@
 // Two endpoints of host a of the muxed pair can be measured too. For goodput both pairs
 // have an impaired link between the hosts (package impair). bandwidth has pairs with the
 // MTU that it asks for. The kernel's own traffic is measured on two pairs with a router
-// between the hosts, one of them with a mux on the router. Metrics are also scraped from a
-// host with 256 endpoints.
+// between the hosts, one of them with a mux on the router.
 //
 // Each measurement runs in two new processes of uid nobody, without capabilities, pinned to
 // a processor each.

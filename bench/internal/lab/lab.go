@@ -31,7 +31,6 @@ type Config struct {
 	IPv6      bool        // give the hosts of the muxed and the crowded pair IPv6 addresses, too
 	Impaired  bool        // with impaired links between the hosts, see Goodput
 	Routed    bool        // make two pairs with a router between them, one with a mux on it, see Kernel
-	Operated  bool        // see Operate and Scrape; with Muxed
 	Bulk      []Net       // make a pair for each
 	ClientCPU int
 	ServerCPU int
@@ -39,26 +38,24 @@ type Config struct {
 
 // Daemons reports whether the lab starts unetd.
 func (c Config) Daemons() bool {
-	return c.Muxed || c.Crowd || c.Routed || c.Operated || slices.ContainsFunc(c.Bulk, Net.muxed)
+	return c.Muxed || c.Crowd || c.Routed || slices.ContainsFunc(c.Bulk, Net.muxed)
 }
 
 func (l *Lab) counted() bool { return l.cfg.Events != perf.Events{} }
 
 // Lab has the pairs of hosts that its [Config] asks for. It runs one measurement at a time.
 type Lab struct {
-	cfg     Config
-	dir     string   // of the daemons' sockets and policy
-	pins    *os.File // the BPF file system in which the daemons pin, while this is open
-	self    *os.File // this executable
-	plain   *netlab.Pair
-	muxed   *site
-	crowd   *site
-	bulk    map[Net]*site
-	bare    *site // routed, without a mux
-	routed  *site // with one
-	scraped *site
-	serial  uint32 // of measurements
-	rates   string // in the policy
+	cfg    Config
+	dir    string   // of the daemons' sockets and policy
+	pins   *os.File // the BPF file system in which the daemons pin, while this is open
+	self   *os.File // this executable
+	plain  *netlab.Pair
+	muxed  *site
+	crowd  *site
+	bulk   map[Net]*site
+	bare   *site  // routed, without a mux
+	routed *site  // with one
+	serial uint32 // of measurements
 
 	plainLink *impair.Link // of plain, if it is impaired
 }
@@ -109,16 +106,6 @@ func Open(ctx context.Context, cfg Config) (_ *Lab, err error) {
 			return nil, err
 		}
 	}
-	if cfg.Operated {
-		if _, closeEndpoint, err := l.muxed.open(ctx, l.muxed.pair.A, endpoint.Request{Geometry: idle}); err != nil {
-			return nil, err
-		} else {
-			l.muxed.idle = append(l.muxed.idle, closeEndpoint)
-		}
-		if err := l.openScraped(ctx); err != nil {
-			return nil, err
-		}
-	}
 	for _, n := range cfg.Bulk {
 		if err := l.openBulk(ctx, n); err != nil {
 			return nil, err
@@ -142,7 +129,7 @@ rules:
     endpoints: 8
     memory: 1GiB
     trusted: true
-%s`
+`
 
 // makeDir makes the directory of the daemons' sockets and policy.
 func (l *Lab) makeDir() (err error) {
@@ -152,20 +139,11 @@ func (l *Lab) makeDir() (err error) {
 	if err := os.Chmod(l.dir, 0o711); err != nil { // the children have to reach the sockets
 		return err
 	}
-	if err := l.writePolicy(""); err != nil {
+	if err := os.WriteFile(l.policy(), fmt.Appendf(nil, policy, netlab.NobodyID), 0o600); err != nil {
 		return err
 	}
 	l.pins, err = netlab.OpenBPFFS("0700")
 	return err
-}
-
-// writePolicy writes the policy, with rates of the children. Rates exclude queues.
-func (l *Lab) writePolicy(rates string) error {
-	l.rates = rates
-	if l.cfg.Operated {
-		rates = "    queues: []\n" + rates
-	}
-	return os.WriteFile(l.policy(), fmt.Appendf(nil, policy, netlab.NobodyID, rates), 0o600)
 }
 
 func (l *Lab) policy() string { return filepath.Join(l.dir, "policy.yaml") }
@@ -173,7 +151,7 @@ func (l *Lab) policy() string { return filepath.Join(l.dir, "policy.yaml") }
 // Close stops the daemons and removes everything.
 func (l *Lab) Close() error {
 	var errs []error
-	for _, s := range []*site{l.muxed, l.crowd, l.bare, l.routed, l.scraped} {
+	for _, s := range []*site{l.muxed, l.crowd, l.bare, l.routed} {
 		if s != nil {
 			errs = append(errs, s.close())
 		}
@@ -293,26 +271,6 @@ func (l *Lab) Kernel(ctx context.Context, t transport.Transport, way string, mux
 	return l.run(ctx, client, server, nil)
 }
 
-// Programs are the identifiers of the BPF programs of the daemons of the muxed pair.
-func (l *Lab) Programs() (ids []uint32, err error) {
-	for _, d := range l.muxed.daemons {
-		held, err := netlab.HeldBPF(d.cmd.Process.Pid)
-		if err != nil {
-			return nil, err
-		}
-		for o := range held {
-			if o.Kind == "prog" {
-				ids = append(ids, o.ID)
-			}
-		}
-	}
-	slices.Sort(ids)
-	return slices.Compact(ids), nil // both may hold one
-}
-
-// Processors are those of client and server.
-func (l *Lab) Processors() []int { return []int{l.cfg.ClientCPU, l.cfg.ServerCPU} }
-
 // CrowdSize is the number of idle endpoints on each host of the crowded pair. With the one
 // that is measured there are 256.
 const CrowdSize = 255
@@ -351,9 +309,6 @@ func (l *Lab) openMuxed(ctx context.Context, name string, cfg netlab.Config) (*s
 func (l *Lab) startDaemons(ctx context.Context, s *site, hosts ...*netlab.Host) error {
 	for _, h := range hosts {
 		flags := []string{"--mode", l.cfg.Mode, "--socket", s.socket(h), "--policy", l.policy(), "--bpffs", netlab.PathTo(l.pins)}
-		if l.cfg.Operated {
-			flags = append(flags, "--metrics", "unix:"+s.metrics(h))
-		}
 		d, err := startDaemon(ctx, h, l.cfg.Unetd, flags...)
 		if err != nil {
 			return err
@@ -366,11 +321,6 @@ func (l *Lab) startDaemons(ctx context.Context, s *site, hosts ...*netlab.Host) 
 // socket is that of a host's daemon.
 func (s *site) socket(h *netlab.Host) string {
 	return filepath.Join(s.dir, s.name+"-"+h.Name+".sock")
-}
-
-// metrics is the socket at which a host's daemon serves metrics.
-func (s *site) metrics(h *netlab.Host) string {
-	return filepath.Join(s.dir, s.name+"-"+h.Name+".metrics")
 }
 
 // idle is the geometry of an endpoint in the crowd, 512 KiB: the size of an idle endpoint

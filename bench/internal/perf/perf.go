@@ -1,11 +1,7 @@
-// Package perf counts and samples what threads do, by perf_event_open(2).
-//
-// Counters ([Set]) are of the processor's hardware: instructions and cycles, of user and kernel mode
-// separately, without those of a hypervisor. They are opened on a thread and inherited by all
+// Package perf counts instructions and cycles by perf_event_open(2), of user and kernel mode
+// separately, without those of a hypervisor. Counters ([Set]) are opened on a thread and inherited by all
 // threads and processes that it starts afterwards, so the kernel's work in a system call
 // counts for the process that made the call. Many virtual machines have none.
-//
-// Samples ([Sampler]) are of processors, and need no hardware.
 package perf
 
 import (

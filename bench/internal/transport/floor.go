@@ -42,7 +42,7 @@ const (
 )
 
 func openFloor(ctx context.Context, j workload.Job) (workload.Conn, error) {
-	g, lease, err := openGrant(ctx, j, nil, endpoint.MessageTag(j.Local.Tag))
+	g, lease, err := openGrant(ctx, j, endpoint.MessageTag(j.Local.Tag))
 	if err != nil {
 		return nil, err
 	}

@@ -17,16 +17,13 @@ import (
 // kernel unbinds it asynchronously.
 const rebindTimeout = 5 * time.Second
 
-// openGrant gets an endpoint from this host's unetd. table may be nil.
-func openGrant(ctx context.Context, j workload.Job, table *datapath.Connections, tags ...endpoint.Tag) (*endpoint.Grant, *control.Lease, error) {
+// openGrant gets an endpoint from this host's unetd.
+func openGrant(ctx context.Context, j workload.Job, tags ...endpoint.Tag) (*endpoint.Grant, *control.Lease, error) {
 	attach, err := endpoint.ParseAttachment(j.Attach)
 	if err != nil {
 		return nil, nil, err
 	}
 	req := endpoint.Request{Attach: attach, Tags: tags}
-	if table != nil {
-		req.Connections = table.File()
-	}
 	retry := time.NewTicker(20 * time.Millisecond)
 	defer retry.Stop()
 	for until := time.Now().Add(rebindTimeout); ; {
@@ -51,47 +48,26 @@ type messages struct {
 	deadline time.Time
 	lent     [workload.RecvBatchSize]datapath.Message
 	held     int // of lent
-
-	table  *datapath.Connections // nil: nothing is published
-	unsaid int                   // messages received since it was published
 }
-
-// publishEvery is how many messages are received until the state is published again: of round trips
-// of 5 us, those of a tenth of a second. Package stack publishes as often.
-const publishEvery = 20_000
 
 func openMessages(ctx context.Context, j workload.Job) (workload.Conn, error) {
 	wait, err := unet.ParseWaitMode(j.Wait)
 	if err != nil {
 		return nil, err
 	}
-	m := &messages{}
-	if j.Published {
-		if m.table, err = datapath.NewConnections(); err != nil {
-			return nil, err
-		}
-	}
-	g, lease, err := openGrant(ctx, j, m.table, endpoint.MessageTag(j.Local.Tag))
+	g, lease, err := openGrant(ctx, j, endpoint.MessageTag(j.Local.Tag))
 	if err != nil {
-		return nil, errors.Join(err, m.closeTable())
+		return nil, err
 	}
 	ep, err := datapath.Attach(g, datapath.Config{Wait: wait})
 	if err != nil {
-		return nil, errors.Join(err, g.Close(), lease.Close(), m.closeTable())
+		return nil, errors.Join(err, g.Close(), lease.Close())
 	}
 	ch, err := ep.Channel(ctx, lease, j.Remote.UDP.Addr(), j.Remote.Tag, j.Local.Tag)
 	if err != nil {
-		return nil, errors.Join(err, ep.Close(), lease.Close(), m.closeTable())
+		return nil, errors.Join(err, ep.Close(), lease.Close())
 	}
-	m.ep, m.ch, m.lease = ep, ch, lease
-	return m, nil
-}
-
-func (m *messages) closeTable() error {
-	if m.table == nil {
-		return nil
-	}
-	return m.table.Close()
+	return &messages{ep: ep, ch: ch, lease: lease}, nil
 }
 
 // release frees the messages that were received.
@@ -157,12 +133,6 @@ func (m *messages) receive(limit int) error {
 		}
 		m.held = m.ep.Recv(m.lent[:limit])
 	}
-	if m.table != nil {
-		if m.unsaid += m.held; m.unsaid >= publishEvery {
-			m.unsaid = 0
-			m.table.Publish(m.ep)
-		}
-	}
 	return nil
 }
 
@@ -171,7 +141,7 @@ func (m *messages) SetDeadline(t time.Time) error { m.deadline = t; return nil }
 
 func (m *messages) Close() error {
 	m.release()
-	return errors.Join(m.ep.Close(), m.lease.Close(), m.closeTable())
+	return errors.Join(m.ep.Close(), m.lease.Close())
 }
 
 // unetUDP is a connected UDP socket of package unet.
@@ -191,14 +161,7 @@ func openHost(ctx context.Context, j workload.Job) (*unet.Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	if j.Published {
-		attach, err := endpoint.ParseAttachment(j.Attach)
-		if err != nil {
-			return nil, err
-		}
-		return unet.Open(ctx, unet.Config{Socket: j.Socket, Attach: attach, Wait: wait, Addr: j.Local.Own})
-	}
-	g, lease, err := openGrant(ctx, j, nil)
+	g, lease, err := openGrant(ctx, j)
 	if err != nil {
 		return nil, err
 	}

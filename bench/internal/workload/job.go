@@ -63,9 +63,6 @@ type Job struct {
 	Pause   time.Duration `json:"pause_ns,omitempty"` // of the client between two round trips
 	Rest    time.Duration `json:"rest_ns,omitempty"`  // after the measured section the client is idle for so long
 
-	// Published: the process publishes its state to unetd, as unet.Open does.
-	Published bool `json:"published,omitempty"`
-
 	MTU     int  `json:"mtu,omitempty"`     // bandwidth: of the network
 	Checked bool `json:"checked,omitempty"` // bandwidth: the receiver compares every byte
 
