@@ -35,8 +35,9 @@ const description = `unetbench measures unet against the kernel's own sockets.
 It makes two hosts (network namespaces joined by a veth pair), starts unetd on
 each, and runs client and server as separate processes of uid nobody, pinned to
 a processor each. Kernel baselines run on an identical pair of hosts without any
-XDP program. Rounds of all transports are interleaved. It needs root, and leaves
-nothing behind.
+XDP program. gVisor's netstack runs on a third pair, in processes of root: it opens
+AF_XDP sockets and loads its XDP program itself. Rounds of all transports are
+interleaved. unetbench needs root, and leaves nothing behind.
 
 Where the machine has hardware counters, tables and lines also have user and kernel
 instructions and cycles a message, of both processes with all of their threads. The kernel's work in
@@ -283,7 +284,7 @@ func newAll(c *common) *cobra.Command {
 		Long: `all runs every benchmark with its defaults: round trips of all sizes and wait
 modes, rates, oneway, connect, bandwidth with writes of 64 KiB, memory, the kernel's own
 traffic (kernel), and what rdma has goals for, in one of three rounds, in about
-thirteen minutes. It ends with the table of goals for speed and memory. (scale has a table
+sixteen minutes. It ends with the table of goals for speed and memory. (scale has a table
 of its own.)`,
 		Example: `  unetbench all
   unetbench all --json > all.jsonl`,

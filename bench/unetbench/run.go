@@ -211,7 +211,7 @@ func (m *messages) lab() (cfg lab.Config) {
 			cfg.IPv6 = cfg.IPv6 || c.Transport.IPv6
 			bulk := lab.Net{Network: c.Transport.Network, MTU: c.MTU}
 			switch {
-			case c.MTU > 0:
+			case c.MTU > 0, bulk.Network == transport.Direct:
 				if !slices.Contains(cfg.Bulk, bulk) {
 					cfg.Bulk = append(cfg.Bulk, bulk)
 				}

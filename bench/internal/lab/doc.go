@@ -4,6 +4,7 @@
 //	muxed   unetd, client (cpu 0)  ─────  unetd, server (cpu 1)
 //	crowd   unetd, client (cpu 0)  ─────  unetd, server (cpu 1), and 255 endpoints on either host
 //	plain          client (cpu 0)  ─────         server (cpu 1)
+//	direct         client (cpu 0)  ─────         server (cpu 1), which attach XDP programs themselves
 //
 // The muxed pair carries the mux's XDP programs, attached by one unetd a host, which idles
 // during a measurement. The plain pair, for the kernel's baselines, carries no XDP program;
@@ -15,7 +16,7 @@
 // between the hosts, one of them with a mux on the router.
 //
 // Each measurement runs in two new processes of uid nobody, without capabilities, pinned to
-// a processor each.
+// a processor each. Those of the direct pair are root's.
 //
 // Services are programs of their own: a server on host a and a client on host b, of the muxed pair or of
 // the plain one, pinned only with GOMAXPROCS 1 ([Lab.Serve]).

@@ -180,8 +180,9 @@ func (l *Lab) Close() error {
 
 // side is one process of a measurement: its host and its job.
 type side struct {
-	host *netlab.Host
-	job  workload.Job
+	host       *netlab.Host
+	job        workload.Job
+	privileged bool // its process runs as root
 }
 
 // ownAddr is an unused address in the subnet of a host's address.
@@ -196,7 +197,7 @@ func ownAddr(a netip.Addr) netip.Addr {
 // be reclaiming those of the last measurement.
 func (l *Lab) sides(t transport.Transport, place string, j workload.Job) (client, server side, err error) {
 	pair, socket := l.plain, func(*netlab.Host) string { return "" }
-	if j.MTU > 0 {
+	if j.MTU > 0 || t.Network == transport.Direct {
 		if s := l.bulk[Net{t.Network, j.MTU}]; s != nil {
 			pair, socket = s.pair, s.socket
 		}
@@ -226,6 +227,7 @@ const firstPort, portSpan = 20000, 10000
 // between is sides for given hosts.
 func (l *Lab) between(t transport.Transport, from, to *netlab.Host, socket func(*netlab.Host) string, j workload.Job) (client, server side) {
 	client.host, server.host = from, to
+	client.privileged, server.privileged = t.Privileged, t.Privileged
 	l.serial++
 	number := firstPort + 2*(l.serial%(portSpan/2))
 	addr := func(h *netlab.Host) netip.Prefix {
@@ -384,15 +386,15 @@ func (l *Lab) OpenOnce(ctx context.Context, place string) (time.Duration, error)
 	return took, closeEndpoint()
 }
 
-// Net is a pair of hosts for bandwidth.
+// Net is a pair of hosts for bandwidth, or for transports without unetd that are not the kernel's.
 type Net struct {
 	Network transport.Network
-	MTU     int
+	MTU     int // 1500 if zero
 }
 
 func (n Net) muxed() bool { return n.Network == transport.Muxed }
 
-// openBulk makes a pair for bandwidth, with daemons if it is a muxed one.
+// openBulk makes such a pair, with daemons if it is a muxed one.
 func (l *Lab) openBulk(ctx context.Context, n Net) (err error) {
 	if l.bulk == nil {
 		l.bulk = map[Net]*site{}

@@ -77,12 +77,12 @@ func (l *Lab) measure(ctx context.Context, clientSide, serverSide side, o Observ
 	if clientSide.job.Procs > 0 {
 		serverCPU, clientCPU = netlab.AnyCPU, netlab.AnyCPU
 	}
-	server, err := l.spawn(ctx, serverSide.host, serverCPU, workload.Server)
+	server, err := l.spawn(ctx, serverSide, serverCPU)
 	if err != nil {
 		return out, err
 	}
 	defer func() { err = finish(server, err) }()
-	client, err := l.spawn(ctx, clientSide.host, clientCPU, workload.Client)
+	client, err := l.spawn(ctx, clientSide, clientCPU)
 	if err != nil {
 		return out, err
 	}
@@ -182,7 +182,7 @@ func (l *Lab) Memory(ctx context.Context, t transport.Transport, attach string) 
 func (l *Lab) residentOf(ctx context.Context, s side) (_ int64, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errors.New("took too long"))
 	defer cancel()
-	p, err := l.spawn(ctx, s.host, l.cfg.ServerCPU, workload.Server)
+	p, err := l.spawn(ctx, s, l.cfg.ServerCPU)
 	if err != nil {
 		return 0, err
 	}
@@ -310,7 +310,7 @@ func missedOn(l *impair.Link) uint64 {
 
 // prepare starts a child and returns when it is ready.
 func (l *Lab) prepare(ctx context.Context, s side, cpu int) (*process, error) {
-	p, err := l.spawn(ctx, s.host, cpu, s.job.Role)
+	p, err := l.spawn(ctx, s, cpu)
 	if err != nil {
 		return nil, err
 	}

@@ -33,22 +33,24 @@ type process struct {
 // firstCounter is the descriptor of a child at which its counters begin, if there are any.
 const firstCounter = 4
 
-// spawn starts a child inside h, pinned to cpu, as uid nobody. It is killed
-// when ctx ends. All that it ever executes is counted, if the lab counts.
-func (l *Lab) spawn(ctx context.Context, h *netlab.Host, cpu int, role workload.Role) (*process, error) {
-	p := &process{role: role, events: make(chan event, 4)}
+// spawn starts the child of a side, pinned to cpu, as uid nobody unless it is privileged. It is
+// killed when ctx ends. All that it ever executes is counted, if the lab counts.
+func (l *Lab) spawn(ctx context.Context, s side, cpu int) (*process, error) {
+	p := &process{role: s.job.Role, events: make(chan event, 4)}
 	p.cmd = exec.CommandContext(ctx, "/proc/self/fd/3", "child")
 	p.cmd.Args[0] = os.Args[0]
 	p.cmd.ExtraFiles = []*os.File{l.self} // becomes descriptor 3
 	if l.counted() {
-		counters, err := perf.OpenSet(h.Starter(), l.cfg.Events)
+		counters, err := perf.OpenSet(s.host.Starter(), l.cfg.Events)
 		if err != nil {
 			return nil, err
 		}
 		defer counters.Close() // the child has them
 		p.cmd.ExtraFiles = append(p.cmd.ExtraFiles, counters.Files()...)
 	}
-	p.cmd.SysProcAttr = netlab.Nobody()
+	if p.cmd.SysProcAttr = netlab.Nobody(); s.privileged {
+		p.cmd.SysProcAttr = netlab.Bound()
+	}
 	p.cmd.Stderr = &p.output
 	p.cmd.WaitDelay = time.Second
 	in, err := p.cmd.StdinPipe()
@@ -60,8 +62,8 @@ func (l *Lab) spawn(ctx context.Context, h *netlab.Host, cpu int, role workload.
 		return nil, err
 	}
 	p.in = in
-	if err := h.StartOn(p.cmd, cpu); err != nil {
-		return nil, errors.Join(fmt.Errorf("start the %s: %w", role, err), in.Close(), out.Close())
+	if err := s.host.StartOn(p.cmd, cpu); err != nil {
+		return nil, errors.Join(fmt.Errorf("start the %s: %w", p.role, err), in.Close(), out.Close())
 	}
 	go func() {
 		defer close(p.events)

@@ -3,7 +3,6 @@ package report
 import (
 	"strings"
 	"testing"
-
 )
 
 // TestIPv6Goals are printed if they were measured, and only then.

@@ -10,6 +10,8 @@
 //	tcp             package unet's TCP connections
 //	kernel-tcp      the kernel's TCP, spinning on non-blocking system calls
 //	go-tcp          package net's TCP
+//	netstack-udp    gVisor's netstack over its own AF_XDP link, UDP
+//	netstack-tcp    the same, TCP
 //	rc-send         SEND and RECV of package verbs
 //	rc-write        WRITE of package verbs, into memory that the receiver polls
 //

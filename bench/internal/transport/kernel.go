@@ -354,10 +354,15 @@ func expiry(ctx context.Context) time.Time {
 	return t
 }
 
-// goUDP is a connected UDP socket as Go programs use it: blocking calls, the
-// runtime's poller below them.
-type goUDP struct {
-	*net.UDPConn
+// udpConn is a connected UDP socket with package net's methods.
+type udpConn interface {
+	io.ReadWriteCloser
+	SetReadDeadline(t time.Time) error
+}
+
+// blockingUDP is a socket as Go programs use it: with blocking calls.
+type blockingUDP struct {
+	udpConn
 	buf  []byte
 	last []byte
 }
@@ -368,10 +373,10 @@ func openGoUDP(_ context.Context, j workload.Job) (workload.Conn, error) {
 		return nil, err
 	}
 	_ = c.SetReadBuffer(receiveBuffer) // if it fails the default stays
-	return &goUDP{UDPConn: c, buf: make([]byte, maxMessage)}, nil
+	return &blockingUDP{udpConn: c, buf: make([]byte, maxMessage)}, nil
 }
 
-func (g *goUDP) Send(b []byte) error {
+func (g *blockingUDP) Send(b []byte) error {
 	for {
 		_, err := g.Write(b)
 		if !refused(err) {
@@ -380,9 +385,9 @@ func (g *goUDP) Send(b []byte) error {
 	}
 }
 
-func (g *goUDP) SendBatch(bs [][]byte) error { return sendEach(g, bs) }
+func (g *blockingUDP) SendBatch(bs [][]byte) error { return sendEach(g, bs) }
 
-func (g *goUDP) Recv() ([]byte, error) {
+func (g *blockingUDP) Recv() ([]byte, error) {
 	for {
 		n, err := g.Read(g.buf)
 		if err == nil {
@@ -395,9 +400,9 @@ func (g *goUDP) Recv() ([]byte, error) {
 	}
 }
 
-func (g *goUDP) RecvBatch(bs [][]byte) (int, error) { return recvOne(g, bs) }
-func (g *goUDP) Reply() error                       { return g.Send(g.last) }
-func (g *goUDP) SetDeadline(t time.Time) error      { return g.SetReadDeadline(t) }
+func (g *blockingUDP) RecvBatch(bs [][]byte) (int, error) { return recvOne(g, bs) }
+func (g *blockingUDP) Reply() error                       { return g.Send(g.last) }
+func (g *blockingUDP) SetDeadline(t time.Time) error      { return g.SetReadDeadline(t) }
 
 // openGoTCP is a TCP connection as Go programs use it.
 func openGoTCP(ctx context.Context, j workload.Job) (workload.Conn, error) {

@@ -26,6 +26,8 @@ const (
 	Muxed                // unetd runs on both hosts
 	// Unsegmented is Plain without segmentation offload.
 	Unsegmented
+	// Direct is without unetd too. The transport attaches a program of its own while it is open.
+	Direct
 )
 
 // None is the attachment of a transport that has no endpoint.
@@ -40,6 +42,8 @@ type Transport struct {
 	// Granted transports take an endpoint from unetd, with the attachment that
 	// was asked for.
 	Granted bool
+	// Privileged transports run as root: they open AF_XDP sockets and load programs themselves.
+	Privileged bool
 	// Waits are the wait modes it can be measured with. A transport with a single one is
 	// measured with that, whatever was asked for.
 	Waits []string
@@ -65,6 +69,8 @@ const (
 	KernelUDP    = "kernel-udp"
 	KernelUDPMux = "kernel-udp-mux"
 	GoUDP        = "go-udp"
+	NetstackUDP  = "netstack-udp"
+	NetstackTCP  = "netstack-tcp"
 	RCSend       = "rc-send"
 	RCWrite      = "rc-write"
 	RCWriteImm   = "rc-write-imm"
@@ -90,6 +96,8 @@ var All = []Transport{
 	{Name: TCP, About: "TCP of package unet; a batch is one write", Network: Muxed, Granted: true, Waits: anyWait, Batches: true, Open: openTCP, Dial: dialTCP, Listen: listenTCP},
 	{Name: KernelTCP, About: "kernel TCP with TCP_NODELAY, non-blocking and spinning; a batch is one write", Network: Plain, Waits: spin, Batches: true, Open: openKernelTCP, Dial: dialKernel, Listen: listenKernel},
 	{Name: GoTCP, About: "TCP of package net, blocking", Network: Plain, Waits: block, Batches: true, Open: openGoTCP, Dial: dialGoTCP, Listen: listenGoTCP},
+	{Name: NetstackUDP, About: "UDP of gVisor's netstack over AF_XDP, blocking; its processes run as root", Network: Direct, Privileged: true, Waits: block, Open: openNetstackUDP},
+	{Name: NetstackTCP, About: "TCP of gVisor's netstack over AF_XDP, blocking; its processes run as root", Network: Direct, Privileged: true, Waits: block, Batches: true, Open: openNetstackTCP, Dial: dialNetstack, Listen: listenNetstack},
 }
 
 // IPv6 is what runs over IPv6, in the order of the output. It is not among the defaults.

@@ -36,6 +36,9 @@ func TestTransports(t *testing.T) {
 		if tr.Granted && tr.Network != Muxed {
 			t.Errorf("%s wants an endpoint where there is no mux", tr.Name)
 		}
+		if tr.Privileged != (tr.Network == Direct) {
+			t.Errorf("%s is privileged beside others, or attaches a program without privilege", tr.Name)
+		}
 	}
 	for _, tr := range slices.Concat(IPv6, Verbs) {
 		if got, err := ByName(tr.Name); err != nil || got.Name != tr.Name || seen[tr.Name] || len(tr.Waits) == 0 {
@@ -50,7 +53,7 @@ func TestTransports(t *testing.T) {
 	if _, err := OperationByName(UDP); err == nil {
 		t.Error("found an operation that does not exist")
 	}
-	for _, name := range []string{Floor, Message, UDP, KernelUDP, KernelUDPMux} {
+	for _, name := range []string{Floor, Message, UDP, KernelUDP, KernelUDPMux, NetstackUDP, NetstackTCP} {
 		if !seen[name] {
 			t.Errorf("%s is not in the table", name)
 		}
@@ -74,7 +77,7 @@ func TestBulkTransports(t *testing.T) {
 	}
 }
 
-func TestKernelTransportsCarryMessages(t *testing.T) {
+func TestTransportsWithoutUnetdCarryMessages(t *testing.T) {
 	for _, tr := range All {
 		if tr.Granted {
 			continue
@@ -87,7 +90,7 @@ func TestKernelTransportsCarryMessages(t *testing.T) {
 				size = 100
 			}
 			open := func(h *netlab.Host, role workload.Role, local, remote netip.AddrPort) (c workload.Conn) {
-				job := workload.Job{Role: role, Batch: 8, Size: size, Local: workload.Address{UDP: local}, Remote: workload.Address{UDP: remote}}
+				job := workload.Job{Role: role, Batch: 8, Size: size, Local: workload.Address{UDP: local, LinkAddr: h.LinkAddr}, Remote: workload.Address{UDP: remote}}
 				if err := h.Do(func() (err error) { c, err = tr.Open(context.Background(), job); return err }); err != nil {
 					t.Fatal(err)
 				}
@@ -101,10 +104,10 @@ func TestKernelTransportsCarryMessages(t *testing.T) {
 }
 
 // streams are the transports whose messages all have the size of the job.
-var streams = map[string]struct{}{KernelTCP: {}, GoTCP: {}}
+var streams = map[string]struct{}{KernelTCP: {}, GoTCP: {}, NetstackTCP: {}}
 
-func TestKernelTransportsOpenAndCloseConnections(t *testing.T) {
-	for _, name := range []string{KernelTCP, GoTCP} {
+func TestTransportsWithoutUnetdOpenAndCloseConnections(t *testing.T) {
+	for _, name := range []string{KernelTCP, GoTCP, NetstackTCP} {
 		tr, err := ByName(name)
 		if err != nil {
 			t.Fatal(err)
@@ -112,12 +115,12 @@ func TestKernelTransportsOpenAndCloseConnections(t *testing.T) {
 		for _, connections := range []int{1, 2} {
 			t.Run(fmt.Sprintf("%s, %d at a time", name, connections), func(t *testing.T) {
 				pair := netlab.RequirePair(t, netlab.Config{})
-				job := workload.Job{Connections: connections, Size: 64, Local: workload.Address{UDP: netip.AddrPortFrom(pair.B.Addr.Addr(), 21000)}}
-				job.Remote = job.Local
+				job := workload.Job{Connections: connections, Size: 64, Local: workload.Address{UDP: netip.AddrPortFrom(pair.B.Addr.Addr(), 21000), LinkAddr: pair.B.LinkAddr}}
 				var l workload.Listener
 				if err := pair.B.Do(func() (err error) { l, err = tr.Listen(t.Context(), job); return err }); err != nil {
 					t.Fatal(err)
 				}
+				job.Local, job.Remote = workload.Address{UDP: netip.AddrPortFrom(pair.A.Addr.Addr(), 0), LinkAddr: pair.A.LinkAddr}, job.Local
 				// All of a dial happens in the namespace of the thread that makes it.
 				err := pair.A.Do(func() error {
 					d, err := tr.Dial(t.Context(), job)

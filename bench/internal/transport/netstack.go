@@ -1,0 +1,325 @@
+package transport
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/link/xdp"
+	"gvisor.dev/gvisor/pkg/tcpip/network/arp"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
+	"gvisor.dev/gvisor/pkg/waiter"
+	raw "gvisor.dev/gvisor/pkg/xdp"
+
+	"github.com/unet-go/unet/bench/internal/workload"
+)
+
+// netstack is gVisor's TCP/IP stack on its own AF_XDP link, as programs use it: package gonet,
+// blocking. It has the host's interface and address to itself. Its process needs privilege.
+type netstack struct {
+	*stack.Stack
+	attached link.Link
+}
+
+const netstackNIC tcpip.NICID = 1
+
+// openNetstack makes a stack on the interface that has the link address of the job.
+func openNetstack(ctx context.Context, j workload.Job) (_ *netstack, err error) {
+	iface, err := interfaceOf(net.HardwareAddr(j.Local.LinkAddr[:]))
+	if err != nil {
+		return nil, err
+	}
+	fd, err := unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("socket", err)
+	}
+	// The link has no Close, and its goroutine polls the socket: once the link is attached the
+	// socket stays open until the process ends.
+	ep, err := xdp.New(&xdp.Options{FD: fd, Address: tcpip.LinkAddress(j.Local.LinkAddr[:]), InterfaceIndex: iface.Index})
+	if err != nil {
+		return nil, errors.Join(err, unix.Close(fd))
+	}
+	n := &netstack{}
+	if err = bindQueue(ctx, fd, iface.Index); err == nil {
+		n.attached, err = redirectAll(iface.Index, fd)
+	}
+	if err != nil {
+		return nil, errors.Join(err, unix.Close(fd))
+	}
+	n.Stack = stack.New(stack.Options{
+		NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol, arp.NewProtocol},
+		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol},
+	})
+	sack := tcpip.TCPSACKEnabled(true) // as the others have it
+	address := tcpip.ProtocolAddress{
+		Protocol:          ipv4.ProtocolNumber,
+		AddressWithPrefix: tcpip.AddrFrom4(j.Local.UDP.Addr().As4()).WithPrefix(),
+	}
+	for _, failed := range []tcpip.Error{
+		n.SetTransportProtocolOption(tcp.ProtocolNumber, &sack),
+		n.CreateNIC(netstackNIC, ep),
+		n.AddProtocolAddress(netstackNIC, address, stack.AddressProperties{}),
+	} {
+		if failed != nil {
+			return nil, errors.Join(errors.New(failed.String()), n.Close())
+		}
+	}
+	n.SetRouteTable([]tcpip.Route{{Destination: header.IPv4EmptySubnet, NIC: netstackNIC}})
+	return n, nil
+}
+
+// Close detaches the interface and ends what the stack has open.
+func (n *netstack) Close() error {
+	n.Stack.Close()
+	return n.attached.Close()
+}
+
+// interfaceOf is the interface of this host that has a link address.
+func interfaceOf(address net.HardwareAddr) (net.Interface, error) {
+	all, err := net.Interfaces()
+	if err != nil {
+		return net.Interface{}, err
+	}
+	for _, i := range all {
+		if bytes.Equal(i.HardwareAddr, address) {
+			return i, nil
+		}
+	}
+	return net.Interface{}, fmt.Errorf("no interface has the address %v", address)
+}
+
+// bindQueue binds a socket to queue 0, which the last round's socket may still have: the kernel
+// unbinds it asynchronously.
+func bindQueue(ctx context.Context, fd, ifindex int) error {
+	for until := time.Now().Add(rebindTimeout); ; {
+		err := raw.Bind(fd, uint32(ifindex), 0, false)
+		if !errors.Is(err, syscall.EBUSY) || expired(until) || ctx.Err() != nil {
+			return os.NewSyscallError("bind", err)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// redirectAll attaches an XDP program that gives all frames of queue 0 to a socket, and passes
+// others to the kernel. It stays attached while the returned link is open.
+func redirectAll(ifindex, fd int) (_ link.Link, err error) {
+	sockets, err := ebpf.NewMap(&ebpf.MapSpec{Name: "netstack", Type: ebpf.XSKMap, KeySize: 4, ValueSize: 4, MaxEntries: 1})
+	if err != nil {
+		return nil, err
+	}
+	defer sockets.Close() // the program holds it
+	if err := sockets.Put(uint32(0), uint32(fd)); err != nil {
+		return nil, err
+	}
+	const queueOffset, pass = 16, 2 // of rx_queue_index in struct xdp_md; XDP_PASS
+	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: "netstack", Type: ebpf.XDP, License: "Apache-2.0",
+		Instructions: asm.Instructions{
+			asm.LoadMem(asm.R2, asm.R1, queueOffset, asm.Word),
+			asm.LoadMapPtr(asm.R1, sockets.FD()),
+			asm.Mov.Imm(asm.R3, pass),
+			asm.FnRedirectMap.Call(),
+			asm.Return(),
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer prog.Close() // the link holds it
+	return link.AttachXDP(link.XDPOptions{Program: prog, Interface: ifindex, Flags: link.XDPGenericMode})
+}
+
+// fullAddress is an address as netstack has it.
+func fullAddress(a netip.AddrPort) tcpip.FullAddress {
+	return tcpip.FullAddress{NIC: netstackNIC, Addr: tcpip.AddrFrom4(a.Addr().As4()), Port: a.Port()}
+}
+
+// netstackError gives an error of gonet, which has texts only, the error that the workload expects.
+func netstackError(err error) error {
+	if err == nil || err == io.EOF {
+		return err
+	}
+	var timeout net.Error
+	if errors.As(err, &timeout) && timeout.Timeout() {
+		return os.ErrDeadlineExceeded
+	}
+	for text, known := range map[string]error{
+		(&tcpip.ErrConnectionRefused{}).String(): syscall.ECONNREFUSED,
+		(&tcpip.ErrConnectionReset{}).String():   syscall.ECONNRESET,
+	} {
+		if strings.HasSuffix(err.Error(), text) {
+			return known
+		}
+	}
+	return err
+}
+
+// netstackUDP is a connected UDP socket of netstack.
+type netstackUDP struct {
+	*gonet.UDPConn
+	stack *netstack
+}
+
+func openNetstackUDP(ctx context.Context, j workload.Job) (workload.Conn, error) {
+	n, err := openNetstack(ctx, j)
+	if err != nil {
+		return nil, err
+	}
+	local, remote := fullAddress(j.Local.UDP), fullAddress(j.Remote.UDP)
+	c, err := gonet.DialUDP(n.Stack, &local, &remote, ipv4.ProtocolNumber)
+	if err != nil {
+		return nil, errors.Join(err, n.Close())
+	}
+	return &blockingUDP{udpConn: netstackUDP{c, n}, buf: make([]byte, maxMessage)}, nil
+}
+
+func (c netstackUDP) Read(b []byte) (int, error) {
+	n, err := c.UDPConn.Read(b)
+	return n, netstackError(err)
+}
+
+func (c netstackUDP) Write(b []byte) (int, error) {
+	n, err := c.UDPConn.Write(b)
+	return n, netstackError(err)
+}
+
+func (c netstackUDP) Close() error { return errors.Join(c.UDPConn.Close(), c.stack.Close()) }
+
+// netstackTCP is a connection of netstack.
+type netstackTCP struct{ *gonet.TCPConn }
+
+func (c netstackTCP) Read(b []byte) (int, error) {
+	n, err := c.TCPConn.Read(b)
+	return n, netstackError(err)
+}
+
+func openNetstackTCP(ctx context.Context, j workload.Job) (workload.Conn, error) {
+	if j.Role == workload.Server {
+		l, err := listenNetstack(ctx, j)
+		if err != nil {
+			return nil, err
+		}
+		return newStream(j, nil, func() (byteConn, error) { return l.Accept() }, l.Close), nil
+	}
+	d, err := dialNetstack(ctx, j)
+	if err != nil {
+		return nil, err
+	}
+	var c byteConn
+	if err := dialRetry(ctx, func() (err error) { c, err = d.Dial(ctx); return err }); err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
+	return newStream(j, c, nil, d.Close), nil
+}
+
+// netstackDialer dials from a stack, which chooses the ports.
+type netstackDialer struct {
+	*netstack
+	remote tcpip.FullAddress
+}
+
+func dialNetstack(ctx context.Context, j workload.Job) (workload.Dialer, error) {
+	n, err := openNetstack(ctx, j)
+	if err != nil {
+		return nil, err
+	}
+	return netstackDialer{n, fullAddress(j.Remote.UDP)}, nil
+}
+
+func (d netstackDialer) Dial(ctx context.Context) (workload.Stream, error) {
+	c, err := gonet.DialContextTCP(ctx, d.Stack, d.remote, ipv4.ProtocolNumber)
+	if err != nil {
+		return nil, netstackError(err)
+	}
+	return netstackTCP{c}, nil
+}
+
+// netstackListener is gonet's listener with a deadline. One goroutine accepts.
+type netstackListener struct {
+	*netstack
+	ep       tcpip.Endpoint
+	ready    chan struct{} // a connection may wait
+	deadline atomic.Pointer[time.Time]
+	timer    *time.Timer // makes Accept look at the deadline
+}
+
+func listenNetstack(ctx context.Context, j workload.Job) (workload.Listener, error) {
+	n, err := openNetstack(ctx, j)
+	if err != nil {
+		return nil, err
+	}
+	var queue waiter.Queue
+	entry, ready := waiter.NewChannelEntry(waiter.ReadableEvents)
+	queue.EventRegister(&entry)
+	ep, failed := n.NewEndpoint(tcp.ProtocolNumber, ipv4.ProtocolNumber, &queue)
+	if failed == nil {
+		failed = ep.Bind(fullAddress(j.Local.UDP))
+	}
+	if failed == nil {
+		failed = ep.Listen(backlog)
+	}
+	if failed != nil {
+		return nil, errors.Join(fmt.Errorf("listen at %v: %v", j.Local.UDP, failed), n.Close())
+	}
+	l := &netstackListener{netstack: n, ep: ep, ready: ready}
+	l.timer = time.AfterFunc(time.Hour, l.look)
+	return l, nil
+}
+
+// look has Accept look again.
+func (l *netstackListener) look() {
+	select {
+	case l.ready <- struct{}{}:
+	default:
+	}
+}
+
+func (l *netstackListener) Accept() (workload.Stream, error) {
+	for {
+		ep, queue, err := l.ep.Accept(nil)
+		switch err.(type) {
+		case nil:
+			return netstackTCP{gonet.NewTCPConn(queue, ep)}, nil
+		case *tcpip.ErrWouldBlock:
+		default:
+			return nil, errors.New(err.String())
+		}
+		if t := l.deadline.Load(); t != nil && expired(*t) {
+			return nil, os.ErrDeadlineExceeded
+		}
+		<-l.ready
+	}
+}
+
+func (l *netstackListener) SetDeadline(t time.Time) error {
+	l.deadline.Store(&t)
+	if l.timer.Stop(); !t.IsZero() {
+		l.timer.Reset(time.Until(t))
+	}
+	return nil
+}
+
+func (l *netstackListener) Close() error {
+	l.timer.Stop()
+	l.ep.Close()
+	return l.netstack.Close()
+}
