@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -9,26 +8,13 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/unet-go/unet/bench/internal/cli"
 	"github.com/unet-go/unet/bench/internal/lab"
 	"github.com/unet-go/unet/bench/internal/plan"
 	"github.com/unet-go/unet/bench/internal/transport"
 	"github.com/unet-go/unet/bench/internal/workload"
 	"github.com/unet-go/unet/endpoint"
-	"github.com/unet-go/unet/internal/version"
 )
-
-// usageError is an error in the command line.
-type usageError struct{ error }
-
-func (e usageError) Unwrap() error { return e.error }
-
-func isUsage(err error) bool {
-	var u usageError
-	return errors.As(err, &u)
-}
-
-// errReported: a child has sent its error to its parent.
-var errReported = errors.New("reported")
 
 const description = `unetbench measures unet against the kernel's own sockets.
 
@@ -53,7 +39,7 @@ func newCommand() *cobra.Command {
 	for _, t := range slices.Concat(transport.All, transport.IPv6, transport.Verbs) {
 		long += fmt.Sprintf("  %-15s %s\n", t.Name, t.About)
 	}
-	root := &cobra.Command{
+	root := cli.Root(&cobra.Command{
 		Use:   "unetbench",
 		Short: "Measure unet against the kernel's own sockets",
 		Long:  long,
@@ -61,33 +47,16 @@ func newCommand() *cobra.Command {
   sudo bin/unetbench rate --batch 1,64
   sudo bin/unetbench all --json > all.jsonl
   bin/unetplot all.jsonl > rtt.svg`,
-		Version:       version.Line("unetbench"),
-		Args:          noArguments,
-		SilenceErrors: true,
-		SilenceUsage:  true,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			_ = cmd.Help()
-			return usageError{errors.New("which benchmark? rtt, rate, oneway, connect, bandwidth, goodput, rdma, memory, scale, wait, services, kernel or all")}
-		},
-	}
-	root.CompletionOptions.HiddenDefaultCmd = true
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+		Args: cli.Args(0),
+		RunE: cli.Missing("which benchmark? rtt, rate, oneway, connect, bandwidth, goodput, rdma, memory, scale, services, kernel or all"),
+	})
 	var c common
-	for _, benchmark := range []*cobra.Command{newRTT(&c), newRate(&c), newOneWay(&c), newConnect(&c), newBandwidth(&c), newGoodput(&c), newRDMA(&c), newMemory(&c), newScale(&c), newWait(&c), newServices(&c), newKernel(&c), newAll(&c)} {
+	for _, benchmark := range []*cobra.Command{newRTT(&c), newRate(&c), newOneWay(&c), newConnect(&c), newBandwidth(&c), newGoodput(&c), newRDMA(&c), newMemory(&c), newScale(&c), newServices(&c), newKernel(&c), newAll(&c)} {
 		c.flags(benchmark)
 		root.AddCommand(benchmark)
 	}
-	root.SetVersionTemplate("{{.Version}}\n")
 	root.AddCommand(newChild())
 	return root
-}
-
-// noArguments is cobra.NoArgs with our exit code.
-func noArguments(cmd *cobra.Command, args []string) error {
-	if len(args) > 0 {
-		return usageError{fmt.Errorf("%s does not take %q: see %s --help", cmd.CommandPath(), args[0], cmd.CommandPath())}
-	}
-	return nil
 }
 
 // selectionFlags are the flags of what is combined.
@@ -135,15 +104,27 @@ func newRTT(c *common) *cobra.Command {
 		Short: "Round-trip times",
 		Long: `rtt sends one message at a time and waits until it is back. The clock is read
 once a round trip; percentiles are exact. A message that is not back in time is
-counted as lost, and the next one is sent.`,
+counted as lost, and the next one is sent.
+
+--waiters and --procs show latency against processor time. With waiters as many
+goroutines wait at each end for data on TCP connections of their own. With
+GOMAXPROCS 0 each process is pinned to a processor of its own; otherwise it runs where
+the kernel places it. With --idle the client rests afterwards: all its goroutines
+wait, and idle % is its processor time then, in percent of a processor.`,
 		Example: `  unetbench rtt
   unetbench rtt --transport floor,msg,udp,kernel-udp --size 16,64,256,1024,1400
   unetbench rtt --transport msg,udp --attach port --wait spin,adaptive,block
+  unetbench rtt --transport tcp,go-tcp --attach port --wait spin,adaptive,block --waiters 0,63 --procs 0,2 --idle 1s
   unetbench rtt --rounds 10 --n 50000 --json > rtt.jsonl`,
-		Args: noArguments,
+		Args: cli.Args(0),
 	}
 	selectionFlags(cmd, &s)
-	cmd.Flags().DurationVar(&s.Limit, "limit", s.Limit, "end a round after this time, with fewer round trips")
+	f := cmd.Flags()
+	f.DurationVar(&s.Limit, "limit", s.Limit, "end a round after this time, with fewer round trips")
+	f.IntSliceVar(&s.Waiters, "waiters", nil, "goroutines that wait on TCP connections of their own, at each end (default 0)")
+	f.IntSliceVar(&s.Procs, "procs", nil, "GOMAXPROCS of both processes (default 0: each is pinned to a processor)")
+	f.DurationVar(&s.Pause, "pause", 0, "how long the client sleeps between two round trips")
+	f.DurationVar(&s.Rest, "idle", 0, "how long the client is idle after a round that does not spin, to read its processor time")
 	cmd.RunE = c.measure(&s)
 	return cmd
 }
@@ -174,7 +155,7 @@ processes do not run at the same time, tcp becomes slower than kernel-tcp does.`
 		Example: `  unetbench rate
   unetbench rate --transport msg,kernel-udp --batch 1,32,64
   unetbench rate --size 1400 --limit 2s --n 5000000`,
-		Args: noArguments,
+		Args: cli.Args(0),
 	}
 	selectionFlags(cmd, &s)
 	cmd.Flags().IntSliceVar(&s.Batches, "batch", s.Batches, "messages sent together")
@@ -203,7 +184,7 @@ Losses and duplicates are counted.`,
 		Example: `  unetbench oneway
   unetbench oneway --transport msg,kernel-udp --window 512 --credit 128
   unetbench oneway --batch 1,32`,
-		Args: noArguments,
+		Args: cli.Args(0),
 	}
 	selectionFlags(cmd, &s)
 	cmd.Flags().IntSliceVar(&s.Batches, "batch", s.Batches, "messages sent together")
@@ -227,15 +208,15 @@ func newMemory(c *common) *cobra.Command {
 opens connections of tcp, has one request answered on each, and divides by them
 what the processes at both ends have grown by.`,
 		Example: "  unetbench memory --attach port",
-		Args:    noArguments,
+		Args:    cli.Args(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			for _, a := range attach {
 				if _, err := endpoint.ParseAttachment(a); err != nil {
-					return usageError{err}
+					return cli.Usage(err)
 				}
 			}
 			if idle < 1 || idle > plan.MaxConnects {
-				return usageError{fmt.Errorf("--idle %d: want 1 to %d", idle, plan.MaxConnects)}
+				return cli.Usage(fmt.Errorf("--idle %d: want 1 to %d", idle, plan.MaxConnects))
 			}
 			return c.messages(cmd, &messages{memory: attach, idle: idle})
 		},
@@ -256,10 +237,10 @@ of two, in interleaved rounds. It also times the opening of an endpoint through 
 and on one with 255 endpoints.`,
 		Example: `  unetbench scale
   unetbench scale --rounds 25 --openings 101 --json > scale.jsonl`,
-		Args: noArguments,
+		Args: cli.Args(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if openings < 1 {
-				return usageError{fmt.Errorf("--openings %d: want at least 1", openings)}
+				return cli.Usage(fmt.Errorf("--openings %d: want at least 1", openings))
 			}
 			return c.messages(cmd, &messages{openings: openings}, []plan.Selection{scaleSelection(rounds)})
 		},
@@ -288,7 +269,7 @@ sixteen minutes. It ends with the table of goals for speed and memory. (scale ha
 of its own.)`,
 		Example: `  unetbench all
   unetbench all --json > all.jsonl`,
-		Args: noArguments,
+		Args: cli.Args(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return c.messages(cmd, &messages{memory: []string{"port", "queue"}, idle: idleConnections, kernel: newKernelTraffic(c, rounds)}, everything(rounds)...)
 		},
@@ -336,10 +317,10 @@ func newChild() *cobra.Command {
 	return &cobra.Command{
 		Use:    "child",
 		Hidden: true,
-		Args:   noArguments,
+		Args:   cli.Args(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if lab.RunChild(os.Stdin, os.Stdout) != nil {
-				return errReported
+				return cli.Reported
 			}
 			return nil
 		},
@@ -401,7 +382,7 @@ ports that both choose from.`,
 		Example: `  unetbench connect
   unetbench connect --transport tcp,kernel-tcp --connections 16
   unetbench connect --n 10000 --limit 5s --rounds 3 --attach port`,
-		Args: noArguments,
+		Args: cli.Args(0),
 	}
 	selectionFlags(cmd, &s)
 	f := cmd.Flags()
@@ -453,7 +434,7 @@ Transports:
 		Example: `  unetbench bandwidth
   unetbench bandwidth --size 65536 --rounds 13
   unetbench bandwidth --transport tcp,kernel-tcp --attach queue --mtu 9000`,
-		Args: noArguments,
+		Args: cli.Args(0),
 	}
 	f := cmd.Flags()
 	f.StringSliceVar(&s.Transports, "transport", s.Transports, "transports to measure")

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/unet-go/unet/bench/internal/cli"
 	"github.com/unet-go/unet/bench/internal/lab"
 	"github.com/unet-go/unet/bench/internal/plan"
 	"github.com/unet-go/unet/bench/internal/report"
@@ -51,10 +52,10 @@ table has its median and its extremes.`,
 		Example: `  unetbench kernel
   unetbench kernel --mode generic --rounds 25
   unetbench kernel --mode native --json > kernel.jsonl`,
-		Args: noArguments,
+		Args: cli.Args(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if rounds < 1 {
-				return usageError{fmt.Errorf("--rounds %d: want at least 1", rounds)}
+				return cli.Usage(fmt.Errorf("--rounds %d: want at least 1", rounds))
 			}
 			return c.run(cmd, lab.Config{Routed: true}, newKernelTraffic(c, rounds))
 		},

@@ -3,45 +3,18 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 
+	"github.com/unet-go/unet/bench/internal/cli"
 	"github.com/unet-go/unet/bench/internal/report"
 )
 
-// Exit codes.
-const (
-	exitFailure = 1 // something could not be measured
-	exitUsage   = 2 // an error in the command line
-)
-
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	// The first signal ends the measurement and cleans up; a second one kills.
-	context.AfterFunc(ctx, stop)
-	err := newCommand().ExecuteContext(ctx)
-	switch {
-	case err == nil:
-		return
-	case errors.Is(err, errReported):
-	case ctx.Err() != nil:
-		fmt.Fprintln(os.Stderr, "unetbench: interrupted")
-	default:
-		fmt.Fprintln(os.Stderr, "unetbench:", err)
-	}
-	if isUsage(err) {
-		os.Exit(exitUsage)
-	}
-	os.Exit(exitFailure)
-}
+func main() { cli.Main(newCommand()) }
 
 // output is where a run writes to: lines, tables, and how far it is.
 type output struct {

@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/unet-go/unet/bench/internal/cli"
 	"github.com/unet-go/unet/bench/internal/report"
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/internal/version"
@@ -111,12 +112,11 @@ func TestWrongCommandLinesAreUsageErrorsOfOneLine(t *testing.T) {
 		{"all", "--rounds", "0"},
 		{"scale", "--rounds", "0"},
 		{"kernel", "--rounds", "0"},
-		{"wait", "--rounds", "0"},
-		{"wait", "--waiters", "0"},
-		{"wait", "--procs", "-1"},
-		{"wait", "--pause", "-1s"},
-		{"wait", "--procs", ""},
-		{"wait", "--attach", "tape"},
+		{"rtt", "--idle", "-1s"},
+		{"rtt", "--transport", "tcp", "--waiters", "-1"},
+		{"rtt", "--procs", "-1"},
+		{"rtt", "--pause", "-1s"},
+		{"rtt", "--transport", "kernel-tcp", "--waiters", "1"},
 		{"services", "--services", "smtp"},
 		{"services", "--services", ""},
 		{"services", "--connections", "0"},
@@ -140,7 +140,7 @@ func TestWrongCommandLinesAreUsageErrorsOfOneLine(t *testing.T) {
 		{"rtt", "--transport", "kernel-udp", "--cpus", "0,4095"},
 	} {
 		_, _, err := execute(context.Background(), args...)
-		if !isUsage(err) {
+		if !cli.IsUsage(err) {
 			t.Errorf("%q: %v, want a usage error", args, err)
 		} else if strings.Contains(err.Error(), "\n") {
 			t.Errorf("%q: more than a line: %v", args, err)
@@ -152,7 +152,7 @@ func TestMissingDaemonIsOneLine(t *testing.T) {
 	netlab.RequireXDP(t)
 	for _, path := range []string{filepath.Join(t.TempDir(), "unetd"), t.TempDir()} {
 		_, _, err := execute(context.Background(), "rtt", "--transport", "msg", "--unetd", path)
-		if err == nil || isUsage(err) || !strings.Contains(err.Error(), path) || strings.Contains(err.Error(), "\n") {
+		if err == nil || cli.IsUsage(err) || !strings.Contains(err.Error(), path) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("--unetd %s: %v", path, err)
 		}
 	}
@@ -519,11 +519,12 @@ func TestKernelTraffic(t *testing.T) {
 	}
 }
 
-// TestWait: every way of waiting is measured alone and beside goroutines that wait, and the idle
+// TestWaiters: every way of waiting is measured alone and beside goroutines that wait, and the idle
 // processor time where it has a meaning.
-func TestWait(t *testing.T) {
+func TestWaiters(t *testing.T) {
 	unetd := buildDaemon(t)
-	out, errs := measure(t, "wait", "--unetd", unetd, "--rounds", "1", "--procs", "0", "--waiters", "5")
+	out, errs := measure(t, short(200, "rtt", "--unetd", unetd, "--transport", "tcp,go-tcp,netstack-tcp", "--attach", "port", "--wait", "spin,adaptive,block",
+		"--waiters", "0,63", "--idle", "200ms")...)
 	measured := map[string]int{}
 	for _, l := range lines(t, out) {
 		measured[fmt.Sprint(l["transport"], " ", l["wait"], " ", l["waiters"])]++
@@ -531,15 +532,17 @@ func TestWait(t *testing.T) {
 			t.Errorf("implausible: %v", l)
 		}
 	}
-	for _, way := range []string{"tcp spin", "tcp adaptive", "tcp block", "go-tcp block"} {
-		for _, waiters := range []string{" 0", " 5"} {
+	for _, way := range []string{"tcp spin", "tcp adaptive", "tcp block", "go-tcp block", "netstack-tcp block"} {
+		for _, waiters := range []string{" <nil>", " 63"} {
 			if measured[way+waiters] != 1 {
 				t.Errorf("%s waiting%s: %d measurements:\n%s", way, waiters, measured[way+waiters], out)
 			}
 		}
 	}
-	if !strings.Contains(errs, "adaptive / spin") || strings.Contains(errs, "not measured") {
-		t.Errorf("goals are missing:\n%s", errs)
+	for _, want := range []string{"adaptive / spin", "63 waiting / alone", "idle %"} {
+		if !strings.Contains(errs, want) {
+			t.Errorf("no %q in the tables:\n%s", want, errs)
+		}
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/unet-go/unet/bench/internal/cli"
 	"github.com/unet-go/unet/bench/internal/plan"
 	"github.com/unet-go/unet/bench/internal/transport"
 	"github.com/unet-go/unet/bench/internal/workload"
@@ -78,11 +79,11 @@ Operations:
   unetbench rdma --table options,target --json > rdma.jsonl
   unetbench oneway --transport msg,rc-send,kernel-udp
   unetbench rtt --transport udp,rc-send,rc-write --wait spin`,
-		Args: noArguments,
+		Args: cli.Args(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			for _, t := range p.tables {
 				if !slices.Contains(rdmaTables, t) {
-					return usageError{fmt.Errorf("--table %q: there are %s", t, strings.Join(rdmaTables, ", "))}
+					return cli.Usage(fmt.Errorf("--table %q: there are %s", t, strings.Join(rdmaTables, ", ")))
 				}
 			}
 			for _, f := range []struct {
@@ -92,11 +93,11 @@ Operations:
 			}{{"--depth", p.depths, 4096}, {"--clients", p.counts, 256}} {
 				for _, n := range f.all {
 					if n < 1 || n > f.most {
-						return usageError{fmt.Errorf("%s %d: want 1 to %d", f.name, n, f.most)}
+						return cli.Usage(fmt.Errorf("%s %d: want 1 to %d", f.name, n, f.most))
 					}
 				}
 				if len(f.all) == 0 {
-					return usageError{fmt.Errorf("%s is empty", f.name)}
+					return cli.Usage(fmt.Errorf("%s is empty", f.name))
 				}
 			}
 			return c.messages(cmd, &messages{rdma: true}, p.parts()...)

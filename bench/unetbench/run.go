@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/unet-go/unet/bench/internal/cli"
 	"github.com/unet-go/unet/bench/internal/lab"
 	"github.com/unet-go/unet/bench/internal/perf"
 	"github.com/unet-go/unet/bench/internal/plan"
@@ -56,7 +57,7 @@ type measurement interface {
 // run makes the lab, measures and prints.
 func (c *common) run(cmd *cobra.Command, cfg lab.Config, m measurement) (err error) {
 	if c.json && c.benchfmt {
-		return usageError{errors.New("--json and --benchfmt: want one of them")}
+		return cli.Usage(errors.New("--json and --benchfmt: want one of them"))
 	}
 	if cfg, err = c.labConfig(cfg); err != nil {
 		return err
@@ -93,7 +94,7 @@ func (c *common) run(cmd *cobra.Command, cfg lab.Config, m measurement) (err err
 func (c *common) labConfig(cfg lab.Config) (lab.Config, error) {
 	mode, err := mux.ParseMode(c.mode)
 	if err != nil {
-		return cfg, usageError{err}
+		return cfg, cli.Usage(err)
 	}
 	cfg.Mode = mode.String()
 	cpus, err := netlab.Processors()
@@ -106,11 +107,11 @@ func (c *common) labConfig(cfg lab.Config) (lab.Config, error) {
 	case len(c.cpus) == 0:
 		cfg.ClientCPU, cfg.ServerCPU = cpus[0], cpus[1]
 	case len(c.cpus) != 2 || c.cpus[0] == c.cpus[1]:
-		return cfg, usageError{fmt.Errorf("--cpus %v: want two different processors", c.cpus)}
+		return cfg, cli.Usage(fmt.Errorf("--cpus %v: want two different processors", c.cpus))
 	default:
 		for _, n := range c.cpus {
 			if !slices.Contains(cpus, n) {
-				return cfg, usageError{fmt.Errorf("--cpus: processor %d is not one of those that can be used, %v", n, cpus)}
+				return cfg, cli.Usage(fmt.Errorf("--cpus: processor %d is not one of those that can be used, %v", n, cpus))
 			}
 		}
 		cfg.ClientCPU, cfg.ServerCPU = c.cpus[0], c.cpus[1]
@@ -173,11 +174,9 @@ type messages struct {
 	kernel   *kernelTraffic // nil: not measured
 	rdma     bool           // print the tables of rdma only
 
-	planned   []report.Key
-	records   []report.Record
-	memories  []report.Memory
-	idleConns []report.Idle
-	opened    []report.Opening
+	planned []report.Key
+	records []report.Record
+	extra   report.Summary // memory and openings
 }
 
 // add checks selections and adds them, to be measured in the same rounds.
@@ -186,7 +185,7 @@ func (m *messages) add(selections ...plan.Selection) error {
 	for _, s := range selections {
 		all, err := s.Combinations()
 		if err != nil {
-			return usageError{err}
+			return cli.Usage(err)
 		}
 		p.rounds = max(p.rounds, s.Rounds)
 		for _, c := range all {
@@ -308,7 +307,7 @@ func (m *messages) measureMemory(ctx context.Context, l *lab.Lab, attach string,
 		if r.With, r.Without, err = l.Memory(ctx, t, attach); err != nil {
 			return err
 		}
-		m.memories = append(m.memories, r)
+		m.extra.Memory = append(m.extra.Memory, r)
 		out.line(r)
 	}
 	out.step("memory of %d connections %s %s", m.idle, transport.TCP, attach)
@@ -320,7 +319,7 @@ func (m *messages) measureMemory(ctx context.Context, l *lab.Lab, attach string,
 	if r.Client, r.Server, err = l.IdleConnections(ctx, t, attach, m.idle); err != nil {
 		return err
 	}
-	m.idleConns = append(m.idleConns, r)
+	m.extra.Idle = append(m.extra.Idle, r)
 	out.line(r)
 	return nil
 }
@@ -340,7 +339,7 @@ func (m *messages) open(ctx context.Context, l *lab.Lab, seed uint64, out *outpu
 	}
 	for i, others := range []int{0, lab.CrowdSize} {
 		o := report.NewOpening(others, took[i])
-		m.opened = append(m.opened, o)
+		m.extra.Openings = append(m.extra.Openings, o)
 		out.line(o)
 	}
 	return nil
@@ -376,28 +375,23 @@ func (p part) countCalls(ctx context.Context, l *lab.Lab, out *output) (_ []*flo
 // print writes the tables of what was measured. The goals need a run of all.
 func (m *messages) print(w io.Writer) {
 	s := report.Summarize(m.planned, m.records)
+	s.Memory, s.Idle, s.Openings = m.extra.Memory, m.extra.Idle, m.extra.Openings
 	if m.rdma {
 		s.PrintOperations(w)
 		s.PrintVerbsGoals(w)
 		return
 	}
 	s.Print(w)
-	s.PrintMuxCost(w)
-	s.PrintBandwidth(w)
-	s.PrintOperations(w)
-	report.PrintMemory(w, m.memories)
-	report.PrintIdle(w, m.idleConns)
-	report.PrintOpenings(w, m.opened)
 	if m.kernel != nil && len(m.records) > 0 { // a run of all
 		rows := report.SummarizeTraffic(m.kernel.lines)
 		report.PrintTraffic(w, m.kernel.mode, rows)
-		report.PrintGoals(w, report.SpeedGoals, append(s.Goals(m.memories, m.idleConns), report.KernelGoals(rows)...))
+		report.PrintGoals(w, report.SpeedGoals, append(s.Goals(), report.KernelGoals(rows)...))
 	}
-	if len(m.opened) > 0 {
-		report.PrintGoals(w, report.SpeedGoals, s.ScaleGoals(m.opened))
+	if len(s.Openings) > 0 {
+		report.PrintGoals(w, report.SpeedGoals, s.ScaleGoals())
 	}
 	s.PrintBandwidthGoals(w)
-	s.PrintIPv6Goals(w)
+	s.PrintOtherGoals(w)
 }
 
 func goodputPlan() plan.Goodput {
@@ -447,12 +441,12 @@ bounds the load. Offloads are off, so that a frame is a segment. The kernel has 
 		Example: `  unetbench goodput
   unetbench goodput --on loss --loss 1 --delay 20ms --rounds 9 --time 10s
   unetbench goodput --on share --json > share.jsonl`,
-		Args: noArguments,
+		Args: cli.Args(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			p.Rate = rate * 1e6
 			for _, k := range on {
 				if !slices.Contains(kinds, k) {
-					return usageError{fmt.Errorf("--on %s: there are %v", k, kinds)}
+					return cli.Usage(fmt.Errorf("--on %s: there are %v", k, kinds))
 				}
 			}
 			if !slices.Contains(on, lossy) {
@@ -469,7 +463,7 @@ bounds the load. Offloads are off, so that a frame is a segment. The kernel has 
 			}
 			runs, err := p.Runs()
 			if err != nil {
-				return usageError{err}
+				return cli.Usage(err)
 			}
 			g := &goodput{plan: p, runs: runs, flows: make([][][]report.Flow, len(runs))}
 			return c.run(cmd, lab.Config{Muxed: true, Plain: true, Impaired: true}, g)

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/unet-go/unet"
+	"github.com/unet-go/unet/bench/internal/cli"
 	"github.com/unet-go/unet/bench/internal/lab"
 	"github.com/unet-go/unet/bench/internal/load"
 	"github.com/unet-go/unet/bench/internal/plan"
@@ -67,13 +68,13 @@ small answers, the default, takes about 13 minutes on two processors.`,
   unetbench services --services grpc,http --connections 16 --procs 2 --rounds 9
   unetbench services --services httpbulk,h2bulk --connections 1,16
   unetbench services --neighbours --procs default --json > services.jsonl`,
-		Args: noArguments,
+		Args: cli.Args(0),
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if k.cells, err = k.plan.Cells(); err != nil {
-				return usageError{err}
+				return cli.Usage(err)
 			}
 			if _, err := unet.ParseWaitMode(k.wait); err != nil {
-				return usageError{err}
+				return cli.Usage(err)
 			}
 			defer k.close()
 			if err := k.openPrograms(); err != nil {

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/unet-go/unet/bench/internal/cli"
 	"github.com/unet-go/unet/bench/internal/plan"
 	"github.com/unet-go/unet/bench/internal/report"
 )
@@ -102,7 +103,7 @@ func TestMissingServiceProgramIsOneLine(t *testing.T) {
 	bin := t.TempDir()
 	for _, program := range []string{serviceProgram, respProgram} {
 		_, _, err := execute(t.Context(), "services", "--services", "redis", "--bin", bin)
-		if err == nil || isUsage(err) || !strings.Contains(err.Error(), program+": no such file") || !strings.Contains(err.Error(), "make build") || strings.Contains(err.Error(), "\n") {
+		if err == nil || cli.IsUsage(err) || !strings.Contains(err.Error(), program+": no such file") || !strings.Contains(err.Error(), "make build") || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%v", err)
 		}
 		if err := os.WriteFile(bin+"/"+program, nil, 0o755); err != nil {

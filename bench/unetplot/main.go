@@ -12,40 +12,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/unet-go/unet/bench/internal/chart"
-	"github.com/unet-go/unet/internal/version"
+	"github.com/unet-go/unet/bench/internal/cli"
 )
 
-// Exit codes.
-const (
-	exitFailure = 1 // the picture could not be drawn or written
-	exitUsage   = 2 // an error in the command line or in the input
-)
-
-// usageError is an error in the command line or in the input.
-type usageError struct{ error }
-
-func (e usageError) Unwrap() error { return e.error }
-
-func isUsage(err error) bool {
-	var u usageError
-	return errors.As(err, &u)
-}
-
-func main() {
-	err := newCommand().Execute()
-	if err == nil {
-		return
-	}
-	fmt.Fprintln(os.Stderr, "unetplot:", err)
-	if isUsage(err) {
-		os.Exit(exitUsage)
-	}
-	os.Exit(exitFailure)
-}
+func main() { cli.Main(newCommand()) }
 
 func newCommand() *cobra.Command {
 	var output string
-	cmd := &cobra.Command{
+	cmd := cli.Root(&cobra.Command{
 		Use:   "unetplot [FILE.jsonl]",
 		Short: "Draw the round trips and one way rates of unetbench --json as SVG",
 		Long: `unetplot reads the JSON lines of unetbench --json, from a file or from standard
@@ -54,12 +28,9 @@ one way. It draws rounds of rtt and oneway in spin mode, of messages sent one at
 time, and ignores other records. It needs no root.`,
 		Example: `  unetplot all.jsonl > rtt.svg
   sudo unetbench all --json | unetplot -o rtt.svg`,
-		Version:       version.Line("unetplot"),
-		SilenceErrors: true,
-		SilenceUsage:  true,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 1 {
-				return usageError{fmt.Errorf("%s takes one file, not %d", cmd.CommandPath(), len(args))}
+				return cli.Usage(fmt.Errorf("%s takes one file, not %d", cmd.CommandPath(), len(args)))
 			}
 			return nil
 		},
@@ -68,7 +39,7 @@ time, and ignores other records. It needs no root.`,
 			if len(args) == 1 {
 				file, err := os.Open(args[0])
 				if err != nil {
-					return usageError{err}
+					return cli.Usage(err)
 				}
 				defer file.Close()
 				in, name = file, args[0]
@@ -83,9 +54,7 @@ time, and ignores other records. It needs no root.`,
 			_, err = cmd.OutOrStdout().Write(picture)
 			return err
 		},
-	}
-	cmd.SetVersionTemplate("{{.Version}}\n")
-	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	})
 	cmd.Flags().StringVarP(&output, "output", "o", "", "write the SVG to this file (default: standard output)")
 	return cmd
 }
@@ -97,7 +66,7 @@ func draw(in io.Reader, name string) ([]byte, error) {
 		err = fmt.Errorf("%s: %w", name, err)
 		var bad *chart.InputError
 		if errors.As(err, &bad) {
-			err = usageError{err}
+			err = cli.Usage(err)
 		}
 		return nil, err
 	}

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/unet-go/unet/bench/internal/cli"
 )
 
 // execute runs the command with stdin, and returns what it writes to standard output.
@@ -51,7 +53,7 @@ func TestPlot(t *testing.T) {
 		"unknown flag: --json": {"--json", measured},
 	} {
 		_, err := execute("", append([]string{"-o", picture}, args...)...)
-		if err == nil || !isUsage(err) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+		if err == nil || !cli.IsUsage(err) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%v: %v, want one line about %q and code 2", args, err, want)
 		}
 	}

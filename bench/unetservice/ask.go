@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/unet-go/unet"
+	"github.com/unet-go/unet/bench/internal/cli"
 	"github.com/unet-go/unet/bench/internal/load"
 	"github.com/unet-go/unet/bench/internal/plan"
 	"github.com/unet-go/unet/bench/internal/service"
@@ -30,20 +31,20 @@ It writes one line of JSON: answers of the measured time, failed and lost reques
 nanoseconds, the answers of the connections with the fewest and the most, and the processor
 time of this process and of --server-pid.`,
 		Example: `  unetservice ask nats 10.0.0.1:9000 --connections 64 --duration 5s`,
-		Args:    arguments(2),
+		Args:    cli.Args(2),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			s, err := service.ByName(args[0])
 			switch {
 			case err != nil:
-				return usageError{err}
+				return cli.Usage(err)
 			case connections < 1:
-				return usageError{fmt.Errorf("--connections %d: want at least 1", connections)}
+				return cli.Usage(fmt.Errorf("--connections %d: want at least 1", connections))
 			case o.WarmUp < 0:
-				return usageError{fmt.Errorf("--warm-up %v: want 0 or more", o.WarmUp)}
+				return cli.Usage(fmt.Errorf("--warm-up %v: want 0 or more", o.WarmUp))
 			case o.Duration <= 0:
-				return usageError{fmt.Errorf("--duration %v: want more than 0", o.Duration)}
+				return cli.Usage(fmt.Errorf("--duration %v: want more than 0", o.Duration))
 			case o.Server < 0:
-				return usageError{fmt.Errorf("--server-pid %d: want the number of a process", o.Server)}
+				return cli.Usage(fmt.Errorf("--server-pid %d: want the number of a process", o.Server))
 			}
 			opened, err := n.open(cmd.Context())
 			if err != nil {

@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 
 	"github.com/spf13/cobra"
+
+	"github.com/unet-go/unet/bench/internal/cli"
 )
 
 // newCompute is the neighbour of a service: unetbench starts one on each processor.
@@ -15,7 +17,7 @@ func newCompute() *cobra.Command {
 		Short:   "Compute on one processor until SIGTERM or an interrupt",
 		Long:    "compute writes a line when it begins, and keeps one processor busy until SIGTERM or an interrupt.",
 		Example: "  taskset -c 1 unetservice compute",
-		Args:    arguments(0),
+		Args:    cli.Args(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			fmt.Fprintln(cmd.OutOrStdout(), "computing")
 			compute(cmd.Context())

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/unet-go/unet/bench/internal/cli"
 	"github.com/unet-go/unet/bench/internal/load"
 )
 
@@ -29,8 +30,7 @@ func TestWrongCommandLinesAreUsageErrors(t *testing.T) {
 		"ask tcp 127.0.0.1:1 --server-pid -1", "compute now",
 	} {
 		err := execute(t.Context(), io.Discard, strings.Fields(line)...)
-		var usage usageError
-		if !errors.As(err, &usage) || strings.Contains(err.Error(), "\n") {
+		if !cli.IsUsage(err) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%q: %v, want a usage error of one line", line, err)
 		}
 	}

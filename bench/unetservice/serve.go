@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/unet-go/unet/bench/internal/cli"
 	"github.com/unet-go/unet/bench/internal/service"
 )
 
@@ -19,14 +20,14 @@ func newServe() *cobra.Command {
 The server of redis is the program resp of examples/.`,
 		Example: `  unetservice serve http 10.0.0.1:9000
   unetservice serve http 10.0.0.1:9000 --kernel`,
-		Args: arguments(2),
+		Args: cli.Args(2),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			s, err := service.ByName(args[0])
 			switch {
 			case err != nil:
-				return usageError{err}
+				return cli.Usage(err)
 			case s.Serve == nil:
-				return usageError{fmt.Errorf("the server of %s is the program resp of examples/", args[0])}
+				return cli.Usage(fmt.Errorf("the server of %s is the program resp of examples/", args[0]))
 			}
 			opened, err := n.open(cmd.Context())
 			if err != nil {

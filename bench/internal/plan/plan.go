@@ -74,6 +74,8 @@ type Combination struct {
 	Batch     int    // messages
 	MTU       int    // bandwidth, and rdma if it is given: of the network; else 0: 1500
 	Verbs     workload.Verbs
+	Waiters   int // rtt: goroutines that wait on other connections, at each end
+	Procs     int // rtt: GOMAXPROCS; 0: each process is pinned to a processor
 }
 
 func (c Combination) String() string {
@@ -99,6 +101,9 @@ func (c Combination) String() string {
 	if c.Place != Pair {
 		s += " " + c.Place
 	}
+	if c.Waiters > 0 || c.Procs > 0 {
+		s += fmt.Sprintf(", %d waiting, GOMAXPROCS %d", c.Waiters, c.Procs)
+	}
 	return s
 }
 
@@ -122,6 +127,11 @@ type Selection struct {
 	Timeout time.Duration // after which a message counts as lost
 	Window  int           // oneway: messages without credit
 	Credit  int           // oneway: messages a credit
+
+	Waiters []int         // rtt: of Combination; empty: 0
+	Procs   []int         // rtt: of Combination; empty: 0
+	Pause   time.Duration // rtt: of the client between two round trips
+	Rest    time.Duration // rtt: how long the client is idle afterwards, to read its processor time
 
 	Connections int    // connect: connections at a time
 	Address     string // connect: what the client's host has, Own or Shared
@@ -165,9 +175,12 @@ func (s Selection) Combinations() ([]Combination, error) {
 				variants = s.Verbs
 			}
 			for _, v := range variants {
-				for _, c := range product(Combination{Bench: s.Bench, Transport: t, Size: size, Verbs: v}, attach, places, wait, batches) {
-					if !slices.ContainsFunc(all, c.same) { // asked for twice
-						all = append(all, c)
+				for _, w := range orZero(s.Waiters) {
+					for _, p := range orZero(s.Procs) {
+						if w > 0 && !t.Waiters {
+							return nil, fmt.Errorf("--waiters %d: transport %s has no goroutines that wait on other connections", w, name)
+						}
+						all = add(all, product(Combination{Bench: s.Bench, Transport: t, Size: size, Verbs: v, Waiters: w, Procs: p}, attach, places, wait, batches))
 					}
 				}
 			}
@@ -177,6 +190,23 @@ func (s Selection) Combinations() ([]Combination, error) {
 		return nil, fmt.Errorf("nothing to measure: a %s has no place %s", endpoint.AttachQueue, Local)
 	}
 	return all, nil
+}
+
+func orZero(all []int) []int {
+	if len(all) == 0 {
+		return []int{0}
+	}
+	return all
+}
+
+// add adds combinations that are not there yet: they were asked for twice.
+func add(all, more []Combination) []Combination {
+	for _, c := range more {
+		if !slices.ContainsFunc(all, c.same) {
+			all = append(all, c)
+		}
+	}
+	return all
 }
 
 // product is every combination of the given values that can be measured.
@@ -197,8 +227,8 @@ func product(c Combination, attach, places, wait []string, batches []int) (all [
 }
 
 func (c Combination) same(d Combination) bool {
-	return c.Bench == d.Bench && c.Transport.Name == d.Transport.Name && c.Attach == d.Attach &&
-		c.Place == d.Place && c.Wait == d.Wait && c.Size == d.Size && c.Batch == d.Batch && c.MTU == d.MTU && c.Verbs == d.Verbs
+	return c.Bench == d.Bench && c.Transport.Name == d.Transport.Name && c.Attach == d.Attach && c.Place == d.Place && c.Wait == d.Wait &&
+		c.Size == d.Size && c.Batch == d.Batch && c.MTU == d.MTU && c.Verbs == d.Verbs && c.Waiters == d.Waiters && c.Procs == d.Procs
 }
 
 func (s Selection) check() error {
@@ -239,11 +269,25 @@ func (s Selection) check() error {
 			return fmt.Errorf("--batch %d: want 1 to %d messages", n, MaxBatch)
 		}
 	}
+	for _, n := range s.Waiters {
+		if n < 0 || n > MaxConnects {
+			return fmt.Errorf("--waiters %d: want 0 to %d", n, MaxConnects)
+		}
+	}
+	for _, n := range s.Procs {
+		if n < 0 {
+			return fmt.Errorf("--procs %d: want 0 or more", n)
+		}
+	}
 	switch {
 	case s.Rounds < 1:
 		return fmt.Errorf("--rounds %d: want at least 1", s.Rounds)
 	case s.N < 1 || s.N > maxN:
 		return fmt.Errorf("--n %d: want 1 to %d", s.N, maxN)
+	case s.Pause < 0 || s.Pause > 0 && s.Pause > s.Limit:
+		return fmt.Errorf("--pause %v: want 0 to %v", s.Pause, s.Limit)
+	case s.Rest < 0:
+		return fmt.Errorf("--idle %v: want 0 or more", s.Rest)
 	case s.WarmUp < 0:
 		return fmt.Errorf("--warm-up %d: want 0 or more", s.WarmUp)
 	case s.Limit < 0 || s.Limit == 0 && s.Bench != workload.OneWay:
@@ -272,19 +316,23 @@ const maxN = 20_000_000
 
 // Job is the job of one combination.
 func (s Selection) Job(c Combination) workload.Job {
-	return workload.Job{
+	j := workload.Job{
 		Bench: s.Bench, Attach: c.Attach, Wait: c.Wait, Size: c.Size, Batch: c.Batch,
 		N: s.N, WarmUp: s.WarmUp, Limit: s.Limit, Timeout: s.Timeout,
 		Window: s.Window, Credit: s.Credit, Connections: s.Connections, Own: s.Address == Own,
-		MTU: c.MTU, Verbs: c.Verbs,
+		MTU: c.MTU, Verbs: c.Verbs, Waiters: c.Waiters, Procs: c.Procs, Pause: s.Pause,
 	}
+	if c.Wait != "spin" { // who spins is never idle
+		j.Rest = s.Rest
+	}
+	return j
 }
 
 // CountingJob is the short job in which the system calls of a combination are
 // counted.
 func (s Selection) CountingJob(c Combination) workload.Job {
 	j := s.Job(c)
-	if j.Bench == workload.Bandwidth {
+	if j.Rest = 0; j.Bench == workload.Bandwidth {
 		j.Checked, j.Limit = true, min(j.Limit, 50*time.Millisecond)
 	}
 	if j.WarmUp = min(j.WarmUp, 1_000); j.Bench == workload.Connect {
@@ -332,11 +380,7 @@ func (s Selection) bulk() ([]Combination, error) {
 			}
 			for _, size := range sizes {
 				c := Combination{Bench: s.Bench, Transport: t, Size: size, MTU: mtu}
-				for _, c := range product(c, attach, []string{Pair}, wait, []int{batch}) {
-					if !slices.ContainsFunc(all, c.same) { // asked for twice
-						all = append(all, c)
-					}
-				}
+				all = add(all, product(c, attach, []string{Pair}, wait, []int{batch}))
 			}
 		}
 	}
@@ -364,12 +408,11 @@ func (s Selection) operations() (all []Combination, err error) {
 					size = 8
 				}
 				for _, v := range s.Verbs {
-					for _, c := range product(Combination{Bench: s.Bench, Transport: t, Size: size, MTU: mtu, Verbs: v}, s.Attach, []string{Pair}, s.Wait, s.Batches) {
-						c.Batch = min(c.Batch, v.Depth)
-						if !slices.ContainsFunc(all, c.same) {
-							all = append(all, c)
-						}
+					more := product(Combination{Bench: s.Bench, Transport: t, Size: size, MTU: mtu, Verbs: v}, s.Attach, []string{Pair}, s.Wait, s.Batches)
+					for i := range more {
+						more[i].Batch = min(more[i].Batch, v.Depth)
 					}
+					all = add(all, more)
 				}
 			}
 		}

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -40,11 +41,6 @@ type comparison struct {
 	atMost      bool
 }
 
-func p50(r Row) Spread      { return r.P50 }
-func mean(r Row) Spread     { return r.Mean }
-func msgsPerS(r Row) Spread { return r.MsgsPerS }
-func gbPerS(r Row) Spread   { return r.GbPerS }
-
 // goalSize is the size of the messages that the goals are about.
 const goalSize = 64 // bytes
 
@@ -66,6 +62,7 @@ func (k Key) waiting(wait string) Key          { k.Wait = wait; return k }
 func (k Key) batched(n int) Key                { k.Batch = n; return k }
 func (k Key) attached(attach string) Key       { k.Attach = attach; return k }
 func (k Key) at(place string) Key              { k.Place = place; return k }
+func (k Key) beside(waiters int) Key           { k.Waiters = waiters; return k }
 func both(bound float64) map[string]float64    { return split(bound, bound) }
 func split(q, port float64) map[string]float64 { return map[string]float64{"queue": q, "port": port} }
 func port(bound float64) map[string]float64    { return map[string]float64{"port": bound} }
@@ -146,6 +143,76 @@ var ipv6 = []comparison{
 	{"tcp6 RTT / tcp RTT", message(workload.RTT, transport.TCP6), message(workload.RTT, transport.TCP), p50, both(1.05), true},
 }
 
+// goalWaiters is the number of waiting goroutines that the goals are about.
+const goalWaiters = 63
+
+// waits are the goals of adaptive waiting.
+var waits = []comparison{
+	{"tcp RTT, adaptive / spin", message(workload.RTT, transport.TCP).waiting("adaptive"), message(workload.RTT, transport.TCP), p50, both(1.10), true},
+	{fmt.Sprintf("tcp RTT, adaptive, with %d waiting / alone", goalWaiters), message(workload.RTT, transport.TCP).waiting("adaptive").beside(goalWaiters),
+		message(workload.RTT, transport.TCP).waiting("adaptive"), p50, both(1.20), true},
+}
+
+// limit is a goal on a figure that is no ratio.
+type limit struct {
+	figure, format string
+	bound          map[string]float64 // by attachment
+	measured       func(s Summary, attach string) (float64, bool)
+}
+
+// noAllocs is a number of allocations a message. Fewer count as none, because the runtime
+// allocates occasionally.
+const noAllocs = 0.0005
+
+var (
+	// instructions are of a message of a round trip, which has two.
+	instructions = limit{"kernel instructions a message, msg, half a round trip", "%.0f", split(5600, 7700), func(s Summary, attach string) (float64, bool) {
+		r, ok := s.find(message(workload.RTT, transport.Message).attached(attach))
+		if !ok || r.Counts == nil {
+			return 0, false
+		}
+		return r.Counts[perf.KernelInstructions].Median / 2, true
+	}}
+	// allocations are the worst of unet's own transports. Opening a connection allocates, so connect
+	// is left out.
+	allocations = limit{"allocations per message, worst of unet's transports", "%.3f", both(0), func(s Summary, attach string) (worst float64, ok bool) {
+		for _, r := range s.Rows {
+			if r.Attach == attach && r.Bench != workload.Connect && r.Transport != transport.Floor {
+				if ok = true; r.Allocs.Median >= noAllocs {
+					worst = max(worst, r.Allocs.Median)
+				}
+			}
+		}
+		return worst, ok
+	}}
+	// residentMemory is of the larger of an endpoint alone and one with a stack.
+	residentMemory = limit{"MiB resident of an idle endpoint's process over a bare one", "%.1f", both(16), func(s Summary, attach string) (most float64, ok bool) {
+		for _, m := range s.Memory {
+			if m.Attach == attach {
+				most, ok = max(most, float64(m.With-m.Without)/mebibyte), true
+			}
+		}
+		return most, ok
+	}}
+	// idleMemory is of the larger of the two sides.
+	idleMemory = limit{"KiB resident of an idle tcp connection", "%.2f", both(4), func(s Summary, attach string) (most float64, ok bool) {
+		for _, x := range s.Idle {
+			if x.Attach == attach {
+				most, ok = max(most, x.Client/kibibyte, x.Server/kibibyte), true
+			}
+		}
+		return most, ok
+	}}
+	// idleProcessor is of a client whose goroutines wait adaptively.
+	idleProcessor = limit{fmt.Sprintf("%% of a processor, idle, tcp adaptive, %d waiting", goalWaiters), "%.2f", both(0.5), func(s Summary, attach string) (float64, bool) {
+		r, ok := s.find(message(workload.RTT, transport.TCP).waiting("adaptive").beside(goalWaiters).attached(attach))
+		return r.IdleCPU.Median, ok && r.IdleCPU.Median > 0
+	}}
+)
+
+// attachments are those that goals are measured for, in the order of the tables.
+var attachments = []string{"queue", "port"}
+
 // compare evaluates the goals of an attachment.
 func (s Summary) compare(table []comparison, attach string) (goals []Goal) {
 	for _, c := range table {
@@ -159,45 +226,42 @@ func (s Summary) compare(table []comparison, attach string) (goals []Goal) {
 				k.Attach = attach
 			}
 		}
-		over, ok1 := s.find(c.over)
-		under, ok2 := s.find(c.under)
-		if ok1 && ok2 {
-			g.Measured, g.Known = ratio(c.of(over).Median, c.of(under).Median)
+		if over, ok := s.find(c.over); ok {
+			g.Measured, g.Known = s.over(over, c.under, c.of)
 		}
 		goals = append(goals, g)
 	}
 	return goals
 }
 
-// Bounds of the goals that are no ratios.
-const (
-	mostAllocs = 0  // a message
-	mostMiB    = 16 // of an idle endpoint's process over a bare one
-	mostKiB    = 4  // of an idle connection
-	mostOpenMS = 30 // to open an endpoint
-)
-
-// noAllocs is a number of allocations a message. Fewer count as none, because the runtime
-// allocates occasionally.
-const noAllocs = 0.0005
-
-// attachments are those that goals are measured for, in the order of the tables.
-var attachments = []string{"queue", "port"}
-
-// Goals are the speed and memory goals.
-func (s Summary) Goals(memory []Memory, idle []Idle) (goals []Goal) {
+// goals are those of some tables, for each attachment.
+func (s Summary) goals(limits []limit, tables ...[]comparison) (goals []Goal) {
 	for _, attach := range attachments {
-		goals = append(goals, s.compare(speed, attach)...)
-		goals = append(goals, s.compare(verbs, attach)...)
-		goals = append(goals, s.instructionGoal(attach), s.allocationGoal(attach), memoryGoal(attach, memory), idleGoal(attach, idle))
+		goals = append(goals, s.compare(slices.Concat(tables...), attach)...)
+		for _, l := range limits {
+			goals = append(goals, s.hold(l, attach))
+		}
 	}
 	return goals
 }
 
+func (s Summary) hold(l limit, attach string) Goal {
+	g := Goal{Figure: l.figure, Attach: attach, Bound: l.bound[attach], AtMost: true, format: l.format}
+	g.Measured, g.Known = l.measured(s, attach)
+	return g
+}
+
+// Goals are the speed and memory goals.
+func (s Summary) Goals() []Goal {
+	return s.goals([]limit{instructions, allocations, residentMemory, idleMemory}, speed, verbs)
+}
+
+const mostOpenMS = 30 // to open an endpoint
+
 // ScaleGoals are the goals of many endpoints.
-func (s Summary) ScaleGoals(openings []Opening) []Goal {
+func (s Summary) ScaleGoals() []Goal {
 	goals := s.compare(scale, "port")
-	for _, o := range openings {
+	for _, o := range s.Openings {
 		goals = append(goals, Goal{
 			Figure: fmt.Sprintf("ms to open an endpoint, median, with %d others open", o.Others),
 			Attach: "port", Bound: mostOpenMS, AtMost: true, Measured: o.MedianMS, Known: true, format: "%.1f",
@@ -206,90 +270,34 @@ func (s Summary) ScaleGoals(openings []Opening) []Goal {
 	return goals
 }
 
+func known(g Goal) bool   { return g.Known }
+func unknown(g Goal) bool { return !g.Known }
+
 // PrintBandwidthGoals writes the goals of bulk, if any of their figures was measured.
 func (s Summary) PrintBandwidthGoals(w io.Writer) {
-	var goals []Goal
-	for _, attach := range attachments {
-		goals = append(goals, s.compare(bandwidth, attach)...)
-	}
-	if slices.ContainsFunc(goals, func(g Goal) bool { return g.Known }) {
+	if goals := s.goals(nil, bandwidth); slices.ContainsFunc(goals, known) {
 		PrintGoals(w, fmt.Sprintf("Figures of bandwidth to reach (writes of %d bytes, spinning, medians of interleaved rounds)", goalWrite), goals)
+	}
+}
+
+// printMeasured writes the goals whose figures were measured.
+func printMeasured(w io.Writer, title string, goals []Goal) {
+	if goals = slices.DeleteFunc(goals, unknown); len(goals) > 0 {
+		PrintGoals(w, title, goals)
 	}
 }
 
 // PrintVerbsGoals writes the goals of RDMA verbs, those that were measured.
 func (s Summary) PrintVerbsGoals(w io.Writer) {
-	var goals []Goal
-	for _, attach := range attachments {
-		goals = append(goals, s.compare(verbs, attach)...)
-		goals = append(goals, s.allocationGoal(attach))
-	}
-	goals = slices.DeleteFunc(goals, func(g Goal) bool { return !g.Known })
-	if len(goals) > 0 {
-		PrintGoals(w, SpeedGoals, goals)
-	}
+	printMeasured(w, SpeedGoals, s.goals([]limit{allocations}, verbs))
 }
 
-// PrintIPv6Goals writes the goals of IPv6, those that were measured.
-func (s Summary) PrintIPv6Goals(w io.Writer) {
-	var goals []Goal
-	for _, attach := range attachments {
-		goals = append(goals, s.compare(ipv6, attach)...)
+// PrintOtherGoals writes the goals of IPv6 and of waiting, those that were measured.
+func (s Summary) PrintOtherGoals(w io.Writer) {
+	printMeasured(w, fmt.Sprintf("Figures of IPv6 to reach (%d bytes, spinning, medians of interleaved rounds)", goalSize), s.goals(nil, ipv6))
+	if slices.ContainsFunc(s.Rows, func(r Row) bool { return r.Waiters == goalWaiters }) {
+		printMeasured(w, fmt.Sprintf("Figures of waiting to reach (%d bytes, medians of interleaved rounds)", goalSize), s.goals([]limit{idleProcessor}, waits))
 	}
-	if goals = slices.DeleteFunc(goals, func(g Goal) bool { return !g.Known }); len(goals) > 0 {
-		PrintGoals(w, fmt.Sprintf("Figures of IPv6 to reach (%d bytes, spinning, medians of interleaved rounds)", goalSize), goals)
-	}
-}
-
-// mostInstructions are of the kernel, a message, by attachment.
-var mostInstructions = split(5600, 7700)
-
-// instructionGoal is about a message of a round trip, which has two.
-func (s Summary) instructionGoal(attach string) Goal {
-	g := Goal{Figure: "kernel instructions a message, msg, half a round trip", Attach: attach, Bound: mostInstructions[attach], AtMost: true, format: "%.0f"}
-	if r, ok := s.find(message(workload.RTT, transport.Message).attached(attach)); ok && r.Counts != nil {
-		g.Known, g.Measured = true, r.Counts[perf.KernelInstructions].Median/2
-	}
-	return g
-}
-
-// allocationGoal is about the worst of unet's own transports. Opening a connection
-// allocates, so connect is left out.
-func (s Summary) allocationGoal(attach string) Goal {
-	g := Goal{Figure: "allocations per message, worst of unet's transports", Attach: attach, Bound: mostAllocs, AtMost: true, format: "%.3f"}
-	for _, r := range s.Rows {
-		if r.Attach == attach && r.Bench != workload.Connect && r.Transport != transport.Floor {
-			g.Known = true
-			if r.Allocs.Median >= noAllocs {
-				g.Measured = max(g.Measured, r.Allocs.Median)
-			}
-		}
-	}
-	return g
-}
-
-// memoryGoal is about the larger of an endpoint alone and one with a stack.
-func memoryGoal(attach string, memory []Memory) Goal {
-	g := Goal{Figure: "MiB resident of an idle endpoint's process over a bare one", Attach: attach, Bound: mostMiB, AtMost: true, format: "%.1f"}
-	for _, m := range memory {
-		if m.Attach == attach {
-			g.Known = true
-			g.Measured = max(g.Measured, float64(m.With-m.Without)/mebibyte)
-		}
-	}
-	return g
-}
-
-// idleGoal is about the larger of the two sides.
-func idleGoal(attach string, idle []Idle) Goal {
-	g := Goal{Figure: "KiB resident of an idle tcp connection", Attach: attach, Bound: mostKiB, AtMost: true, format: "%.2f"}
-	for _, x := range idle {
-		if x.Attach == attach {
-			g.Known = true
-			g.Measured = max(g.Measured, x.Client/kibibyte, x.Server/kibibyte)
-		}
-	}
-	return g
 }
 
 // SpeedGoals is the title of the goals of small messages.
@@ -298,34 +306,28 @@ Less than %v allocations a message, which are the runtime's own, count as none.`
 
 // PrintGoals writes a table of goals, with a column for the attachment if they have one.
 func PrintGoals(w io.Writer, title string, goals []Goal) {
-	fmt.Fprintf(w, "\n%s\n", title)
-	g := grid{left: 2}
-	if goals[0].Attach == "" {
-		g.left = 1
-	}
-	add := func(cells ...string) {
-		if goals[0].Attach == "" {
-			cells = slices.Delete(cells, 1, 2)
-		}
-		g.add(cells...)
-	}
-	add("figure", "attach", "bound", "measured", "")
-	for _, goal := range goals {
-		add(goal.cells()...)
-	}
-	g.print(w)
+	printTable(w, title, goals, text("figure", func(g Goal) string { return g.Figure }),
+		optional(text("attach", func(g Goal) string { return cmp.Or(g.Attach, missing) })), value("bound", Goal.bound), value("measured", func(g Goal) string {
+			if !g.Known {
+				return missing
+			}
+			return fmt.Sprintf(g.format, g.Measured)
+		}), value("", Goal.verdict))
 }
 
-func (g Goal) cells() []string {
-	sign, verdict, measured := ">=", "ok", fmt.Sprintf(g.format, g.Measured)
+func (g Goal) bound() string {
 	if g.AtMost {
-		sign = "<="
+		return fmt.Sprintf("<= "+g.format, g.Bound)
 	}
+	return fmt.Sprintf(">= "+g.format, g.Bound)
+}
+
+func (g Goal) verdict() string {
 	switch {
 	case !g.Known:
-		verdict, measured = "not measured", "-"
-	case !g.Met():
-		verdict = "short"
+		return "not measured"
+	case g.Met():
+		return "ok"
 	}
-	return []string{g.Figure, g.Attach, fmt.Sprintf("%s "+g.format, sign, g.Bound), measured, verdict}
+	return "short"
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 
 	"github.com/unet-go/unet/bench/internal/plan"
 )
@@ -46,7 +47,7 @@ func SummarizeServices(cells []plan.ServiceCell, all []Service) (rows []ServiceR
 					rounds[s.Network][s.Round] = f.of(s)
 				}
 			}
-			r.by[f.name], _ = contrastOf(rounds[OnKernel], rounds[OnUnet])
+			r.by[f.name] = contrastOf(rounds[OnKernel], rounds[OnUnet])
 		}
 		if r.of(serviceRate).rounds == 0 {
 			continue
@@ -71,51 +72,34 @@ func PrintServices(w io.Writer, rows []ServiceRow) {
 	if len(rows) == 0 {
 		return
 	}
-	least, most := rows[0].of(serviceRate).rounds, 0 // they differ if the run was interrupted
-	for _, r := range rows {
-		n := r.of(serviceRate).rounds
-		least, most = min(least, n), max(most, n)
+	cell := slices.Concat(text("service", func(r ServiceRow) string { return r.Service }),
+		value("conns", func(r ServiceRow) int { return r.Connections }), value("procs", func(r ServiceRow) int { return r.Procs }))
+	// besides are the medians of both networks and of their ratio.
+	besides := func(head string, f serviceFigure, digits int) []column[ServiceRow] {
+		return slices.Concat(median(head+"unet", func(r ServiceRow) Spread { return r.of(f).other }, 1, digits),
+			median("kernel", func(r ServiceRow) Spread { return r.of(f).base }, 1, digits), median("ratio", func(r ServiceRow) Spread { return r.of(f).ratio }, 1, 2))
 	}
-	fmt.Fprintf(w, "\nServices on unet and on the kernel's sockets: medians over %s\n", roundsText(least, most))
-	fmt.Fprintln(w, "ratio is unet / kernel in the same round, with its lowest and highest value.")
-	fmt.Fprintln(w, "procs is GOMAXPROCS; with 1, server and client are pinned to a processor each.")
-	fmt.Fprintln(w, "\nRequests answered a second")
-	printServiceGrid(w, rows, []string{"unet", "kernel", "ratio", ""}, func(r ServiceRow) []string {
-		return append(besides("%.0f", r.of(serviceRate)), r.of(serviceRate).ratio.cells("%.2f")[1])
-	})
-	fmt.Fprintln(w, "\nTime of a request, microseconds")
-	printServiceGrid(w, rows, []string{"p50 unet", "kernel", "ratio", "p99 unet", "kernel", "ratio"}, func(r ServiceRow) []string {
-		return append(besides("%.0f", r.of(serviceP50)), besides("%.0f", r.of(serviceP99))...)
-	})
-	fmt.Fprintln(w, "\nProcessor time of both processes, microseconds a request; fairness: turns of the")
-	fmt.Fprintln(w, "connection with the fewest / with the most; failed: requests that failed or were")
-	fmt.Fprintln(w, "lost in all rounds, unet / kernel")
-	printServiceGrid(w, rows, []string{"cpu unet", "kernel", "ratio", "fair unet", "kernel", "failed"}, func(r ServiceRow) []string {
-		return append(besides("%.1f", r.of(serviceCPU)), fmt.Sprintf("%.2f", r.fairness[OnUnet]), fmt.Sprintf("%.2f", r.fairness[OnKernel]),
-			fmt.Sprintf("%d / %d", r.failed[OnUnet], r.failed[OnKernel]))
-	})
-	fmt.Fprintln(w, "\nRatios unet / kernel of all cells")
-	g := grid{left: 1}
-	g.add("figure", "geometric mean", "worst", "worst cell")
-	for _, f := range serviceFigures {
-		mean, worst := overall(rows, f)
-		g.add(f.name, fmt.Sprintf("%.2f", mean), fmt.Sprintf("%.2f", worst.of(f).ratio.Median), worst.String())
+	fair := func(head, network string) []column[ServiceRow] {
+		return value(head, func(r ServiceRow) string { return fmt.Sprintf("%.2f", r.fairness[network]) })
 	}
-	g.print(w)
-}
-
-// besides are the medians of both networks and of their ratio.
-func besides(format string, c contrast) []string {
-	return []string{fmt.Sprintf(format, c.other.Median), fmt.Sprintf(format, c.base.Median), fmt.Sprintf("%.2f", c.ratio.Median)}
-}
-
-func printServiceGrid(w io.Writer, rows []ServiceRow, heading []string, cells func(ServiceRow) []string) {
-	g := grid{left: 1}
-	g.add(append([]string{"service", "conns", "procs"}, heading...)...)
-	for _, r := range rows {
-		g.add(append([]string{r.Service, fmt.Sprint(r.Connections), fmt.Sprint(r.Procs)}, cells(r)...)...)
-	}
-	g.print(w)
+	fmt.Fprintf(w, `
+Services on unet and on the kernel's sockets: medians over %s
+ratio is unet / kernel in the same round, with its lowest and highest value.
+procs is GOMAXPROCS; with 1, server and client are pinned to a processor each.
+`, roundsText(rows, func(r ServiceRow) int { return r.of(serviceRate).rounds })) // they differ if the run was interrupted
+	printTable(w, "Requests answered a second", rows, cell, besides("", serviceRate, 0), extremes("", func(r ServiceRow) Spread { return r.of(serviceRate).ratio }, 1, 2)[1:])
+	printTable(w, "Time of a request, microseconds", rows, cell, besides("p50 ", serviceP50, 0), besides("p99 ", serviceP99, 0))
+	printTable(w, `Processor time of both processes, microseconds a request; fairness: turns of the
+connection with the fewest / with the most; failed: requests that failed or were
+lost in all rounds, unet / kernel`, rows, cell, besides("cpu ", serviceCPU, 1), fair("fair unet", OnUnet), fair("kernel", OnKernel),
+		value("failed", func(r ServiceRow) string { return fmt.Sprintf("%d / %d", r.failed[OnUnet], r.failed[OnKernel]) }))
+	printTable(w, "Ratios unet / kernel of all cells", serviceFigures, text("figure", func(f serviceFigure) string { return f.name }),
+		value("geometric mean", func(f serviceFigure) string { mean, _ := overall(rows, f); return fmt.Sprintf("%.2f", mean) }),
+		value("worst", func(f serviceFigure) string {
+			_, worst := overall(rows, f)
+			return fmt.Sprintf("%.2f", worst.of(f).ratio.Median)
+		}),
+		value("worst cell", func(f serviceFigure) string { _, worst := overall(rows, f); return worst.String() }))
 }
 
 // overall is the geometric mean of a ratio over all cells, and the cell in which unet is worst.

@@ -68,6 +68,12 @@ type Record struct {
 	Depth   int    `json:"depth,omitempty"`   // operations in flight, of each client
 	Clients int    `json:"clients,omitempty"` // queue pairs
 	Options string `json:"options,omitempty"` // optimizations that were chosen
+
+	// Of rtt beside goroutines that wait.
+	Waiters     int     `json:"waiters,omitempty"`      // at each end, beside the one that is measured
+	Procs       int     `json:"procs,omitempty"`        // GOMAXPROCS; 0: one pinned processor for each process
+	PauseUS     float64 `json:"pause_us,omitempty"`     // of the client between two round trips
+	IdlePercent float64 `json:"idle_percent,omitempty"` // of a processor, of the idle client
 }
 
 // NewRecord makes the record of one round. syscalls is nil if they were not
@@ -84,6 +90,10 @@ func NewRecord(c plan.Combination, j workload.Job, round int, out lab.Outcome, s
 		r.MsgsPerS = rate(r.N, out.Client.Elapsed)
 		l := out.Client.Latency
 		r.MeanUS, r.P50US, r.P99US, r.P999US = us(l.Mean), us(l.P50), us(l.P99), us(l.P999)
+		r.Waiters, r.Procs, r.PauseUS = c.Waiters, c.Procs, float64(j.Pause)/1e3
+		if j.Rest > 0 {
+			r.IdlePercent = 100 * float64(out.Client.RestCPU) / float64(j.Rest)
+		}
 		if c.Bench == workload.Connect {
 			failed, serverFailed := out.Client.Failed, out.Server.Failed
 			r.Connections, r.Failed, r.ServerFailed = j.Connections, &failed, &serverFailed
@@ -117,6 +127,26 @@ func NewRecord(c plan.Combination, j workload.Job, round int, out lab.Outcome, s
 	r.AllocsPerMsg = PerMessage(float64(out.Client.Mallocs+out.Server.Mallocs), out, c.Bench)
 	r.count(out, func(total float64) float64 { return PerMessage(total, out, c.Bench) })
 	return r
+}
+
+// bandwidth fills in the figures of bandwidth.
+func (r *Record) bandwidth(c plan.Combination, out lab.Outcome) {
+	s := out.Server
+	r.MTU, r.N, r.Lost = c.MTU, s.N, out.Client.Sent-s.N
+	r.GbPerS = rate(s.InWindow, s.Elapsed) * 8 / 1e9
+	r.MsgsPerS = r.GbPerS * 1e9 / 8 / float64(c.Size)
+	bytes := s.InWindow // which the readings are of, but for a flood's
+	if c.Transport.Dial == nil {
+		bytes = s.N
+	}
+	if bytes == 0 {
+		return
+	}
+	cpu := (out.Client.CPU + s.CPU).Seconds()
+	writes := float64(bytes) / float64(c.Size)
+	r.CPUSPerGB, r.CPUUSPerMsg = cpu/float64(bytes)*1e9, cpu*1e6/writes
+	r.AllocsPerMsg = float64(out.Client.Mallocs+s.Mallocs) / writes
+	r.count(out, func(total float64) float64 { return total / writes })
 }
 
 // counted are the fields of the hardware's figures, in their order.
@@ -221,6 +251,9 @@ func (r Record) benchmark() (string, int, []figure) {
 	if r.Options != "" {
 		name += "/options=" + r.Options
 	}
+	if r.Waiters > 0 || r.Procs > 0 {
+		name += fmt.Sprintf("/waiters=%d/procs=%d", r.Waiters, r.Procs)
+	}
 	if r.Bench == workload.Bandwidth {
 		return name, r.N / r.Size, []figure{{r.GbPerS * 1e9 / 8, "B/s"}, {r.CPUSPerGB, "cpu-ns/B"}, {float64(r.Lost), "lost-B"}}
 	}
@@ -247,6 +280,9 @@ func (r Record) benchmark() (string, int, []figure) {
 		if *v != nil {
 			all = append(all, figure{**v, countUnits[i]})
 		}
+	}
+	if r.IdlePercent > 0 {
+		all = append(all, figure{r.IdlePercent, "idle-%"})
 	}
 	return name, r.N, append(all, figure{float64(r.Lost), "lost"})
 }

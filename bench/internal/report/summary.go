@@ -1,9 +1,6 @@
 package report
 
 import (
-	"fmt"
-	"io"
-	"slices"
 	"time"
 
 	"github.com/unet-go/unet/bench/internal/perf"
@@ -22,17 +19,19 @@ type Key struct {
 	Batch     int
 	MTU       int // bandwidth and rdma
 	Verbs     workload.Verbs
+	Waiters   int // rtt
+	Procs     int // rtt
 }
 
 // KeyOf is the key that the records of a combination have.
 func KeyOf(c plan.Combination) Key {
-	return Key{c.Bench, c.Transport.Name, c.Attach, c.Place, c.Wait, c.Size, c.Batch, c.MTU, c.Verbs}
+	return Key{c.Bench, c.Transport.Name, c.Attach, c.Place, c.Wait, c.Size, c.Batch, c.MTU, c.Verbs, c.Waiters, c.Procs}
 }
 
 // Key is what the record has in common with those of other rounds.
 func (r Record) Key() Key {
 	v := workload.Verbs{Depth: r.Depth, Clients: r.Clients, Options: r.Options}
-	return Key{r.Bench, r.Transport, r.Attach, r.Place, r.Wait, r.Size, r.Batch, r.MTU, v}
+	return Key{r.Bench, r.Transport, r.Attach, r.Place, r.Wait, r.Size, r.Batch, r.MTU, v, r.Waiters, r.Procs}
 }
 
 // Row is one combination over all its rounds.
@@ -45,6 +44,7 @@ type Row struct {
 	ServerCPU                 Spread // the same of the server's process
 	GbPerS                    Spread // bandwidth
 	CPUPerGB                  Spread // seconds; bandwidth
+	IdleCPU                   Spread // percent of a processor; rtt
 	Allocs                    Spread // a message
 	Syscalls                  *float64
 	Counts                    *[perf.Figures]Spread // a message; nil: not counted in every round
@@ -57,9 +57,12 @@ type Row struct {
 	Failure              string // the first
 }
 
-// Summary is all rows that have been measured, in the order of the plan.
+// Summary is what has been measured, rows in the order of the plan.
 type Summary struct {
-	Rows []Row
+	Rows     []Row
+	Memory   []Memory
+	Idle     []Idle
+	Openings []Opening
 }
 
 // Summarize gathers the records of each planned combination.
@@ -78,13 +81,7 @@ func Summarize(planned []Key, records []Record) Summary {
 }
 
 func summarize(k Key, records []Record) Row {
-	over := func(figure func(Record) float64) Spread {
-		v := make([]float64, len(records))
-		for i, r := range records {
-			v[i] = figure(r)
-		}
-		return spread(v)
-	}
+	over := func(figure func(Record) float64) Spread { return over(records, figure) }
 	value := func(p *float64) float64 {
 		if p == nil {
 			return 0
@@ -102,6 +99,7 @@ func summarize(k Key, records []Record) Row {
 		ServerCPU:    over(func(r Record) float64 { return r.ServerCPUUSPerMsg }),
 		GbPerS:       over(func(r Record) float64 { return r.GbPerS }),
 		CPUPerGB:     over(func(r Record) float64 { return r.CPUSPerGB }),
+		IdleCPU:      over(func(r Record) float64 { return r.IdlePercent }),
 		Allocs:       over(func(r Record) float64 { return r.AllocsPerMsg }),
 		Syscalls:     records[0].SyscallsPerMsg,
 		CreditWindow: records[0].CreditWindow, CreditEvery: records[0].CreditEvery,
@@ -158,34 +156,6 @@ func (s Summary) find(k Key) (Row, bool) {
 	return Row{}, false
 }
 
-// ratio is a/b, or false if there is nothing to divide by.
-func ratio(a, b float64) (float64, bool) {
-	if a <= 0 || b <= 0 {
-		return 0, false
-	}
-	return a / b, true
-}
-
-// Spread is the median of a figure over the rounds, and its extremes.
-type Spread struct {
-	Median, Min, Max float64
-}
-
-// spread summarizes; an even number of values has the mean of the middle two
-// as its median.
-func spread(v []float64) Spread {
-	if len(v) == 0 {
-		return Spread{}
-	}
-	v = slices.Sorted(slices.Values(v))
-	mid := len(v) / 2
-	s := Spread{Median: v[mid], Min: v[0], Max: v[len(v)-1]}
-	if len(v)%2 == 0 {
-		s.Median = (v[mid-1] + v[mid]) / 2
-	}
-	return s
-}
-
 // Memory is the resident memory of an idle process, in bytes, and one line of JSON.
 type Memory struct {
 	Bench     workload.Bench `json:"bench"`
@@ -218,59 +188,6 @@ type Opening struct {
 
 // NewOpening summarizes.
 func NewOpening(others int, took []time.Duration) Opening {
-	v := make([]float64, len(took))
-	for i, d := range took {
-		v[i] = float64(d) / 1e6
-	}
-	s := spread(v)
+	s := over(took, func(d time.Duration) float64 { return float64(d) / 1e6 })
 	return Opening{Bench: workload.Open, Others: others, N: len(took), MedianMS: s.Median, MinMS: s.Min, MaxMS: s.Max}
-}
-
-const (
-	mebibyte = 1 << 20
-	kibibyte = 1 << 10
-)
-
-// PrintMemory writes the table of idle processes, if there are any.
-func PrintMemory(w io.Writer, memory []Memory) {
-	if len(memory) == 0 {
-		return
-	}
-	fmt.Fprintln(w, "\nResident memory of an idle process (VmRSS; the segment's shared pages are in it), MiB")
-	fmt.Fprintln(w, "The bare process is the same program without an endpoint.")
-	g := grid{left: 2}
-	g.add("endpoint of", "attach", "with", "bare", "over bare")
-	mib := func(n int64) string { return fmt.Sprintf("%.1f", float64(n)/mebibyte) }
-	for _, m := range memory {
-		g.add(m.Transport, m.Attach, mib(m.With), mib(m.Without), mib(m.With-m.Without))
-	}
-	g.print(w)
-}
-
-// PrintIdle writes the table of idle connections, if there are any.
-func PrintIdle(w io.Writer, idle []Idle) {
-	if len(idle) == 0 {
-		return
-	}
-	fmt.Fprintf(w, "\nResident memory of an idle connection (VmRSS over %d of them), KiB\n", idle[0].N)
-	g := grid{left: 2}
-	g.add("connection of", "attach", "client", "server")
-	for _, x := range idle {
-		g.add(x.Transport, x.Attach, fmt.Sprintf("%.2f", x.Client/kibibyte), fmt.Sprintf("%.2f", x.Server/kibibyte))
-	}
-	g.print(w)
-}
-
-// PrintOpenings writes the table of openings, if there are any.
-func PrintOpenings(w io.Writer, openings []Opening) {
-	if len(openings) == 0 {
-		return
-	}
-	fmt.Fprintln(w, "\nOpening an endpoint of 8 MiB through unetd, ms")
-	var g grid
-	g.add("others open", "times", "median", "lowest", "highest")
-	for _, o := range openings {
-		g.add(fmt.Sprint(o.Others), fmt.Sprint(o.N), fmt.Sprintf("%.1f", o.MedianMS), fmt.Sprintf("%.1f", o.MinMS), fmt.Sprintf("%.1f", o.MaxMS))
-	}
-	g.print(w)
 }

@@ -32,31 +32,25 @@ func (t Traffic) benchmark() (string, int, []figure) {
 	return name, t.N, []figure{{t.Value * 1e9 / 8, "B/s"}}
 }
 
-// TrafficRow is a figure over all rounds.
+// TrafficRow is a figure over all rounds, with the mux / without.
 type TrafficRow struct {
-	Figure, Unit  string
-	Rounds        int
-	Without, With Spread
-	Ratio         Spread // with / without, of each round
+	Figure, Unit string
+	contrast
 }
 
 // SummarizeTraffic gathers the rounds that were measured with the mux and without.
 func SummarizeTraffic(all []Traffic) (rows []TrafficRow) {
-	for _, name := range kernelFigures {
-		var unit string
-		var without, with, ratios []float64
-		for _, a := range all {
-			for _, b := range all {
-				if a.Figure != name || b.Figure != name || a.Round != b.Round || a.Mux || !b.Mux {
-					continue
-				}
-				if r, ok := ratio(b.Value, a.Value); ok {
-					unit, without, with, ratios = a.Unit, append(without, a.Value), append(with, b.Value), append(ratios, r)
-				}
+	for _, g := range kernelGoals {
+		r, rounds := TrafficRow{Figure: g.figure}, [2]map[int]float64{{}, {}}
+		for _, t := range all {
+			if t.Figure == g.figure && t.Mux {
+				rounds[1][t.Round] = t.Value
+			} else if t.Figure == g.figure {
+				r.Unit, rounds[0][t.Round] = t.Unit, t.Value
 			}
 		}
-		if len(ratios) > 0 {
-			rows = append(rows, TrafficRow{name, unit, len(ratios), spread(without), spread(with), spread(ratios)})
+		if r.contrast = contrastOf(rounds[0], rounds[1]); r.rounds > 0 {
+			rows = append(rows, r)
 		}
 	}
 	return rows
@@ -67,27 +61,13 @@ func PrintTraffic(w io.Writer, mode string, rows []TrafficRow) {
 	if len(rows) == 0 {
 		return
 	}
-	fmt.Fprintf(w, "\nThe kernel's own traffic on an interface with the mux (mode %s) and without: medians over %d rounds (lowest..highest)\n", mode, rows[0].Rounds)
-	fmt.Fprintln(w, "The ratio is of each round. A stream has writes of 64 KiB and the interface's offloads.")
-	g := grid{left: 1}
-	g.add("figure", "without", "", "with", "", "with / without", "")
-	for _, r := range rows {
-		cells := []string{r.Figure + ", " + r.Unit}
-		for _, s := range []Spread{r.Without, r.With, r.Ratio} {
-			cells = append(cells, fmt.Sprintf("%.2f", s.Median), fmt.Sprintf("(%.2f..%.2f)", s.Min, s.Max))
-		}
-		g.add(cells...)
-	}
-	g.print(w)
+	printTable(w, fmt.Sprintf("The kernel's own traffic on an interface with the mux (mode %s) and without: medians over %d rounds (lowest..highest)\n"+
+		"The ratio is of each round. A stream has writes of 64 KiB and the interface's offloads.", mode, rows[0].rounds), rows,
+		text("figure", func(r TrafficRow) string { return r.Figure + ", " + r.Unit }), extremes("without", func(r TrafficRow) Spread { return r.base }, 1, 2),
+		extremes("with", func(r TrafficRow) Spread { return r.other }, 1, 2), extremes("with / without", func(r TrafficRow) Spread { return r.ratio }, 1, 2))
 }
 
-// Bounds of the kernel's own traffic with the mux / without.
-const (
-	mostKernelRTT     = 1.05
-	leastKernelStream = 0.95
-)
-
-// Figures of Traffic, in the order of the table.
+// Figures of Traffic.
 const (
 	KernelRTT        = "UDP round trip"
 	KernelIn         = "TCP stream in"
@@ -96,20 +76,26 @@ const (
 	KernelForward    = "forwarded TCP stream"
 )
 
-var kernelFigures = []string{KernelRTT, KernelIn, KernelOut, KernelForwardRTT, KernelForward}
+// kernelGoals are the figures in the order of the table, with the bounds of the ratio with the mux /
+// without. A figure without a bound is no goal.
+var kernelGoals = []struct {
+	figure string
+	bound  float64
+	atMost bool
+}{{KernelRTT, 1.05, true}, {KernelIn, 0.95, false}, {KernelOut, 0.95, false}, {KernelForwardRTT, 0, false}, {KernelForward, 0, false}}
 
 // KernelGoalsTitle is the title of KernelGoals.
 const KernelGoalsTitle = "Figures to reach (the kernel's own traffic, medians of the ratios of interleaved rounds)"
 
 // KernelGoals are about the median of the ratios.
 func KernelGoals(rows []TrafficRow) (goals []Goal) {
-	for _, name := range []string{KernelRTT, KernelIn, KernelOut} {
-		g := Goal{Figure: "kernel " + name + " with the mux / without", Bound: leastKernelStream, format: "%.2f"}
-		if name == KernelRTT {
-			g.Bound, g.AtMost = mostKernelRTT, true
+	for _, k := range kernelGoals {
+		if k.bound == 0 {
+			continue
 		}
-		if i := slices.IndexFunc(rows, func(r TrafficRow) bool { return r.Figure == name }); i >= 0 {
-			g.Known, g.Measured = true, rows[i].Ratio.Median
+		g := Goal{Figure: "kernel " + k.figure + " with the mux / without", Bound: k.bound, AtMost: k.atMost, format: "%.2f"}
+		if i := slices.IndexFunc(rows, func(r TrafficRow) bool { return r.Figure == k.figure }); i >= 0 {
+			g.Known, g.Measured = true, rows[i].ratio.Median
 		}
 		goals = append(goals, g)
 	}

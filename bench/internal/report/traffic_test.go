@@ -24,7 +24,7 @@ func TestTrafficRatios(t *testing.T) {
 		t.Fatalf("%+v", rows)
 	}
 	r := rows[0]
-	if r.Figure != KernelRTT || r.Rounds != 3 || r.Ratio.Median != 1.05 || r.Ratio.Min != 1 || r.Ratio.Max != 1.1 || r.Without.Median != 20 || r.With.Median != 21 {
+	if r.Figure != KernelRTT || r.rounds != 3 || r.ratio.Median != 1.05 || r.ratio.Min != 1 || r.ratio.Max != 1.1 || r.base.Median != 20 || r.other.Median != 21 {
 		t.Errorf("%+v", r)
 	}
 	goals := KernelGoals(rows)

@@ -218,14 +218,17 @@ func openNetstackTCP(ctx context.Context, j workload.Job) (workload.Conn, error)
 		if err != nil {
 			return nil, err
 		}
-		return newStream(j, nil, func() (byteConn, error) { return l.Accept() }, l.Close), nil
+		return newStream(j, nil, withWaiters(j, func() (byteConn, error) { return l.Accept() }), l.Close), nil
 	}
 	d, err := dialNetstack(ctx, j)
 	if err != nil {
 		return nil, err
 	}
-	var c byteConn
-	if err := dialRetry(ctx, func() (err error) { c, err = d.Dial(ctx); return err }); err != nil {
+	c, err := withWaiters(j, func() (c byteConn, err error) {
+		err = dialRetry(ctx, func() (err error) { c, err = d.Dial(ctx); return err })
+		return c, err
+	})()
+	if err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
 	return newStream(j, c, nil, d.Close), nil

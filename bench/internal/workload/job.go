@@ -56,7 +56,7 @@ type Job struct {
 	Window int `json:"window,omitempty"` // oneway: messages sent without credit, at most
 	Credit int `json:"credit,omitempty"` // oneway: messages a credit
 
-	// Of rtt over TCP, for wait. Each Waiter is a goroutine, at each end, that waits for data on a
+	// Of rtt over TCP. Each Waiter is a goroutine, at each end, that waits for data on a
 	// connection of its own.
 	Waiters int           `json:"waiters,omitempty"`
 	Procs   int           `json:"procs,omitempty"`    // GOMAXPROCS of a process that is not pinned; 0: it is pinned to one processor

@@ -3,7 +3,6 @@ package report
 import (
 	"fmt"
 	"io"
-	"math"
 	"slices"
 	"time"
 
@@ -11,99 +10,6 @@ import (
 	"github.com/unet-go/unet/bench/internal/plan"
 	"github.com/unet-go/unet/bench/internal/workload"
 )
-
-// bandwidth fills in the figures of bandwidth.
-func (r *Record) bandwidth(c plan.Combination, out lab.Outcome) {
-	s := out.Server
-	r.MTU, r.N, r.Lost = c.MTU, s.N, out.Client.Sent-s.N
-	r.GbPerS = rate(s.InWindow, s.Elapsed) * 8 / 1e9
-	r.MsgsPerS = r.GbPerS * 1e9 / 8 / float64(c.Size)
-	bytes := s.InWindow // which the readings are of, but for a flood's
-	if c.Transport.Dial == nil {
-		bytes = s.N
-	}
-	if bytes == 0 {
-		return
-	}
-	cpu := (out.Client.CPU + s.CPU).Seconds()
-	writes := float64(bytes) / float64(c.Size)
-	r.CPUSPerGB, r.CPUUSPerMsg = cpu/float64(bytes)*1e9, cpu*1e6/writes
-	r.AllocsPerMsg = float64(out.Client.Mallocs+s.Mallocs) / writes
-	r.count(out, func(total float64) float64 { return total / writes })
-}
-
-// PrintBandwidth writes a table for each MTU.
-func (s Summary) PrintBandwidth(w io.Writer) {
-	var mtus []int
-	tables := map[int][]Row{}
-	for _, r := range s.Rows {
-		if r.Bench == workload.Bandwidth {
-			if tables[r.MTU] == nil {
-				mtus = append(mtus, r.MTU)
-			}
-			tables[r.MTU] = append(tables[r.MTU], r)
-		}
-	}
-	for _, mtu := range mtus {
-		rows := tables[mtu]
-		fmt.Fprintf(w, "\nBytes one way, MTU %d: Gb/s of payload by size of the writes, medians over %s\n", mtu, rounds(rows))
-		fmt.Fprintln(w, "cpu is of both processes, what the kernel does in their system calls included; lost is of all rounds.")
-		g := grid{left: 3}
-		g.add("transport", "attach", "wait", "write", "Gb/s", "", "cpu s/GB", "syscalls", "allocs", "lost", "half at")
-		var last Row
-		for _, r := range rows {
-			half := ""
-			if r.Transport != last.Transport || r.Attach != last.Attach || r.Wait != last.Wait {
-				half = halfPower(series(rows, r))
-			}
-			last = r
-			g.add(r.Transport, r.Attach, r.Wait, fmt.Sprint(r.Size),
-				fmt.Sprintf("%.2f", r.GbPerS.Median), fmt.Sprintf("(%.2f..%.2f)", r.GbPerS.Min, r.GbPerS.Max),
-				fmt.Sprintf("%.2f", r.CPUPerGB.Median), perMessage(r.Syscalls), fmt.Sprintf("%.3f", r.Allocs.Median),
-				fmt.Sprint(r.Lost), half)
-		}
-		g.addCounts(rows)
-		g.print(w)
-	}
-	if len(mtus) > 0 {
-		fmt.Fprintln(w, "syscalls and allocs are a write. Half at: the size of writes, in bytes, with which half of the transport's best is reached.")
-	}
-}
-
-// series is the rows that differ from r in the size of writes only.
-func series(rows []Row, r Row) (all []Row) {
-	for _, o := range rows {
-		k := o.Key
-		if k.Size = r.Size; k == r.Key {
-			all = append(all, o)
-		}
-	}
-	return all
-}
-
-// halfPower is U-Net's n1/2, found between two sizes on logarithmic axes. Rows come by
-// growing sizes.
-func halfPower(rows []Row) string {
-	best := 0.0
-	for _, r := range rows {
-		best = max(best, r.GbPerS.Median)
-	}
-	for i, r := range rows {
-		if r.GbPerS.Median < best/2 {
-			continue
-		}
-		switch {
-		case len(rows) == 1:
-			return ""
-		case i == 0:
-			return fmt.Sprintf("<=%d", r.Size)
-		}
-		low := rows[i-1]
-		share := math.Log(best/2/low.GbPerS.Median) / math.Log(r.GbPerS.Median/low.GbPerS.Median)
-		return fmt.Sprintf("%.0f", float64(low.Size)*math.Pow(float64(r.Size)/float64(low.Size), share))
-	}
-	return ""
-}
 
 // Flow is one round of one connection over an impaired link, and one line of JSON.
 type Flow struct {
@@ -186,13 +92,7 @@ func SummarizeFlows(runs []plan.Run, flows [][][]Flow) (rows []FlowRow) {
 			if len(of) == 0 {
 				continue
 			}
-			over := func(figure func(Flow) float64) Spread {
-				v := make([]float64, len(of))
-				for i, f := range of {
-					v[i] = figure(f)
-				}
-				return spread(v)
-			}
+			over := func(figure func(Flow) float64) Spread { return over(of, figure) }
 			row := FlowRow{
 				Run: run, Index: k, Rounds: len(of),
 				MbitPerS: over(func(f Flow) float64 { return f.MbitPerS }),
@@ -222,36 +122,21 @@ func baseline(rows []FlowRow, link string) float64 {
 
 // PrintFlows writes the tables of goodput and shares.
 func PrintFlows(w io.Writer, rows []FlowRow) {
-	for _, shared := range []bool{false, true} {
-		of := slices.DeleteFunc(slices.Clone(rows), func(r FlowRow) bool { return r.Run.Shared() != shared })
-		if len(of) == 0 {
-			continue
-		}
-		if !shared {
-			fmt.Fprintf(w, "\nGoodput over an impaired link, from the first byte on: medians over %d rounds (lowest..highest)\n", of[0].Rounds)
-			fmt.Fprintln(w, "Loss and delay are each way. The same frames of a round are lost and delayed for all. again is what was sent again, of what was received;")
-			fmt.Fprintln(w, "timeouts are a round's; rtt is the smoothed one at the end; cpu is of both processes, without what the kernels do in the link's own system calls.")
-		} else {
-			fmt.Fprintf(w, "\nShares of a bottleneck, of two connections over the same time: medians over %d rounds (lowest..highest)\n", of[0].Rounds)
-		}
-		g := grid{left: 2}
-		head := []string{"link", "flow", "Mb/s", ""}
-		if shared {
-			head = append(head, "share %", "")
-		} else {
-			head = append(head, "vs kernel")
-		}
-		g.add(append(head, "again %", "timeouts", "rtt ms", "cpu ms/MB")...)
-		for _, r := range of {
-			cells := []string{r.Run.Link.Name, r.name(), fmt.Sprintf("%.2f", r.MbitPerS.Median), fmt.Sprintf("(%.2f..%.2f)", r.MbitPerS.Min, r.MbitPerS.Max)}
-			if shared {
-				cells = append(cells, fmt.Sprintf("%.1f", r.Share.Median), fmt.Sprintf("(%.1f..%.1f)", r.Share.Min, r.Share.Max))
-			} else {
-				cells = append(cells, times(ratio(r.MbitPerS.Median, baseline(rows, r.Run.Link.Name))))
-			}
-			g.add(append(cells, fmt.Sprintf("%.2f", r.Again.Median), fmt.Sprintf("%.1f", r.Timeouts), fmt.Sprintf("%.2f", r.RTT.Median), fmt.Sprintf("%.2f", r.CPU.Median))...)
-		}
-		g.print(w)
+	alone := slices.DeleteFunc(slices.Clone(rows), func(r FlowRow) bool { return r.Run.Shared() })
+	shared := slices.DeleteFunc(slices.Clone(rows), func(r FlowRow) bool { return !r.Run.Shared() })
+	first := [][]column[FlowRow]{text("link", func(r FlowRow) string { return r.Run.Link.Name }), text("flow", FlowRow.name),
+		extremes("Mb/s", func(r FlowRow) Spread { return r.MbitPerS }, 1, 2)}
+	last := slices.Concat(median("again %", func(r FlowRow) Spread { return r.Again }, 1, 2), value("timeouts", func(r FlowRow) string { return fmt.Sprintf("%.1f", r.Timeouts) }),
+		median("rtt ms", func(r FlowRow) Spread { return r.RTT }, 1, 2), median("cpu ms/MB", func(r FlowRow) Spread { return r.CPU }, 1, 2))
+	if len(alone) > 0 {
+		printTable(w, fmt.Sprintf(`Goodput over an impaired link, from the first byte on: medians over %d rounds (lowest..highest)
+Loss and delay are each way. The same frames of a round are lost and delayed for all. again is what was sent again, of what was received;
+timeouts are a round's; rtt is the smoothed one at the end; cpu is of both processes, without what the kernels do in the link's own system calls.`, alone[0].Rounds),
+			alone, append(first, quotient("vs kernel", "x", func(r FlowRow) (float64, bool) { return ratio(r.MbitPerS.Median, baseline(rows, r.Run.Link.Name)) }), last)...)
+	}
+	if len(shared) > 0 {
+		printTable(w, fmt.Sprintf("Shares of a bottleneck, of two connections over the same time: medians over %d rounds (lowest..highest)", shared[0].Rounds),
+			shared, append(first, extremes("share %", func(r FlowRow) Spread { return r.Share }, 1, 1), last)...)
 	}
 }
 

@@ -1,0 +1,391 @@
+package report
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"slices"
+
+	"github.com/unet-go/unet/bench/internal/perf"
+	"github.com/unet-go/unet/bench/internal/plan"
+	"github.com/unet-go/unet/bench/internal/transport"
+	"github.com/unet-go/unet/bench/internal/workload"
+)
+
+// table is a table of rows.
+type table struct {
+	title   func(rows []Row) string
+	has     func(Row) bool
+	by      func(Row) int // a table for each of its values
+	columns [][]column[Row]
+}
+
+func bySize(r Row) int { return r.Size }
+func byMTU(r Row) int  { return r.MTU }
+func oneTable(Row) int { return 0 }
+
+// The figures of rows.
+func p50(r Row) Spread      { return r.P50 }
+func mean(r Row) Spread     { return r.Mean }
+func p99(r Row) Spread      { return r.P99 }
+func p999(r Row) Spread     { return r.P999 }
+func msgsPerS(r Row) Spread { return r.MsgsPerS }
+func gbPerS(r Row) Spread   { return r.GbPerS }
+func cpu(r Row) Spread      { return r.CPU }
+func allocs(r Row) Spread   { return r.Allocs }
+
+// Columns of several tables.
+var (
+	whereColumns = slices.Concat(
+		text("transport", func(r Row) string { return r.Transport }),
+		text("attach", func(r Row) string { return r.where() }),
+		text("wait", func(r Row) string { return r.Wait }),
+		optional(waitingColumn("GOMAXPROCS", func(r Row) int { return r.Procs })),
+		optional(waitingColumn("waiting", func(r Row) int { return r.Waiters })))
+	operationColumns = slices.Concat(text("operation", func(r Row) string { return r.Transport }), text("attach", func(r Row) string { return r.Attach }))
+	cpuColumn        = median("cpu us", cpu, 1, 2)
+	callsColumn      = value("syscalls", func(r Row) string {
+		if r.Syscalls == nil {
+			return "unknown"
+		}
+		return fmt.Sprintf("%.3f", *r.Syscalls)
+	})
+	effortColumns = slices.Concat(cpuColumn, callsColumn, median("allocs", allocs, 1, 3))
+	lostColumn    = value("lost", func(r Row) int { return r.Lost })
+	timeColumns   = slices.Concat(extremes("p50 us", p50, 1, 2), median("mean us", mean, 1, 2), median("p99 us", p99, 1, 2), median("p99.9 us", p999, 1, 2))
+	sizeColumn    = value("bytes", bySize)
+	depthColumn   = value("in flight", func(r Row) int { return max(r.Verbs.Depth, r.Batch) })
+	listColumn    = value("list", func(r Row) int { return r.Batch })
+	rateColumn    = extremes("M op/s", msgsPerS, 1e-6, 3)
+	bitsColumn    = extremes("Gb/s", gbPerS, 1, 2)
+	countColumns  = slices.Concat(countColumn("user instr", perf.UserInstructions), countColumn("kernel instr", perf.KernelInstructions),
+		countColumn("user cycles", perf.UserCycles), countColumn("kernel cycles", perf.KernelCycles))
+)
+
+// countColumn is what the hardware counted, if it did.
+func countColumn(head string, figure int) []column[Row] {
+	return optional(value(head, func(r Row) string {
+		if r.Counts == nil {
+			return missing
+		}
+		return fmt.Sprintf("%.0f", r.Counts[figure].Median)
+	}))
+}
+
+// waitingColumn is a column about goroutines that wait, of rows that were measured so.
+func waitingColumn(head string, of func(Row) int) []column[Row] {
+	return value(head, func(r Row) string {
+		if r.Waiters == 0 && r.Procs == 0 {
+			return missing
+		}
+		return fmt.Sprint(of(r))
+	})
+}
+
+// Print writes the tables of what was measured.
+func (s Summary) Print(w io.Writer) {
+	s.print(w, s.tables())
+	s.printMuxCost(w)
+	s.PrintOperations(w)
+	s.printMemory(w)
+}
+
+// PrintOperations writes the tables of rdma.
+func (s Summary) PrintOperations(w io.Writer) {
+	if slices.ContainsFunc(s.Rows, func(r Row) bool { return r.Bench == workload.RDMA }) {
+		s.print(w, s.operationTables())
+	}
+}
+
+func (s Summary) print(w io.Writer, tables []table) {
+	for _, t := range tables {
+		all := s.rows(t.has)
+		var values []int
+		for _, r := range all {
+			if v := t.by(r); !slices.Contains(values, v) {
+				values = append(values, v)
+			}
+		}
+		for _, v := range values {
+			var rows []Row
+			for _, r := range all {
+				if t.by(r) == v {
+					rows = append(rows, r)
+				}
+			}
+			printTable(w, t.title(rows), rows, append(t.columns, countColumns)...)
+			for _, r := range rows {
+				if r.Failure != "" {
+					fmt.Fprintf(w, "%s %s: %s\n", r.Transport, r.where(), r.Failure)
+				}
+			}
+		}
+	}
+}
+
+func (s Summary) rows(which func(Row) bool) (rows []Row) {
+	for _, r := range s.Rows {
+		if which(r) {
+			rows = append(rows, r)
+		}
+	}
+	return rows
+}
+
+// where is the attachment, and the place if it is not the usual one.
+func (r Row) where() string {
+	s := r.Attach
+	if r.Place != plan.Pair {
+		s += ", " + r.Place
+	}
+	if r.Verbs.Options != "" {
+		s += ", " + r.Verbs.Options
+	}
+	return s
+}
+
+func rounds(rows []Row) string { return roundsText(rows, func(r Row) int { return r.Rounds }) }
+
+// tables are those of all benchmarks but rdma.
+func (s Summary) tables() []table {
+	of := func(b workload.Bench) func(Row) bool { return func(r Row) bool { return r.Bench == b } }
+	overKernel, overFloor := quotient("vs kernel-udp", "x", s.overKernel), quotient("/ floor", "", s.overFloor)
+	stream := [][]column[Row]{whereColumns, value("batch", func(r Row) int { return r.Batch }), extremes("M msg/s", msgsPerS, 1e-6, 3), effortColumns, lostColumn,
+		value("duplicates", func(r Row) int { return r.Duplicates }), value("stalls", func(r Row) int { return r.Stalls }), overKernel, overFloor}
+	return []table{
+		{func(rows []Row) string {
+			return fmt.Sprintf("Round trips of %d bytes: medians over %s (of p50: lowest..highest)\n"+
+				"cpu, syscalls and allocs are of both processes, a round trip; lost is of all rounds.", rows[0].Size, rounds(rows))
+		}, of(workload.RTT), bySize, [][]column[Row]{whereColumns, timeColumns, effortColumns, lostColumn, overKernel, overFloor,
+			optional(quotient("idle %", "", func(r Row) (float64, bool) { return r.IdleCPU.Median, r.IdleCPU.Median > 0 }))}},
+		{func(rows []Row) string {
+			return fmt.Sprintf("Messages of %d bytes one way, as fast as they go: received a second, medians over %s\n"+
+				"cpu, syscalls and allocs are of both processes, a message received; lost and duplicates are of all rounds.", rows[0].Size, rounds(rows))
+		}, of(workload.Rate), bySize, stream},
+		{func(rows []Row) string {
+			r := rows[0]
+			return fmt.Sprintf("%d messages of %d bytes one way, medians over %s\n"+
+				"At most %d messages are in flight; the receiver gives credit every %d. Timed from the first send until the\n"+
+				"receiver's acknowledgment of all of them; nothing is subtracted. A stall is a credit that did not arrive in time.",
+				(r.N+r.Lost)/r.Rounds, r.Size, rounds(rows), r.CreditWindow, r.CreditEvery)
+		}, of(workload.OneWay), bySize, stream},
+		{func(rows []Row) string {
+			n := fmt.Sprintf("%d at a time", rows[0].Connections)
+			if rows[0].Connections == 1 {
+				n = "one at a time"
+			}
+			return fmt.Sprintf("Connections opened and closed a second, %s, medians over %s\n"+
+				"One is: dial, %d bytes, %[3]d bytes in answer, half-close, the peer's end of file, close. p50 and p99 are of one.\n"+
+				"cpu, syscalls and allocs are of both processes, a connection; late (not done in time) and failed are of all rounds.", n, rounds(rows), rows[0].Size)
+		}, of(workload.Connect), bySize, [][]column[Row]{whereColumns, extremes("k conn/s", msgsPerS, 1e-3, 2), median("p50 us", p50, 1, 2), median("p99 us", p99, 1, 2),
+			cpuColumn, callsColumn, median("allocs", allocs, 1, 1), value("late", func(r Row) int { return r.Lost }),
+			value("failed", func(r Row) string {
+				if r.ServerFailed > 0 {
+					return fmt.Sprintf("%d, server %d", r.Failed, r.ServerFailed)
+				}
+				return fmt.Sprint(r.Failed)
+			}), quotient("vs kernel-tcp", "x", s.overKernel)}},
+		{func(rows []Row) string {
+			return fmt.Sprintf("Bytes one way, MTU %d: Gb/s of payload by size of the writes, medians over %s\n"+
+				"cpu is of both processes, what the kernel does in their system calls included; syscalls and allocs are a write; lost is of all rounds.\n"+
+				"Half at: the size of writes, in bytes, with which half of the transport's best is reached.", rows[0].MTU, rounds(rows))
+		}, of(workload.Bandwidth), byMTU, [][]column[Row]{whereColumns, value("write", bySize), bitsColumn, median("cpu s/GB", func(r Row) Spread { return r.CPUPerGB }, 1, 2),
+			callsColumn, median("allocs", allocs, 1, 3), lostColumn, value("half at", s.halfAt)}},
+	}
+}
+
+// isVerbs reports whether a row is of package verbs.
+func (r Row) isVerbs() bool {
+	return r.Bench == workload.RDMA || slices.ContainsFunc(transport.Verbs, func(t transport.Transport) bool { return t.Name == r.Transport })
+}
+
+// operationTables are those of rdma.
+func (s Summary) operationTables() []table {
+	spinning := func(r Row) bool { return r.Wait == "spin" && r.MTU == 0 }
+	rdma := func(r Row) bool { return r.Bench == workload.RDMA && spinning(r) && r.Verbs.Options == "" }
+	single := func(r Row) bool {
+		return spinning(r) && (r.Bench == workload.RTT || r.Verbs.Depth*r.Verbs.Clients == 1) && r.Verbs.Options == "" && r.isVerbs()
+	}
+	tickets := func(r Row) bool { return r.Transport == transport.RCFetchAdd || r.Transport == transport.UDSend }
+	sequenced := slices.ContainsFunc(s.Rows, func(r Row) bool { return r.Transport == transport.UDSend })
+	completed := func(title string) func([]Row) string {
+		return func(rows []Row) string {
+			return fmt.Sprintf("%s: completed a second, medians over %s (lowest..highest)\n"+
+				"cpu, syscalls and allocs are of both processes, an operation; lost is of all rounds.", title, rounds(rows))
+		}
+	}
+	return []table{
+		{func(rows []Row) string {
+			return fmt.Sprintf("One at a time: medians over %s (of p50: lowest..highest)\n"+
+				"udp, rc-send, and rc-write whose receiver polls memory: there and back. The others: until they complete.", rounds(rows))
+		}, func(r Row) bool {
+			return single(r) || r.Bench == workload.RTT && r.Transport == transport.UDP && spinning(r) &&
+				slices.ContainsFunc(s.Rows, func(o Row) bool { return single(o) && o.Size == r.Size })
+		}, oneTable, [][]column[Row]{operationColumns, sizeColumn, timeColumns, effortColumns, lostColumn, quotient("/ udp", "", s.overUDP)}},
+		{completed("Operations by size and by operations in flight"), func(r Row) bool {
+			return rdma(r) && r.Verbs.Clients == 1 && r.Verbs.Depth > 1 && !tickets(r)
+		}, oneTable, [][]column[Row]{operationColumns, sizeColumn, depthColumn, listColumn, rateColumn, bitsColumn, effortColumns, lostColumn}},
+		{func(rows []Row) string {
+			return fmt.Sprintf("Optimizations, %d bytes: medians over %s (lowest..highest)\n"+
+				"A list is how many work requests are posted together. The gain is over the first row of the same operation: of a rate, or of a round trip.", rows[0].Size, rounds(rows))
+		}, func(r Row) bool { return r.Verbs.Options != "" && r.isVerbs() }, oneTable, [][]column[Row]{operationColumns,
+			value("optimizations", func(r Row) string { return r.Verbs.Options }), listColumn, value("in flight", func(r Row) int { return max(r.Verbs.Depth, 1) }),
+			value("M op/s, or us there and back", func(r Row) string {
+				v, unit, digits := r.MsgsPerS.times(1e-6), "", 3
+				if r.Bench == workload.RTT {
+					v, unit, digits = r.P50, " us", 2
+				}
+				return fmt.Sprintf("%.*f (%.*f..%.*f)%s", digits, v.Median, digits, v.Min, digits, v.Max, unit)
+			}), quotient("gain", "x", s.gain), effortColumns}},
+		{completed("Sequencer: tickets, by clients with one request each"), func(r Row) bool { return rdma(r) && tickets(r) && sequenced }, oneTable,
+			[][]column[Row]{operationColumns, value("clients", func(r Row) int { return r.Verbs.Clients }), rateColumn,
+				quotient("mean us", "", func(r Row) (float64, bool) { return ratio(float64(r.Verbs.Clients)*1e6, r.MsgsPerS.Median) }), effortColumns, lostColumn}},
+		{func(rows []Row) string {
+			return fmt.Sprintf("Processor time at the target, us an operation of %d bytes: medians over %s (lowest..highest)\n"+
+				"One operation at a time, both processes block. udp and go-udp: a request and its reply. On veth the sender's system call\n"+
+				"includes the kernel's receive path.", rows[0].Size, rounds(rows))
+		}, func(r Row) bool {
+			return r.Wait == "block" && (r.Bench == workload.RDMA || r.Bench == workload.RTT && (r.Transport == transport.UDP || r.Transport == transport.GoUDP))
+		}, oneTable, [][]column[Row]{operationColumns, extremes("target us", func(r Row) Spread { return r.ServerCPU }, 1, 2), median("both us", cpu, 1, 2), median("p50 us", p50, 1, 2),
+			callsColumn, median("allocs", allocs, 1, 3), lostColumn}},
+		{completed("Operations of bulk, beside a flood of full frames"), func(r Row) bool {
+			return r.MTU > 0 && (r.Bench == workload.RDMA || r.Bench == workload.Bandwidth && r.Transport == transport.Floor)
+		}, oneTable, [][]column[Row]{operationColumns, value("MTU", byMTU), sizeColumn, depthColumn, bitsColumn,
+			quotient("/ flood", "", func(r Row) (float64, bool) { return s.over(r, bulk(transport.Floor, r.MTU).attached(r.Attach), gbPerS) }), effortColumns, lostColumn}},
+	}
+}
+
+func (s Spread) times(f float64) Spread { return Spread{s.Median * f, s.Min * f, s.Max * f} }
+
+// over is the ratio of r's figure to that of another row.
+func (s Summary) over(r Row, other Key, of func(Row) Spread) (float64, bool) {
+	o, ok := s.find(other)
+	if !ok {
+		return 0, false
+	}
+	return ratio(of(r).Median, of(o).Median)
+}
+
+// overKernel is the ratio of r to the spinning kernel sockets, in the same batches: of the
+// kernel's round trip to r's, or of r's rate to the kernel's.
+func (s Summary) overKernel(r Row) (float64, bool) {
+	k := r.Key
+	k.Transport, k.Attach, k.Place, k.Wait = transport.KernelUDP, transport.None, plan.Pair, "spin"
+	if r.Bench == workload.Connect {
+		k.Transport = transport.KernelTCP
+	}
+	if r.Bench == workload.RTT {
+		v, ok := s.over(r, k, p50)
+		return 1 / v, ok
+	}
+	return s.over(r, k, msgsPerS)
+}
+
+// overFloor is r as a fraction of the floor over the same attachment.
+func (s Summary) overFloor(r Row) (float64, bool) {
+	k := r.Key
+	if k.Transport, k.Wait = transport.Floor, "spin"; r.Bench == workload.RTT {
+		return s.over(r, k, p50)
+	}
+	return s.over(r, k, msgsPerS)
+}
+
+// overUDP is the ratio of an operation to udp's round trip of its size.
+func (s Summary) overUDP(r Row) (float64, bool) {
+	k := message(workload.RTT, transport.UDP).attached(r.Attach)
+	if k.Size = r.Size; r.Transport == transport.RCFetchAdd || r.Transport == transport.UDSend {
+		k.Size = goalSize
+	}
+	return s.over(r, k, p50)
+}
+
+// gain is what the optimizations of r bring over the first ones of its operation.
+func (s Summary) gain(r Row) (float64, bool) {
+	first := s.rows(func(o Row) bool {
+		return o.Verbs.Options != "" && o.Bench == r.Bench && o.Transport == r.Transport && o.Attach == r.Attach
+	})[0]
+	if r.Bench == workload.RTT {
+		return ratio(first.P50.Median, r.P50.Median)
+	}
+	return ratio(r.MsgsPerS.Median, first.MsgsPerS.Median)
+}
+
+// halfAt is the half power of the rows that differ from r in the size of writes only, at the
+// first of them.
+func (s Summary) halfAt(r Row) string {
+	all := s.rows(func(o Row) bool { o.Size = r.Size; return o.Key == r.Key })
+	if all[0].Key != r.Key {
+		return ""
+	}
+	return halfPower(all)
+}
+
+// halfPower is U-Net's n1/2, found between two sizes on logarithmic axes. Rows come by
+// growing sizes.
+func halfPower(rows []Row) string {
+	best := 0.0
+	for _, r := range rows {
+		best = max(best, r.GbPerS.Median)
+	}
+	for i, r := range rows {
+		if r.GbPerS.Median < best/2 {
+			continue
+		}
+		switch {
+		case len(rows) == 1:
+			return ""
+		case i == 0:
+			return fmt.Sprintf("<=%d", r.Size)
+		}
+		low := rows[i-1]
+		share := math.Log(best/2/low.GbPerS.Median) / math.Log(r.GbPerS.Median/low.GbPerS.Median)
+		return fmt.Sprintf("%.0f", float64(low.Size)*math.Pow(float64(r.Size)/float64(low.Size), share))
+	}
+	return ""
+}
+
+// printMuxCost writes what the attached mux costs the kernel's own traffic.
+func (s Summary) printMuxCost(w io.Writer) {
+	separator := "\n"
+	for _, r := range s.rows(func(r Row) bool { return r.Transport == transport.KernelUDPMux && r.Bench == workload.RTT }) {
+		k := r.Key
+		k.Transport = transport.KernelUDP
+		if v, ok := s.over(r, k, p50); ok {
+			fmt.Fprintf(w, "%sThe kernel's own round trips of %d bytes take %.2f times as long on an interface that carries the mux.\n", separator, r.Size, v)
+			separator = ""
+		}
+	}
+}
+
+const (
+	mebibyte = 1 << 20
+	kibibyte = 1 << 10
+)
+
+// printMemory writes the tables of memory and of openings, of what there is.
+func (s Summary) printMemory(w io.Writer) {
+	if len(s.Memory) > 0 {
+		mib := func(head string, of func(Memory) int64) []column[Memory] {
+			return value(head, func(m Memory) string { return fmt.Sprintf("%.1f", float64(of(m))/mebibyte) })
+		}
+		printTable(w, "Resident memory of an idle process (VmRSS; the segment's shared pages are in it), MiB\nThe bare process is the same program without an endpoint.", s.Memory,
+			text("endpoint of", func(m Memory) string { return m.Transport }), text("attach", func(m Memory) string { return m.Attach }),
+			mib("with", func(m Memory) int64 { return m.With }), mib("bare", func(m Memory) int64 { return m.Without }), mib("over bare", func(m Memory) int64 { return m.With - m.Without }))
+	}
+	if len(s.Idle) > 0 {
+		kib := func(head string, of func(Idle) float64) []column[Idle] {
+			return value(head, func(x Idle) string { return fmt.Sprintf("%.2f", of(x)/kibibyte) })
+		}
+		printTable(w, fmt.Sprintf("Resident memory of an idle connection (VmRSS over %d of them), KiB", s.Idle[0].N), s.Idle,
+			text("connection of", func(x Idle) string { return x.Transport }), text("attach", func(x Idle) string { return x.Attach }),
+			kib("client", func(x Idle) float64 { return x.Client }), kib("server", func(x Idle) float64 { return x.Server }))
+	}
+	if len(s.Openings) > 0 {
+		ms := func(head string, of func(Opening) float64) []column[Opening] {
+			return value(head, func(o Opening) string { return fmt.Sprintf("%.1f", of(o)) })
+		}
+		printTable(w, "Opening an endpoint of 8 MiB through unetd, ms", s.Openings,
+			value("others open", func(o Opening) int { return o.Others }), value("times", func(o Opening) int { return o.N }),
+			ms("median", func(o Opening) float64 { return o.MedianMS }), ms("lowest", func(o Opening) float64 { return o.MinMS }), ms("highest", func(o Opening) float64 { return o.MaxMS }))
+	}
+}
