@@ -144,44 +144,28 @@ func (s Selection) Combinations() ([]Combination, error) {
 	if err := s.check(); err != nil {
 		return nil, err
 	}
-	switch s.Bench {
-	case workload.Bandwidth:
-		return s.bulk()
-	case workload.RDMA:
-		return s.operations()
+	mtus, err := s.mtus()
+	if err != nil {
+		return nil, err
+	}
+	find := map[workload.Bench]func(string) (transport.Transport, error){workload.Bandwidth: transport.BulkByName, workload.RDMA: transport.OperationByName}[s.Bench]
+	if find == nil {
+		find = transport.ByName
 	}
 	var all []Combination
-	for _, size := range s.Sizes {
+	for _, mtu := range mtus {
 		for _, name := range s.Transports {
-			t, err := transport.ByName(name)
+			t, err := find(name)
 			if err != nil {
 				return nil, err
 			}
-			if s.Bench == workload.Connect && t.Dial == nil {
-				return nil, fmt.Errorf("transport %s does not open and close connections: %s do", name, strings.Join(transport.Connecting(), ", "))
+			of, err := s.of(t, mtu)
+			if err != nil {
+				return nil, err
 			}
-			attach, places, wait, batches := []string{transport.None}, []string{Pair}, t.Waits, []int{1}
-			if t.Granted {
-				attach, places = s.Attach, s.Places
-			}
-			if len(t.Waits) > 1 {
-				wait = s.Wait
-			}
-			if t.Batches {
-				batches = s.Batches
-			}
-			variants := []workload.Verbs{{}}
-			if len(s.Verbs) > 0 && slices.ContainsFunc(transport.Verbs, func(v transport.Transport) bool { return v.Name == name }) {
-				variants = s.Verbs
-			}
-			for _, v := range variants {
-				for _, w := range orZero(s.Waiters) {
-					for _, p := range orZero(s.Procs) {
-						if w > 0 && !t.Waiters {
-							return nil, fmt.Errorf("--waiters %d: transport %s has no goroutines that wait on other connections", w, name)
-						}
-						all = add(all, product(Combination{Bench: s.Bench, Transport: t, Size: size, Verbs: v, Waiters: w, Procs: p}, attach, places, wait, batches))
-					}
+			for _, c := range of {
+				if !slices.ContainsFunc(all, c.same) { // asked for twice
+					all = append(all, c)
 				}
 			}
 		}
@@ -192,19 +176,66 @@ func (s Selection) Combinations() ([]Combination, error) {
 	return all, nil
 }
 
+// mtus are those to measure with. 0 is the network of messages.
+func (s Selection) mtus() ([]int, error) {
+	for _, mtu := range s.MTUs {
+		if mtu < minMTU || mtu > maxMTU {
+			return nil, fmt.Errorf("--mtu %d: want %d to %d bytes", mtu, minMTU, maxMTU)
+		}
+	}
+	if s.Bench == workload.Bandwidth && len(s.MTUs) == 0 {
+		return nil, fmt.Errorf("--mtu is empty")
+	}
+	return orZero(s.MTUs), nil
+}
+
+// of are the combinations of a transport.
+func (s Selection) of(t transport.Transport, mtu int) (all []Combination, err error) {
+	if s.Bench == workload.Connect && t.Dial == nil {
+		return nil, fmt.Errorf("transport %s does not open and close connections: %s do", t.Name, strings.Join(transport.Connecting(), ", "))
+	}
+	attach, places, wait, batches, sizes, verbs := []string{transport.None}, []string{Pair}, t.Waits, []int{1}, s.Sizes, []workload.Verbs{{}}
+	if t.Granted {
+		attach, places = s.Attach, s.Places
+	}
+	if len(t.Waits) > 1 {
+		wait = s.Wait
+	}
+	if t.Batches {
+		batches = s.Batches
+	}
+	switch {
+	case s.Bench == workload.Bandwidth && t.Dial == nil: // a flood has one size, that of full frames
+		sizes, batches = []int{transport.FloodPayload(mtu)}, []int{FloodBatch}
+	case s.Bench == workload.RDMA && (t.Name == transport.RCFetchAdd || t.Name == transport.UDSend):
+		sizes = []int{8}
+	}
+	if s.Bench == workload.RDMA || len(s.Verbs) > 0 && slices.ContainsFunc(transport.Verbs, func(v transport.Transport) bool { return v.Name == t.Name }) {
+		verbs = s.Verbs
+	}
+	for _, size := range sizes {
+		for _, v := range verbs {
+			for _, w := range orZero(s.Waiters) {
+				for _, p := range orZero(s.Procs) {
+					if w > 0 && !t.Waiters {
+						return nil, fmt.Errorf("--waiters %d: transport %s has no goroutines that wait on other connections", w, t.Name)
+					}
+					all = append(all, product(Combination{Bench: s.Bench, Transport: t, Size: size, MTU: mtu, Verbs: v, Waiters: w, Procs: p}, attach, places, wait, batches)...)
+				}
+			}
+		}
+	}
+	if s.Bench == workload.RDMA {
+		for i, c := range all {
+			all[i].Batch = min(c.Batch, c.Verbs.Depth)
+		}
+	}
+	return all, nil
+}
+
 func orZero(all []int) []int {
 	if len(all) == 0 {
 		return []int{0}
-	}
-	return all
-}
-
-// add adds combinations that are not there yet: they were asked for twice.
-func add(all, more []Combination) []Combination {
-	for _, c := range more {
-		if !slices.ContainsFunc(all, c.same) {
-			all = append(all, c)
-		}
 	}
 	return all
 }
@@ -350,74 +381,6 @@ func (s Selection) CountingJob(c Combination) workload.Job {
 // and the round only.
 func Order(n int, seed uint64, round int) []int {
 	return rand.New(rand.NewPCG(seed, uint64(round))).Perm(n)
-}
-
-// bulk is Combinations for bandwidth: each transport with each write size on a network
-// of each MTU. A flood has one size, that of full frames.
-func (s Selection) bulk() ([]Combination, error) {
-	if len(s.MTUs) == 0 {
-		return nil, fmt.Errorf("--mtu is empty")
-	}
-	var all []Combination
-	for _, mtu := range s.MTUs {
-		if mtu < minMTU || mtu > maxMTU {
-			return nil, fmt.Errorf("--mtu %d: want %d to %d bytes", mtu, minMTU, maxMTU)
-		}
-		for _, name := range s.Transports {
-			t, err := transport.BulkByName(name)
-			if err != nil {
-				return nil, err
-			}
-			attach, wait, sizes, batch := []string{transport.None}, t.Waits, s.Sizes, 1
-			if t.Granted {
-				attach = s.Attach
-			}
-			if len(t.Waits) > 1 {
-				wait = s.Wait
-			}
-			if t.Dial == nil {
-				sizes, batch = []int{transport.FloodPayload(mtu)}, FloodBatch
-			}
-			for _, size := range sizes {
-				c := Combination{Bench: s.Bench, Transport: t, Size: size, MTU: mtu}
-				all = add(all, product(c, attach, []string{Pair}, wait, []int{batch}))
-			}
-		}
-	}
-	return all, nil
-}
-
-// operations is Combinations for rdma. Where no MTU is given operations are measured on the
-// network of messages.
-func (s Selection) operations() (all []Combination, err error) {
-	mtus := s.MTUs
-	if len(mtus) == 0 {
-		mtus = []int{0}
-	}
-	for _, mtu := range mtus {
-		if mtu != 0 && (mtu < minMTU || mtu > maxMTU) {
-			return nil, fmt.Errorf("--mtu %d: want %d to %d bytes", mtu, minMTU, maxMTU)
-		}
-		for _, name := range s.Transports {
-			t, err := transport.OperationByName(name)
-			if err != nil {
-				return nil, err
-			}
-			for _, size := range s.Sizes {
-				if name == transport.RCFetchAdd || name == transport.UDSend {
-					size = 8
-				}
-				for _, v := range s.Verbs {
-					more := product(Combination{Bench: s.Bench, Transport: t, Size: size, MTU: mtu, Verbs: v}, s.Attach, []string{Pair}, s.Wait, s.Batches)
-					for i := range more {
-						more[i].Batch = min(more[i].Batch, v.Depth)
-					}
-					all = add(all, more)
-				}
-			}
-		}
-	}
-	return all, nil
 }
 
 // Link is an impaired link, the same in each direction.

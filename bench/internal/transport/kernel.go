@@ -404,28 +404,6 @@ func (g *blockingUDP) RecvBatch(bs [][]byte) (int, error) { return recvOne(g, bs
 func (g *blockingUDP) Reply() error                       { return g.Send(g.last) }
 func (g *blockingUDP) SetDeadline(t time.Time) error      { return g.SetReadDeadline(t) }
 
-// openGoTCP is a TCP connection as Go programs use it.
-func openGoTCP(ctx context.Context, j workload.Job) (workload.Conn, error) {
-	if j.Role == workload.Server {
-		l, err := net.ListenTCP("tcp4", net.TCPAddrFromAddrPort(j.Local.UDP))
-		if err != nil {
-			return nil, err
-		}
-		return newStream(j, nil, withWaiters(j, func() (byteConn, error) { return l.AcceptTCP() }), l.Close), nil
-	}
-	c, err := withWaiters(j, func() (c byteConn, err error) {
-		err = dialRetry(ctx, func() (err error) {
-			c, err = new(net.Dialer).DialContext(ctx, "tcp4", j.Remote.UDP.String())
-			return err
-		})
-		return c, err
-	})()
-	if err != nil {
-		return nil, err
-	}
-	return newStream(j, c, nil, func() error { return nil }), nil
-}
-
 // refused reports whether err is that of an earlier message, to a peer that had no socket
 // yet. The call that returned it has done nothing and can be repeated.
 func refused(err error) bool { return err != nil && errors.Is(err, syscall.ECONNREFUSED) }

@@ -212,28 +212,6 @@ func (c netstackTCP) Read(b []byte) (int, error) {
 	return n, netstackError(err)
 }
 
-func openNetstackTCP(ctx context.Context, j workload.Job) (workload.Conn, error) {
-	if j.Role == workload.Server {
-		l, err := listenNetstack(ctx, j)
-		if err != nil {
-			return nil, err
-		}
-		return newStream(j, nil, withWaiters(j, func() (byteConn, error) { return l.Accept() }), l.Close), nil
-	}
-	d, err := dialNetstack(ctx, j)
-	if err != nil {
-		return nil, err
-	}
-	c, err := withWaiters(j, func() (c byteConn, err error) {
-		err = dialRetry(ctx, func() (err error) { c, err = d.Dial(ctx); return err })
-		return c, err
-	})()
-	if err != nil {
-		return nil, errors.Join(err, d.Close())
-	}
-	return newStream(j, c, nil, d.Close), nil
-}
-
 // netstackDialer dials from a stack, which chooses the ports.
 type netstackDialer struct {
 	*netstack

@@ -95,17 +95,17 @@ var All = []Transport{
 	{Name: KernelUDP, About: "kernel UDP, non-blocking and spinning; in batches sendmmsg and recvmmsg", Network: Plain, Waits: spin, Batches: true, Open: openKernelUDP},
 	{Name: KernelUDPMux, About: "kernel-udp on interfaces that carry the mux", Network: Muxed, Waits: spin, Batches: true, Open: openKernelUDP},
 	{Name: GoUDP, About: "package net, blocking", Network: Plain, Waits: block, Open: openGoUDP},
-	{Name: TCP, About: "TCP of package unet; a batch is one write", Network: Muxed, Granted: true, Waits: anyWait, Batches: true, Waiters: true, Open: openTCP, Dial: dialTCP, Listen: listenTCP},
+	{Name: TCP, About: "TCP of package unet; a batch is one write", Network: Muxed, Granted: true, Waits: anyWait, Batches: true, Waiters: true, Open: openStream(dialTCP, listenTCP), Dial: dialTCP, Listen: listenTCP},
 	{Name: KernelTCP, About: "kernel TCP with TCP_NODELAY, non-blocking and spinning; a batch is one write", Network: Plain, Waits: spin, Batches: true, Open: openKernelTCP, Dial: dialKernel, Listen: listenKernel},
-	{Name: GoTCP, About: "TCP of package net, blocking", Network: Plain, Waits: block, Batches: true, Waiters: true, Open: openGoTCP, Dial: dialGoTCP, Listen: listenGoTCP},
+	{Name: GoTCP, About: "TCP of package net, blocking", Network: Plain, Waits: block, Batches: true, Waiters: true, Open: openStream(dialGoTCP, listenGoTCP), Dial: dialGoTCP, Listen: listenGoTCP},
 	{Name: NetstackUDP, About: "UDP of gVisor's netstack over AF_XDP, blocking; its processes run as root", Network: Direct, Privileged: true, Waits: block, Open: openNetstackUDP},
-	{Name: NetstackTCP, About: "TCP of gVisor's netstack over AF_XDP, blocking; its processes run as root", Network: Direct, Privileged: true, Waits: block, Batches: true, Waiters: true, Open: openNetstackTCP, Dial: dialNetstack, Listen: listenNetstack},
+	{Name: NetstackTCP, About: "TCP of gVisor's netstack over AF_XDP, blocking; its processes run as root", Network: Direct, Privileged: true, Waits: block, Batches: true, Waiters: true, Open: openStream(dialNetstack, listenNetstack), Dial: dialNetstack, Listen: listenNetstack},
 }
 
 // IPv6 is what runs over IPv6, in the order of the output. It is not among the defaults.
 var IPv6 = []Transport{
 	{Name: UDP6, About: "UDP of package unet over IPv6", Network: Muxed, IPv6: true, Granted: true, Waits: anyWait, Batches: true, Open: openUDP},
-	{Name: TCP6, About: "TCP of package unet over IPv6", Network: Muxed, IPv6: true, Granted: true, Waits: anyWait, Batches: true, Waiters: true, Open: openTCP, Dial: dialTCP, Listen: listenTCP},
+	{Name: TCP6, About: "TCP of package unet over IPv6", Network: Muxed, IPv6: true, Granted: true, Waits: anyWait, Batches: true, Waiters: true, Open: openStream(dialTCP, listenTCP), Dial: dialTCP, Listen: listenTCP},
 }
 
 // Verbs is what package verbs adds, in the order of the output. What has no name in All is not
@@ -230,6 +230,31 @@ func newStream(j workload.Job, conn byteConn, accept func() (byteConn, error), c
 	return &stream{
 		conn: conn, accept: accept, close: close,
 		size: j.Size, in: make([]byte, max(streamBuffer, 2*j.Size)), out: make([]byte, 0, max(j.Batch, 1)*j.Size),
+	}
+}
+
+// openStream is Open of a transport that opens connections.
+func openStream(dial func(context.Context, workload.Job) (workload.Dialer, error), listen func(context.Context, workload.Job) (workload.Listener, error)) func(context.Context, workload.Job) (workload.Conn, error) {
+	return func(ctx context.Context, j workload.Job) (workload.Conn, error) {
+		if j.Role == workload.Server {
+			l, err := listen(ctx, j)
+			if err != nil {
+				return nil, err
+			}
+			return newStream(j, nil, withWaiters(j, func() (byteConn, error) { return l.Accept() }), l.Close), nil
+		}
+		d, err := dial(ctx, j)
+		if err != nil {
+			return nil, err
+		}
+		c, err := withWaiters(j, func() (c byteConn, err error) {
+			err = dialRetry(ctx, func() (err error) { c, err = d.Dial(ctx); return err })
+			return c, err
+		})()
+		if err != nil {
+			return nil, errors.Join(err, d.Close())
+		}
+		return newStream(j, c, nil, d.Close), nil
 	}
 }
 

@@ -248,36 +248,6 @@ func (u *unetUDP) Reply() error                  { return u.Send(u.last) }
 func (u *unetUDP) SetDeadline(t time.Time) error { return u.conn.SetReadDeadline(t) }
 func (u *unetUDP) Close() error                  { return errors.Join(u.conn.Close(), u.host.Close()) }
 
-// openTCP is a TCP connection of package unet.
-func openTCP(ctx context.Context, j workload.Job) (workload.Conn, error) {
-	host, err := openHost(ctx, j)
-	if err != nil {
-		return nil, err
-	}
-	if j.Role == workload.Server {
-		l, err := host.ListenTCP(ctx, j.Local.UDP)
-		if err != nil {
-			return nil, errors.Join(err, host.Close())
-		}
-		accept := withWaiters(j, func() (byteConn, error) { return l.AcceptTCP() })
-		return newStream(j, nil, func() (byteConn, error) {
-			c, err := accept()
-			return c, errors.Join(err, l.Close())
-		}, host.Close), nil
-	}
-	c, err := withWaiters(j, func() (c byteConn, err error) {
-		err = dialRetry(ctx, func() (err error) {
-			c, err = host.DialTCP(ctx, netip.AddrPort{}, j.Remote.UDP)
-			return err
-		})
-		return c, err
-	})()
-	if err != nil {
-		return nil, errors.Join(err, host.Close())
-	}
-	return newStream(j, c, nil, host.Close), nil
-}
-
 // unetDialer dials from a host of package unet, which chooses the ports.
 type unetDialer struct {
 	host   *unet.Host
