@@ -64,20 +64,8 @@ table has its median and its extremes.`,
 	return cmd
 }
 
-// kernelFigures are what is measured, in the order of the table.
-var kernelFigures = []struct {
-	name, way string
-	stream    bool
-}{
-	{report.KernelRTT, lab.In, false},
-	{report.KernelIn, lab.In, true},
-	{report.KernelOut, lab.Out, true},
-	{report.KernelForwardRTT, lab.Forward, false},
-	{report.KernelForward, lab.Forward, true},
-}
-
 // steps is how many measurements there are.
-func (k *kernelTraffic) steps() int { return 2 * len(kernelFigures) * k.rounds }
+func (k *kernelTraffic) steps() int { return 2 * len(report.KernelFigures) * k.rounds }
 
 func (k *kernelTraffic) do(ctx context.Context, l *lab.Lab, seed uint64, out *output) error {
 	out.total = k.steps()
@@ -91,21 +79,21 @@ func (k *kernelTraffic) measure(ctx context.Context, l *lab.Lab, seed uint64, ou
 		return err
 	}
 	for round := 1; round <= k.rounds; round++ {
-		for _, i := range plan.Order(2*len(kernelFigures), seed, round) {
-			f, mux := kernelFigures[i/2], i%2 == 1
-			out.step("round %d of %d: %s, mux %t", round, k.rounds, f.name, mux)
+		for _, i := range plan.Order(2*len(report.KernelFigures), seed, round) {
+			f, mux := report.KernelFigures[i/2], i%2 == 1
+			out.step("round %d of %d: %s, mux %t", round, k.rounds, f.Name, mux)
 			t, s := udp, k.rtt
-			if f.stream {
+			if f.Stream {
 				t, s = tcp, k.stream
 			}
 			c := plan.Combination{Bench: s.Bench, Transport: t, Attach: transport.None, Wait: "spin", Size: s.Sizes[0], Batch: 1}
 			j := s.Job(c)
-			got, err := l.Kernel(ctx, t, f.way, mux, j)
+			got, err := l.Kernel(ctx, t, f.Way, mux, j)
 			if err != nil {
 				return err
 			}
-			line := report.Traffic{Bench: "kernel", Figure: f.name, Mux: mux, Mode: k.mode, Round: round, N: got.Client.N, Value: float64(got.Client.Latency.P50) / 1e3, Unit: report.Micros}
-			if f.stream {
+			line := report.Traffic{Bench: "kernel", Figure: f.Name, Mux: mux, Mode: k.mode, Round: round, N: got.Client.N, Value: float64(got.Client.Latency.P50) / 1e3, Unit: report.Micros}
+			if f.Stream {
 				c.MTU = s.MTUs[0]
 				line.N, line.Value, line.Unit = got.Server.N, report.NewRecord(c, j, round, got, nil).GbPerS, report.GbPerS
 			}

@@ -503,14 +503,14 @@ func TestKernelTraffic(t *testing.T) {
 			t.Errorf("implausible: %v", l)
 		}
 	}
-	for _, f := range kernelFigures {
+	for _, f := range report.KernelFigures {
 		unit := report.Micros
-		if f.stream {
+		if f.Stream {
 			unit = report.GbPerS
 		}
 		for _, mux := range []bool{false, true} {
-			if n := measured[fmt.Sprint(f.name, mux, unit)]; n != 1 {
-				t.Errorf("%s, mux %t: %d measurements:\n%s", f.name, mux, n, out)
+			if n := measured[fmt.Sprint(f.Name, mux, unit)]; n != 1 {
+				t.Errorf("%s, mux %t: %d measurements:\n%s", f.Name, mux, n, out)
 			}
 		}
 	}

@@ -49,7 +49,7 @@ type Lab struct {
 	dir    string   // of the daemons' sockets and policy
 	pins   *os.File // the BPF file system in which the daemons pin, while this is open
 	self   *os.File // this executable
-	plain  *netlab.Pair
+	plain  *site
 	muxed  *site
 	crowd  *site
 	bulk   map[Net]*site
@@ -57,7 +57,6 @@ type Lab struct {
 	routed *site  // with one
 	serial uint32 // of measurements
 
-	plainLink *impair.Link // of plain, if it is impaired
 }
 
 // Open makes the hosts and starts the daemons. The caller closes the lab.
@@ -73,7 +72,7 @@ func Open(ctx context.Context, cfg Config) (_ *Lab, err error) {
 		return nil, err
 	}
 	if cfg.Plain {
-		if l.plain, l.plainLink, err = l.newPair(netlab.Config{}); err != nil {
+		if l.plain, err = l.openSite("plain", netlab.Config{}); err != nil {
 			return nil, err
 		}
 	}
@@ -151,19 +150,13 @@ func (l *Lab) policy() string { return filepath.Join(l.dir, "policy.yaml") }
 // Close stops the daemons and removes everything.
 func (l *Lab) Close() error {
 	var errs []error
-	for _, s := range []*site{l.muxed, l.crowd, l.bare, l.routed} {
+	for _, s := range []*site{l.plain, l.muxed, l.crowd, l.bare, l.routed} {
 		if s != nil {
 			errs = append(errs, s.close())
 		}
 	}
-	if l.plainLink != nil {
-		errs = append(errs, l.plainLink.Close())
-	}
 	for _, s := range l.bulk {
 		errs = append(errs, s.close())
-	}
-	if l.plain != nil {
-		errs = append(errs, l.plain.Close())
 	}
 	if l.self != nil {
 		errs = append(errs, l.self.Close())
@@ -196,26 +189,24 @@ func ownAddr(a netip.Addr) netip.Addr {
 // sides are client and server of j. Ports and tags are new ones each time: unetd may still
 // be reclaiming those of the last measurement.
 func (l *Lab) sides(t transport.Transport, place string, j workload.Job) (client, server side, err error) {
-	pair, socket := l.plain, func(*netlab.Host) string { return "" }
-	if j.MTU > 0 || t.Network == transport.Direct {
-		if s := l.bulk[Net{t.Network, j.MTU}]; s != nil {
-			pair, socket = s.pair, s.socket
-		}
-	} else if t.Network == transport.Muxed {
-		s := l.muxed
-		if place == plan.Crowd {
-			s = l.crowd
-		}
-		if s != nil {
-			pair, socket = s.pair, s.socket
-		}
+	s, socket := l.plain, func(*netlab.Host) string { return "" }
+	switch {
+	case j.MTU > 0 || t.Network == transport.Direct:
+		s = l.bulk[Net{t.Network, j.MTU}]
+	case t.Network == transport.Muxed && place == plan.Crowd:
+		s = l.crowd
+	case t.Network == transport.Muxed:
+		s = l.muxed
 	}
-	if pair == nil {
+	if s == nil {
 		return client, server, fmt.Errorf("BUG: no hosts for %s %s", t.Name, place)
 	}
-	a, b := pair.A, pair.B
+	if t.Network == transport.Muxed {
+		socket = s.socket
+	}
+	a, b := s.pair.A, s.pair.B
 	if place == plan.Local {
-		b = pair.A
+		b = a
 	}
 	client, server = l.between(t, a, b, socket, j)
 	return client, server, nil

@@ -241,7 +241,7 @@ func (l *Lab) Goodput(ctx context.Context, run plan.Run, j workload.Job, seed ui
 }
 
 func (l *Lab) goodput(ctx context.Context, run plan.Run, j workload.Job, seed uint64) (out []Outcome, err error) {
-	link, network := l.plainLink, transport.Plain
+	link, network := l.plain.link, transport.Plain
 	for _, f := range run.Flows {
 		if !f.Kernel() { // a kernel flow beside it has the same hosts
 			link, network = l.muxed.link, transport.Muxed

@@ -33,7 +33,7 @@ func (l *Lab) Serve(ctx context.Context, s Served) (output []byte, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, s.Timeout, fmt.Errorf("took longer than %v", s.Timeout))
 	defer cancel()
 	l.serial++
-	pair, at := l.plain, Place{}
+	pair, at := l.plain.pair, Place{}
 	if !s.Kernel {
 		pair = l.muxed.pair
 		at.ServerSocket, at.ClientSocket = l.muxed.socket(pair.A), l.muxed.socket(pair.B)

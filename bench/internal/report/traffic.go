@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"io"
 	"slices"
+
+	"github.com/unet-go/unet/bench/internal/lab"
 )
 
 // Traffic is one round of the kernel's own traffic, and one line of JSON.
@@ -40,12 +42,12 @@ type TrafficRow struct {
 
 // SummarizeTraffic gathers the rounds that were measured with the mux and without.
 func SummarizeTraffic(all []Traffic) (rows []TrafficRow) {
-	for _, g := range kernelGoals {
-		r, rounds := TrafficRow{Figure: g.figure}, [2]map[int]float64{{}, {}}
+	for _, g := range KernelFigures {
+		r, rounds := TrafficRow{Figure: g.Name}, [2]map[int]float64{{}, {}}
 		for _, t := range all {
-			if t.Figure == g.figure && t.Mux {
+			if t.Figure == g.Name && t.Mux {
 				rounds[1][t.Round] = t.Value
-			} else if t.Figure == g.figure {
+			} else if t.Figure == g.Name {
 				r.Unit, rounds[0][t.Round] = t.Unit, t.Value
 			}
 		}
@@ -76,25 +78,32 @@ const (
 	KernelForward    = "forwarded TCP stream"
 )
 
-// kernelGoals are the figures in the order of the table, with the bounds of the ratio with the mux /
-// without. A figure without a bound is no goal.
-var kernelGoals = []struct {
-	figure string
-	bound  float64
-	atMost bool
-}{{KernelRTT, 1.05, true}, {KernelIn, 0.95, false}, {KernelOut, 0.95, false}, {KernelForwardRTT, 0, false}, {KernelForward, 0, false}}
+// KernelFigures are what is measured, in the order of the table, with the bounds of the ratio with
+// the mux / without. A figure without a bound is no goal.
+var KernelFigures = []struct {
+	Name, Way string // Way is one of package lab's directions
+	Stream    bool
+	bound     float64
+	atMost    bool
+}{
+	{KernelRTT, lab.In, false, 1.05, true},
+	{KernelIn, lab.In, true, 0.95, false},
+	{KernelOut, lab.Out, true, 0.95, false},
+	{KernelForwardRTT, lab.Forward, false, 0, false},
+	{KernelForward, lab.Forward, true, 0, false},
+}
 
 // KernelGoalsTitle is the title of KernelGoals.
 const KernelGoalsTitle = "Figures to reach (the kernel's own traffic, medians of the ratios of interleaved rounds)"
 
 // KernelGoals are about the median of the ratios.
 func KernelGoals(rows []TrafficRow) (goals []Goal) {
-	for _, k := range kernelGoals {
+	for _, k := range KernelFigures {
 		if k.bound == 0 {
 			continue
 		}
-		g := Goal{Figure: "kernel " + k.figure + " with the mux / without", Bound: k.bound, AtMost: k.atMost, format: "%.2f"}
-		if i := slices.IndexFunc(rows, func(r TrafficRow) bool { return r.Figure == k.figure }); i >= 0 {
+		g := Goal{Figure: "kernel " + k.Name + " with the mux / without", Bound: k.bound, AtMost: k.atMost, format: "%.2f"}
+		if i := slices.IndexFunc(rows, func(r TrafficRow) bool { return r.Figure == k.Name }); i >= 0 {
 			g.Known, g.Measured = true, rows[i].ratio.Median
 		}
 		goals = append(goals, g)

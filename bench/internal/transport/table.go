@@ -135,22 +135,18 @@ func OperationByName(name string) (Transport, error) {
 }
 
 // Names lists the table.
-func Names() []string {
-	names := make([]string, len(All))
-	for i, t := range All {
-		names[i] = t.Name
+func Names() []string { return names(All) }
+
+func names(table []Transport) (all []string) {
+	for _, t := range table {
+		all = append(all, t.Name)
 	}
-	return names
+	return all
 }
 
 // Connecting lists the transports that open and close connections.
-func Connecting() (names []string) {
-	for _, t := range All {
-		if t.Dial != nil {
-			names = append(names, t.Name)
-		}
-	}
-	return names
+func Connecting() []string {
+	return names(slices.DeleteFunc(slices.Clone(All), func(t Transport) bool { return t.Dial == nil }))
 }
 
 // ByName finds a transport of messages.
@@ -159,13 +155,11 @@ func ByName(name string) (Transport, error) {
 }
 
 func find(failure string, table []Transport, name string) (Transport, error) {
-	names := make([]string, len(table))
-	for i, t := range table {
-		if names[i] = t.Name; t.Name == name {
-			return t, nil
-		}
+	i := slices.IndexFunc(table, func(t Transport) bool { return t.Name == name })
+	if i < 0 {
+		return Transport{}, fmt.Errorf("%s %q: there are %s", failure, name, strings.Join(names(table), ", "))
 	}
-	return Transport{}, fmt.Errorf("%s %q: there are %s", failure, name, strings.Join(names, ", "))
+	return table[i], nil
 }
 
 // Names of what only bandwidth compares.
@@ -186,13 +180,7 @@ var Bulk = []Transport{
 }
 
 // BulkNames lists them.
-func BulkNames() []string {
-	names := make([]string, len(Bulk))
-	for i, t := range Bulk {
-		names[i] = t.Name
-	}
-	return names
-}
+func BulkNames() []string { return names(Bulk) }
 
 // BulkByName finds one.
 func BulkByName(name string) (Transport, error) {
