@@ -320,7 +320,7 @@ func newChild() *cobra.Command {
 		Args:   cli.Args(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if lab.RunChild(os.Stdin, os.Stdout) != nil {
-				return cli.Reported
+				return cli.ErrReported
 			}
 			return nil
 		},

@@ -21,8 +21,8 @@ const (
 	exitUsage   = 2
 )
 
-// Reported is an error that has been written already.
-var Reported = errors.New("reported")
+// ErrReported is an error that has been written already.
+var ErrReported = errors.New("reported")
 
 // usageError is an error in the command line or in the input.
 type usageError struct{ error }
@@ -47,7 +47,7 @@ func Main(cmd *cobra.Command) {
 	switch {
 	case err == nil:
 		return
-	case errors.Is(err, Reported):
+	case errors.Is(err, ErrReported):
 	case ctx.Err() != nil:
 		fmt.Fprintf(os.Stderr, "%s: interrupted\n", cmd.Name())
 	default:
