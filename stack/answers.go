@@ -46,7 +46,7 @@ func (s *Stack) SetRouteService(there bool) {
 			s.resumeWaiting(r)
 		}
 	}
-	s.settleTCP()
+	s.settle()
 }
 
 // noteSource notes where a datagram that u has accepted came from.

@@ -5,14 +5,14 @@
 //
 //	Link.Recv ─ input ─ receive ─ inputPacket ─┬─ inputUDP ─ socket's queue ─ signal
 //	                                           ├─ inputICMP ─ echo reply, or an error for a socket
-//	                                           ├─ inputTCP ─ engine ─ settleTCP: events, output
+//	                                           ├─ inputTCP ─ engine ─ settle: events, output
 //	                                           ├─ inputGroup ─ copies for the members
 //	                                           ├─ inputFragment ─ a whole datagram: inputPacket again
 //	                                           ├─ inputARP
 //	                                           └─ inputIPv6 ─ the same, and inputICMPv6 ─ inputNeighbor
 //
 //	UDPConn.Write ─ send ─ queue ─ route ready? ─ Link.Alloc ─ headers and payload ─ Link.Send ─ Link.Flush
-//	TCPConn.Write ─ engine's send buffer ─ settleTCP ─ route ready? ─ Link.Alloc ─ Emit ─ Link.Send ─ Link.Flush
+//	TCPConn.Write ─ engine's send buffer ─ settle ─ route ready? ─ Link.Alloc ─ Emit ─ Link.Send ─ Link.Flush
 //
 // Each header is parsed once and each frame has one owner: a function that keeps a frame
 // returns true, otherwise its caller releases it. A frame that is dropped is counted

@@ -8,7 +8,6 @@ import (
 	"syscall"
 
 	"github.com/unet-go/unet/proto/frag"
-	"github.com/unet-go/unet/proto/tcp"
 	"github.com/unet-go/unet/wire"
 )
 
@@ -42,7 +41,7 @@ func (s *Stack) inputFragment(p *packet) {
 	switch v {
 	case frag.Complete:
 		head := p.data[:len(p.data)-len(p.eth.Payload)]
-		s.inputPacket(&packet{data: slices.Concat(head, whole), memory: tcp.MemoryHeap, reassembled: true})
+		s.inputPacket(&packet{data: slices.Concat(head, whole), memory: memoryHeap, reassembled: true})
 	case frag.HeaderChain:
 		s.sendICMPError(p, wire.ICMPv6ParameterProblem, wire.ICMPv6IncompleteHeaderChain, 0)
 	}

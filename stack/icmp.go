@@ -150,7 +150,7 @@ func (s *Stack) inputICMPError(e *wire.ICMPError, err error) {
 			s.count[icmpUnmatched]++
 		} else {
 			s.count[icmpErrors]++
-			s.settleTCP()
+			s.settle()
 		}
 		return
 	}

@@ -90,7 +90,7 @@ func (s *Stack) isMember(group wire.Addr) bool {
 			return true
 		}
 	}
-	for c := range s.sockets {
+	for c := range s.udpConns {
 		if c.udp.Group(group) != 0 {
 			return true
 		}

@@ -5,7 +5,6 @@ import (
 	"math"
 	"time"
 
-	"github.com/unet-go/unet/proto/tcp"
 	"github.com/unet-go/unet/wire"
 )
 
@@ -68,7 +67,7 @@ func (s *Stack) advance(now instant) (got int) {
 func (s *Stack) runDue() {
 	if s.now >= s.timerAt {
 		s.runTimers()
-		s.settleTCP()
+		s.settle()
 		if s.unflushed {
 			s.flush()
 		}
@@ -95,8 +94,8 @@ func (s *Stack) input() int {
 		s.readClock()
 		s.runDue()
 	}
-	if s.tcpTouched {
-		s.settleTCP()
+	if s.unsettled {
+		s.settle()
 	}
 	if s.unflushed {
 		s.flush()
@@ -108,14 +107,14 @@ func (s *Stack) input() int {
 }
 
 // receive gives one batch of received frames to the protocols and returns how many there
-// were. The caller sends what that makes ready, with settleTCP and flush.
+// were. The caller sends what that makes ready, with settle and flush.
 func (s *Stack) receive() int {
 	if s.closed {
 		return 0
 	}
 	n := s.link.Recv(s.batch[:])
 	var p packet
-	p.memory = tcp.MemoryFrame
+	p.memory = memoryFrame
 	for i := 0; i < n; {
 		f := &s.batch[i]
 		if f.More || f.GSOSize != 0 {
@@ -150,7 +149,7 @@ func (s *Stack) inputParts(frames []Frame) int {
 			return n
 		}
 	}
-	p := packet{memory: tcp.MemoryHeap, gso: frames[0].GSOSize}
+	p := packet{memory: memoryHeap, gso: frames[0].GSOSize}
 	if n > 1 {
 		s.count[multiPart]++
 	}
@@ -161,7 +160,7 @@ func (s *Stack) inputParts(frames []Frame) int {
 		if s.gathered == nil {
 			s.gathered = make([]byte, 0, maxGathered)
 		}
-		p.data, p.memory = s.gathered, tcp.MemoryBorrowed
+		p.data, p.memory = s.gathered, memoryBorrowed
 	} else {
 		p.data = make([]byte, 0, size)
 	}
@@ -199,12 +198,21 @@ func (s *Stack) releaseAll(frames []Frame) {
 	}
 }
 
+// memory says who owns the bytes of a received packet, and so whether they may be kept.
+type memory uint8
+
+const (
+	memoryBorrowed memory = iota // a later packet overwrites them
+	memoryFrame                  // of a frame, which a socket may keep
+	memoryHeap                   // of the Go heap, and not written again
+)
+
 // packet is a received packet.
 type packet struct {
-	data   []byte     // from the Ethernet header on
-	memory tcp.Memory // whether data may be kept
-	frame  uint64     // ID of the frame that data lies in, with tcp.MemoryFrame
-	gso    uint16     // see Frame.GSOSize
+	data   []byte // from the Ethernet header on
+	memory memory // of data
+	frame  uint64 // ID of the frame that data lies in, with memoryFrame
+	gso    uint16 // see Frame.GSOSize
 
 	reassembled bool // of fragments
 
@@ -327,7 +335,7 @@ func (s *Stack) flush() error {
 	}
 	if err != nil || s.kickErr != nil {
 		s.kickErr = err
-		for c := range s.sockets {
+		for c := range s.udpConns {
 			c.setSlow()
 		}
 	}

@@ -38,7 +38,7 @@ func (p *publisher) expired(s *Stack) {
 	busy := s.tcp.Changed() || s.tcp.Unread()
 	s.tcp.Publish(publishBatch)
 	if s.now >= p.udpAt {
-		for c := range s.sockets {
+		for c := range s.udpConns {
 			if publishUDP(c.record, c.udp) {
 				busy = true
 			}
@@ -49,7 +49,7 @@ func (p *publisher) expired(s *Stack) {
 			}
 		}
 		// The work for each interval is bounded, however many sockets there are.
-		p.udpAt = s.now + publishInterval*instant(1+(len(s.sockets)+len(s.udpPorts))/publishBatch)
+		p.udpAt = s.now + publishInterval*instant(1+(len(s.udpConns)+len(s.udpPorts))/publishBatch)
 		if p.published != nil {
 			p.published()
 		}

@@ -322,7 +322,7 @@ func (s *Stack) resolve(ctx context.Context, cancel context.CancelFunc, r *route
 		r.again = false
 		s.invalidate(r)
 	}
-	s.settleTCP()
+	s.settle()
 }
 
 // setRoute takes the resolver's answer.

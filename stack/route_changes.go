@@ -203,7 +203,7 @@ func (s *Stack) SetAddress(addr netip.Addr, here bool) {
 // linkOrAddressChanged makes sends fail, or work again.
 func (s *Stack) linkOrAddressChanged(works bool) {
 	s.down = s.linkDown || len(s.lost) > 0
-	for c := range s.sockets {
+	for c := range s.udpConns {
 		c.setSlow()
 	}
 	s.readClock()
@@ -214,7 +214,7 @@ func (s *Stack) linkOrAddressChanged(works bool) {
 		s.invalidateAll()
 		s.tcp.LinkUp(tcp.Time(s.now))
 	}
-	s.settleTCP()
+	s.settle()
 }
 
 // downFrom is the error of sends from an address of ours; 0: they do not fail.

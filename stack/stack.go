@@ -133,10 +133,12 @@ type Stack struct {
 	ports TCPPorts
 	count [reasons]uint64
 
-	// Input and output, poll.go.
+	// Input and output, poll.go and settle.go.
 	batch     [batchSize]Frame
 	lent      int       // frames with sockets or the application
 	copies    copies    // buffers for datagrams beyond the quota
+	unsettled bool      // settle has something to do
+	linkFull  bool      // the link takes no more segments; settle tries again later
 	unflushed bool      // frames were sent since the last kick
 	gathered  []byte    // for a segment that came in several frames
 	ip6       wire.IPv6 // of the packet that is being processed, if it is IPv6
@@ -193,18 +195,16 @@ type Stack struct {
 	caretakerDone  chan struct{}
 
 	// TCP, tcp.go and tcp_segments.go.
-	tcpTouched bool        // there is something to settle
-	tcpBlocked bool        // the link takes no more
-	writers    int         // that may wait for room
-	tcpTimer   tcpTimer    // for the engine's next deadline
-	corks      []*TCPConn  // that may hold small writes back, see uncork
-	corking    atomic.Bool // there are some
-	scratch    []byte      // for segments that do not go to the link
-	drained    event       // a connection that was closed has ended
+	writers  int         // that may wait for room
+	tcpTimer tcpTimer    // for the engine's next deadline
+	corks    []*TCPConn  // that may hold small writes back, see uncork
+	corking  atomic.Bool // there are some
+	scratch  []byte      // for segments that do not go to the link
+	drained  event       // a connection that was closed has ended
 
-	sockets      map[*UDPConn]struct{}
+	udpConns     map[*UDPConn]struct{}
 	udpPorts     map[*UDPPort]struct{}
-	touchedPorts []*UDPPort // that have received since settleTCP
+	touchedPorts []*UDPPort // that have received since settle
 	tcpConns     map[*TCPConn]struct{}
 	tcpListeners map[*TCPListener]struct{}
 
@@ -266,7 +266,7 @@ func New(cfg Config) (*Stack, error) {
 		spinner:        wait.Spinner{Mode: cfg.Wait, Budget: cmp.Or(cfg.SpinBudget, wait.DefaultBudget)},
 		earliestWaiter: never,
 		caretakerWake:  make(chan struct{}, 1),
-		sockets:        make(map[*UDPConn]struct{}),
+		udpConns:       make(map[*UDPConn]struct{}),
 		udpPorts:       make(map[*UDPPort]struct{}),
 		tcpConns:       make(map[*TCPConn]struct{}),
 		tcpListeners:   make(map[*TCPListener]struct{}),
@@ -316,7 +316,7 @@ func (s *Stack) Close() error {
 		return nil
 	}
 	defer close(s.gone)
-	for c := range s.sockets {
+	for c := range s.udpConns {
 		c.close()
 	}
 	for p := range s.udpPorts {
@@ -381,6 +381,9 @@ func (s *Stack) deadline(t time.Time) instant {
 	}
 	return min(s.instant(t), never-1)
 }
+
+// readsPerClock bounds how often a reader that always finds data reads past its deadline.
+const readsPerClock = 64
 
 // pastDeadline returns os.ErrDeadlineExceeded if a reader's deadline has passed. The clock
 // is read once in readsPerClock calls: a goroutine that waits reads it anyway.

@@ -393,7 +393,7 @@ func (s *Stack) closeTCP() {
 	}
 	s.closeAll() // connections made meanwhile
 	s.tcp.Close()
-	s.settleTCP()
+	s.settle()
 	s.sendAll()
 }
 

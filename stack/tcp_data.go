@@ -60,7 +60,7 @@ func (c *TCPConn) awaitData() {
 	seq := c.readable.seq
 	if s.tcp.Ready != nil {
 		s.readClock()
-		s.settleTCP()
+		s.settle()
 	}
 	if c.readable.seq == seq { // otherwise the answer has arrived: the peer is in this stack
 		s.waitFor(&c.readable, c.readDeadline)
@@ -151,7 +151,7 @@ func (c *TCPConn) Write(p []byte) (n int, err error) {
 		n, err = c.conn.Write(tcp.Time(now), p)
 		c.noteCorked()
 		if !inLine {
-			s.settleTCP()
+			s.settle()
 		}
 	}
 	if err == nil && (n < len(p) || c.writeSlow || c.writing) {
@@ -200,7 +200,7 @@ func (c *TCPConn) writeInTurn(write func(now tcp.Time) (done bool, err error)) e
 		done, err := write(tcp.Time(s.now))
 		c.noteCorked()
 		if !inLine { // else it has its turn when the goroutine that polls comes to it
-			s.settleTCP()
+			s.settle()
 		}
 		if done || err != nil {
 			if s.role != roleApplication {
@@ -231,7 +231,7 @@ func (s *Stack) lookAround() {
 		s.runDue()
 	}
 	s.sendUnserved()
-	if s.role == roleFree && !s.lookSoon && s.lookTimer != nil && s.timerAt < s.now+instant(lastPauseTCP) {
+	if s.role == roleFree && !s.lookSoon && s.lookTimer != nil && s.timerAt < s.now+instant(shortPause) {
 		s.lookSoon, s.lookMoves = true, s.roleMoves
 		s.lookTimer.Reset(max(time.Duration(s.timerAt-s.now), s.lookDelay, 1)) // not due already: see memlink.Link.Sleep
 	}
@@ -267,7 +267,7 @@ func (c *TCPConn) Reclaim() error {
 		}
 		seq := c.reclaimed.seq
 		c.conn.Flush(tcp.Time(s.now))
-		s.settleTCP()
+		s.settle()
 		if c.reclaimed.seq == seq {
 			s.waitFor(&c.reclaimed, c.writeDeadline)
 		}
@@ -321,5 +321,5 @@ func (s *Stack) uncork() {
 	clear(s.corks)
 	s.corks = s.corks[:0]
 	s.corking.Store(false)
-	s.settleTCP()
+	s.settle()
 }

@@ -147,6 +147,6 @@ func (l *TCPListener) close() {
 	delete(s.tcpListeners, l)
 	l.listener.Close()
 	s.broadcast(&l.acceptable)
-	s.settleTCP()
+	s.settle()
 	l.port.leave()
 }

@@ -18,7 +18,7 @@ func (c *TCPConn) change(f func(now tcp.Time)) error {
 		return s.ended()
 	}
 	f(tcp.Time(s.readClock()))
-	s.settleTCP()
+	s.settle()
 	return nil
 }
 

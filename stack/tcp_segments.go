@@ -9,7 +9,7 @@ import (
 )
 
 // Segments are sent after a batch of frames has been processed, after timers have expired,
-// and at the end of a call of the application (settleTCP). The engine writes each segment
+// and at the end of a call of the application (settle). The engine writes each segment
 // into a frame.
 //
 // Connections that have much to send take turns, and what has arrived is received between two rounds of
@@ -33,16 +33,13 @@ func (t *tcpTimer) expired(s *Stack) { s.tcp.Expire(tcp.Time(s.now)) }
 // inputTCP processes the segment in a packet, and reports whether the frame is kept. mu is
 // held, as in all of this file.
 func (s *Stack) inputTCP(p *packet) (kept bool) {
-	if !s.tcpTouched { // the first of a batch
-		s.tcpTouched = true
-		s.readClock()
-	}
-	in := tcp.Inbound{Src: p.src, Dst: p.dst, Data: p.payload, Frame: p.frame, Memory: p.memory, ECN: p.ecn}
+	s.noteUnsettled()
+	in := tcp.Inbound{Src: p.src, Dst: p.dst, Data: p.payload, Frame: p.frame, ECN: p.ecn} // borrowed
 	switch {
-	case p.memory != tcp.MemoryFrame:
-		in.Reassembled = p.reassembled
-	case s.lent >= s.quota:
-		in.Memory = tcp.MemoryBorrowed
+	case p.memory == memoryHeap:
+		in.Memory, in.Reassembled = tcp.MemoryHeap, p.reassembled
+	case p.memory == memoryFrame && s.lent < s.quota:
+		in.Memory = tcp.MemoryFrame
 	}
 	r := s.tcp.Process(tcp.Time(s.now), &in)
 	if r.Reply || r.Opening != nil {
@@ -82,69 +79,6 @@ func (s *Stack) replyTCP(p *packet, opening *tcp.Conn) {
 	s.replyHeaders(f.Data, p, wire.ProtocolTCP, n)
 	f.Data = f.Data[:head+n]
 	s.transmit(f)
-}
-
-// settleTCP is called after calls of the engine: it wakes goroutines for events, sends
-// segments, and arms the timer, at once if there is more to send.
-func (s *Stack) settleTCP() {
-	s.tcpTouched, s.tcpBlocked = false, false
-	if len(s.touchedPorts) > 0 {
-		s.runPorts()
-	}
-	last := s.count[framesSent] + segmentsAtOnce - segmentsInTurn // when the last turn begins
-	for {
-		for conn, e := s.tcp.NextEvent(); conn != nil; conn, e = s.tcp.NextEvent() {
-			if e&tcp.Acceptable != 0 {
-				s.signal(&conn.Listener().Owner.(*TCPListener).acceptable)
-			} else {
-				conn.Owner.(*TCPConn).happened(e)
-			}
-		}
-		if s.closed || s.broken != nil || s.tcpBlocked || s.tcp.Ready == nil || s.count[framesSent] > last {
-			break
-		}
-		if s.kickErr != nil {
-			s.flush() // the link may work again
-		}
-		for conn := s.tcp.Ready; conn != nil && !s.tcpBlocked && s.count[framesSent] <= last; conn = s.tcp.Ready {
-			c, _ := conn.Owner.(*TCPConn) // nil: not accepted yet
-			s.emitTCP(conn, c)
-		}
-	}
-	if s.unflushed { // before the timer, so that the frames leave sooner
-		s.flush()
-	}
-	at := instant(s.tcp.Deadline)
-	switch {
-	case s.tcpBlocked:
-		at = min(at, s.now+instant(sendPause))
-	case s.tcp.Ready != nil:
-		at = min(at, s.now+1) // not in this pass over the timers
-	}
-	if t := &s.tcpTimer.timer; at < never && (t.slot == 0 || at < t.at) && !s.closed && s.broken == nil {
-		s.startTimer(t, at)
-	}
-}
-
-// settleAtEnd is settleTCP at the end of a call of the application. If nobody polls, nobody may do so
-// for a while: then all that is ready is sent.
-func (s *Stack) settleAtEnd() {
-	s.settleTCP()
-	s.sendUnserved()
-}
-
-// sendUnserved sends all that is ready if nobody polls.
-func (s *Stack) sendUnserved() {
-	if !s.isServed() {
-		s.sendAll()
-	}
-}
-
-// sendAll sends all that is ready.
-func (s *Stack) sendAll() {
-	for s.tcp.Ready != nil && !s.tcpBlocked && !s.closed && s.broken == nil {
-		s.settleTCP()
-	}
 }
 
 // happened wakes the goroutines that wait for the events e.
@@ -220,7 +154,7 @@ func (s *Stack) findRouteTCP(conn *tcp.Conn, c *TCPConn) (r *route, loop bool, e
 }
 
 // emitTCP sends the segments of a connection that is ready, or discards them, or holds it
-// until there is a route; c is nil if it has not been accepted. It sets tcpBlocked if the
+// until there is a route; c is nil if it has not been accepted. It sets linkFull if the
 // link takes no more.
 func (s *Stack) emitTCP(conn *tcp.Conn, c *TCPConn) {
 	var r *route
@@ -264,7 +198,7 @@ func (s *Stack) emitTCP(conn *tcp.Conn, c *TCPConn) {
 			s.flush()
 			if f, ok = s.link.Alloc(room); !ok {
 				if f, ok = s.link.Alloc(0); !ok { // one frame: a shorter segment
-					s.tcpBlocked = true
+					s.linkFull = true
 					break
 				}
 			}
@@ -281,14 +215,14 @@ func (s *Stack) emitTCP(conn *tcp.Conn, c *TCPConn) {
 			if !s.link.Send(f) {
 				s.link.Release(f)
 				s.count[segmentsLost]++ // and sent again, as if the network had lost it
-				s.tcpBlocked = true
+				s.linkFull = true
 				break
 			}
 		}
 		s.count[framesSent]++
 		s.unflushed = true
 	}
-	if s.tcpBlocked {
+	if s.linkFull {
 		s.count[sendBlocked]++
 	}
 }
@@ -335,8 +269,8 @@ func (s *Stack) resumeWaiting(r *route) {
 	}
 	if len(r.waiting) > 0 {
 		r.waiting = nil
-		s.tcpTouched = true
-		s.startTimer(&s.tcpTimer.timer, s.now) // if the caller does not call settleTCP
+		s.unsettled = true
+		s.startTimer(&s.tcpTimer.timer, s.now) // if the caller does not call settle
 	}
 }
 

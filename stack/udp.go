@@ -139,7 +139,7 @@ func (c *UDPConn) open(l, remote udp.AddrPort, o UDPOptions) (err error) {
 		c.remote = net.UDPAddrFromAddrPort(remote.Netip())
 	}
 	c.record = s.publisher.recordUDP(c.udp)
-	s.sockets[c] = struct{}{}
+	s.udpConns[c] = struct{}{}
 	c.setSlow()
 	return nil
 }
@@ -185,7 +185,7 @@ func (c *UDPConn) close() {
 		s.giveBack(d.Frame, d.Heap)
 	}
 	s.publisher.records.Put(c.record)
-	delete(s.sockets, c)
+	delete(s.udpConns, c)
 	c.leaveAll()
 	s.broadcast(&c.readable)
 	if c.released != nil {

@@ -426,7 +426,7 @@ func (p *UDPPort) discard() {
 	}
 }
 
-// touch makes the next settleTCP call Run.
+// touch makes the next settle call Run.
 func (p *UDPPort) touch() {
 	s := p.stack
 	if p.touched {
@@ -434,10 +434,7 @@ func (p *UDPPort) touch() {
 	}
 	p.touched = true
 	s.touchedPorts = append(s.touchedPorts, p)
-	if !s.tcpTouched { // the first of a batch
-		s.tcpTouched = true
-		s.readClock()
-	}
+	s.noteUnsettled()
 }
 
 // runPorts calls Run of the ports that have received datagrams.

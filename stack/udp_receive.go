@@ -4,7 +4,6 @@ import (
 	"net"
 	"net/netip"
 
-	"github.com/unet-go/unet/proto/tcp"
 	"github.com/unet-go/unet/proto/udp"
 	"github.com/unet-go/unet/wire"
 )
@@ -19,17 +18,13 @@ type UDPDatagram struct {
 	conn     *UDPConn
 }
 
-// readsPerClock bounds how many datagrams a reader takes past its deadline
-// while there is always one queued.
-const readsPerClock = 64
-
 // inputUDP takes a packet that is a datagram or a super-frame, and reports whether its
 // frame is kept. to: the socket that is a member of the group the packet is for; nil: the engine looks the
 // socket up.
 func (s *Stack) inputUDP(p *packet, to *udp.Socket, group uint8) (kept bool) {
 	in := udp.Inbound{To: to, Group: group, Src: p.src, Dst: p.dst, Data: p.payload, Frame: p.frame, GSOSize: p.gso, ECN: p.ecn, Reassembled: p.reassembled}
 	switch {
-	case p.memory != tcp.MemoryFrame:
+	case p.memory != memoryFrame:
 		in.Heap, in.Frame = true, 0
 	case s.lent >= s.quota:
 		in.Data, in.Frame = s.copyBeyondQuota(in.Data)

@@ -24,7 +24,6 @@ type UDPBuffer struct {
 // How long a send waits for a link that takes nothing.
 const (
 	yieldsBeforeSleep = 64
-	sendPause         = 50 * time.Microsecond
 	sendTimeout       = second
 )
 

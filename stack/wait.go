@@ -251,11 +251,11 @@ func (s *Stack) pollUntil(role pollRole, e *event, seq uint32, deadline instant,
 			break
 		}
 		busy := got > 0
-		if !busy && s.tcp.Ready != nil && !s.tcpBlocked { // the next turns
+		if !busy && s.tcp.Ready != nil && !s.linkFull { // the next turns
 			if busy = true; s.readClock() >= s.timerAt {
 				s.runDue()
 			} else {
-				s.settleTCP()
+				s.settle()
 			}
 		}
 		if busy {
@@ -392,7 +392,7 @@ func (s *Stack) fail(err error) {
 	if s.broken == nil {
 		s.broken = err
 	}
-	for c := range s.sockets {
+	for c := range s.udpConns {
 		c.setSlow()
 		s.broadcast(&c.readable)
 	}
@@ -412,12 +412,12 @@ func (s *Stack) fail(err error) {
 const (
 	firstPause = time.Millisecond     // also the grace after the application's last wait
 	lastPause  = 8 * time.Millisecond // while the application is busy
-	// lastPauseTCP is lastPause while there are connections: less than the time
+	// shortPause is lastPause while there are connections or ports: less than the time
 	// after which a peer like us sends again what has not been acknowledged.
-	lastPauseTCP = 2 * time.Millisecond
+	shortPause = 2 * time.Millisecond
 
-	firstLook   = 30 * time.Microsecond // see lookAround
-	lastLookTCP = 500 * time.Microsecond
+	firstLook = 30 * time.Microsecond // see lookAround
+	lastLook  = 500 * time.Microsecond
 )
 
 // caretaker holds the poll role while no goroutine of the application waits, so that
@@ -447,8 +447,8 @@ func (s *Stack) caretaker() {
 		s.mu.Lock()
 		pause = min(2*pause, lastPause)
 		if s.tcp.Len() > 0 || len(s.udpPorts) > 0 || s.lookSoon {
-			pause = min(pause, lastPauseTCP)
-			s.careForTCP()
+			pause = min(pause, shortPause)
+			s.takeCare()
 		}
 		switch busy := s.roleMoves != seen; {
 		case s.closed:
@@ -469,12 +469,12 @@ func (s *Stack) caretaker() {
 	}
 }
 
-// careForTCP does for connections, while the application computes or waits for
+// takeCare does for connections and ports, while the application computes or waits for
 // something else, what cannot wait for its next call. mu is held, here and below.
-func (s *Stack) careForTCP() {
+func (s *Stack) takeCare() {
 	if s.lookSoon {
 		s.lookSoon = false
-		if s.lookDelay = min(2*s.lookDelay+firstLook, lastLookTCP); s.lookMoves == s.roleMoves {
+		if s.lookDelay = min(2*s.lookDelay+firstLook, lastLook); s.lookMoves == s.roleMoves {
 			s.lookDelay = 0
 		}
 	}
