@@ -31,7 +31,7 @@
 // takes the role before all of these have run, so connections take turns. Whoever leaves the role wakes
 // another one to take it. While no goroutine waits,
 // the caretaker, a goroutine of the stack, has the role, so that pings and timers do not
-// depend on the application. See wait.go.
+// depend on the application. See role.go and wait.go.
 //
 // # Memory
 //

@@ -65,14 +65,14 @@ func Held(s *Stack) int {
 func CaretakerPolls(s *Stack) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.role == roleCaretaker && s.away == sleeping
+	return s.role.is(roleCaretaker) && s.role.sleeps()
 }
 
 // Parked is the number of goroutines that wait without polling.
 func Parked(s *Stack) (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for w := s.parked.head; w != nil; w = w.links[onStack].next {
+	for w := s.role.parked.head; w != nil; w = w.links[onRole].next {
 		n++
 	}
 	return n
@@ -84,7 +84,7 @@ func Waiting(s *Stack) int {
 	n := Parked(s)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.role == roleApplication {
+	if s.role.is(roleApplication) {
 		n++
 	}
 	return n

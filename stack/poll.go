@@ -46,7 +46,7 @@ func (s *Stack) Poll(now time.Time) {
 // is false if there is no such time.
 func (s *Stack) NextDeadline() (t time.Time, ok bool) {
 	s.mu.Lock()
-	at := min(s.timerAt, s.earliestWaiter)
+	at := min(s.timerAt, s.role.deadline())
 	s.mu.Unlock()
 	return s.time(at), at != never
 }
@@ -56,7 +56,7 @@ func (s *Stack) NextDeadline() (t time.Time, ok bool) {
 // this file.
 func (s *Stack) advance(now instant) (got int) {
 	s.now = max(s.now, now)
-	if s.now >= s.timerAt || s.now >= s.earliestWaiter {
+	if s.now >= s.timerAt || s.now >= s.role.deadline() {
 		got = s.input()
 		s.runDue()
 	}
@@ -72,8 +72,8 @@ func (s *Stack) runDue() {
 			s.flush()
 		}
 	}
-	if s.now >= s.earliestWaiter {
-		s.wakeExpired()
+	if s.now >= s.role.deadline() {
+		s.role.wakeExpired(s.now)
 	}
 }
 

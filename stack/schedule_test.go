@@ -116,9 +116,9 @@ func (r *scheduleRun) state() string {
 			owner[a.waiting] = a.name
 		}
 	}
-	fmt.Fprintf(&b, "|%d %d %v %v %d %d %v|", s.role, s.away, s.caretakerIdle, s.closed, s.pollerSeq, r.timeStepsDone, s.link.Pending())
-	fmt.Fprintf(&b, "%s %d %d|", r.events[s.pollerEvent], s.woken, min(s.earliestWaiter, never))
-	for w := s.parked.head; w != nil; w = w.links[onStack].next {
+	fmt.Fprintf(&b, "|%d %d %v %v %d %d %v|", s.role.holder, s.role.away, s.role.idle, s.closed, s.role.seq, r.timeStepsDone, s.link.Pending())
+	fmt.Fprintf(&b, "%s %d %d|", r.events[s.role.event], s.role.woken, s.role.earliest)
+	for w := s.role.parked.head; w != nil; w = w.links[onRole].next {
 		fmt.Fprintf(&b, "%s:%s ", owner[w], r.events[w.event])
 	}
 	for _, c := range r.conns {
@@ -146,7 +146,7 @@ func (r *scheduleRun) state() string {
 // noteParked finds the actor that has just parked: the only one that ran.
 func (r *scheduleRun) noteParked(ran *actor) {
 	parked := map[*waiter]bool{}
-	for w := r.s.parked.head; w != nil; w = w.links[onStack].next {
+	for w := r.s.role.parked.head; w != nil; w = w.links[onRole].next {
 		parked[w] = true
 	}
 	for _, a := range r.actors {
@@ -190,7 +190,7 @@ func (x *scheduleSearch) try(t *testing.T, schedule []int) {
 	r := &scheduleRun{byID: map[string]*actor{}, events: map[*event]string{nil: "-"}, bufs: map[string][]byte{}, free: true}
 	beforeLock = r.pause
 	x.build(r)
-	r.events[&r.s.recall] = "recall"
+	r.events[r.s.role.recalled()] = "recall"
 	r.events[&r.s.drained] = "drained"
 	for i, c := range r.conns {
 		for name, e := range map[string]*event{"readable": &c.readable, "writable": &c.writable, "turn": &c.turn, "reclaimed": &c.reclaimed} {
@@ -281,10 +281,10 @@ func (r *scheduleRun) check(t *testing.T, trace []string) {
 			fail("%s sleeps in its call %d, although what it waits for has happened", a.name, a.at)
 		}
 	}
-	if s.parked.head != nil && s.role == roleFree {
+	if s.role.hasParked() && s.role.is(roleFree) {
 		fail("goroutines are parked, and no goroutine polls")
 	}
-	if s.woken != 0 {
-		fail("%d goroutines are woken and do not run", s.woken)
+	if s.role.hasWoken() {
+		fail("%d goroutines are woken and do not run", s.role.woken)
 	}
 }

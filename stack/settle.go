@@ -29,7 +29,7 @@ func (s *Stack) settle() {
 	for {
 		for conn, e := s.tcp.NextEvent(); conn != nil; conn, e = s.tcp.NextEvent() {
 			if e&tcp.Acceptable != 0 {
-				s.signal(&conn.Listener().Owner.(*TCPListener).acceptable)
+				s.role.signal(&conn.Listener().Owner.(*TCPListener).acceptable)
 			} else {
 				conn.Owner.(*TCPConn).happened(e)
 			}
@@ -69,7 +69,7 @@ func (s *Stack) settleAtEnd() {
 
 // sendUnserved sends all that is ready if nobody polls.
 func (s *Stack) sendUnserved() {
-	if !s.isServed() {
+	if !s.role.isServed() {
 		s.sendAll()
 	}
 }

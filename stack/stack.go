@@ -105,9 +105,7 @@ const second = instant(time.Second)
 // Stack is the network stack of one endpoint. All its methods may be called
 // from any goroutine.
 type Stack struct {
-	// attention calls the goroutine that spins on the link without the lock.
-	attention atomic.Bool
-	_         [63]byte // keep the spinner's cache line apart from the lock's
+	role pollRole // first, for its cache line; mu guards it
 
 	mu mutex // guards all that follows, and the link
 
@@ -134,7 +132,6 @@ type Stack struct {
 	count [reasons]uint64
 
 	// Input and output, poll.go and settle.go.
-	batch     [batchSize]Frame
 	lent      int       // frames with sockets or the application
 	copies    copies    // buffers for datagrams beyond the quota
 	unsettled bool      // settle has something to do
@@ -172,27 +169,10 @@ type Stack struct {
 	silent        *linkTimes // when a route to a MAC address was last asked for because it was silent
 	silenceTokens tokens     // limits how often that is done
 
-	// Waiting, wait.go.
-	spinner     wait.Spinner // of the application's goroutines; the holder of the role uses it
-	role        pollRole
-	roleMoves   uint64 // how often the application took the role or left it
-	away        awayKind
-	pollerEvent *event // what the holder of the role waits for
-	pollerSeq   uint32 // the signals of pollerEvent when it began to wait
-	retrying    int    // senders that wait for the link to take more
-
-	parked         waiterList // all goroutines that sleep on an event
-	freeWaiters    *waiter
-	earliestWaiter instant       // the earliest deadline of a parked goroutine
-	woken          int           // goroutines that were woken and have not taken mu yet
-	recall         event         // tells the caretaker to give the role up
-	caretakerIdle  bool          // sleeps until caretakerWake
-	lookTimer      *time.Timer   // ends the caretaker's pause; nil: there is no caretaker
-	lookSoon       bool          // lookAround has set that timer
-	lookMoves      uint64        // roleMoves then
-	lookDelay      time.Duration // the least time until the timer that it sets next
-	caretakerWake  chan struct{}
-	caretakerDone  chan struct{}
+	// Waiting, wait.go and caretaker.go.
+	spinner   wait.Spinner // of the application's goroutines; the holder of the role uses it
+	caretaker caretaker
+	retrying  int // senders that wait for the link to take more
 
 	// TCP, tcp.go and tcp_segments.go.
 	writers  int         // that may wait for room
@@ -219,6 +199,8 @@ type Stack struct {
 	left     chan struct{} // role or retrying has changed since closed was set
 	ctx      context.Context
 	cancel   context.CancelFunc
+
+	batch [batchSize]Frame // that are being received; last, so that the fields above lie in the first 4 KiB
 }
 
 var (
@@ -247,32 +229,31 @@ func New(cfg Config) (*Stack, error) {
 		return nil, fmt.Errorf("stack: %w", err)
 	}
 	s := &Stack{
-		link:           cfg.Link,
-		linkAddr:       cfg.LinkAddr,
-		addr:           addr,
-		addrs6:         addrs6,
-		ownedAddress:   cfg.OwnedAddress,
-		mtu:            mtu,
-		resolver:       cfg.Resolver,
-		quota:          cmp.Or(cfg.FrameQuota, max(cfg.Link.Frames()/4, 1)),
-		udp:            udp.NewTable(udp.Config{PartialChecksums: cfg.PartialChecksums}),
-		ports:          cfg.TCPPorts,
-		clock:          cfg.Now,
-		timerAt:        never,
-		routes:         make(map[wire.Addr]*route),
-		maxRoutes:      maxRoutes,
-		heard:          new(linkTimes),
-		silent:         new(linkTimes),
-		spinner:        wait.Spinner{Mode: cfg.Wait, Budget: cmp.Or(cfg.SpinBudget, wait.DefaultBudget)},
-		earliestWaiter: never,
-		caretakerWake:  make(chan struct{}, 1),
-		udpConns:       make(map[*UDPConn]struct{}),
-		udpPorts:       make(map[*UDPPort]struct{}),
-		tcpConns:       make(map[*TCPConn]struct{}),
-		tcpListeners:   make(map[*TCPListener]struct{}),
-		left:           make(chan struct{}, 1),
-		gone:           make(chan struct{}),
+		link:         cfg.Link,
+		linkAddr:     cfg.LinkAddr,
+		addr:         addr,
+		addrs6:       addrs6,
+		ownedAddress: cfg.OwnedAddress,
+		mtu:          mtu,
+		resolver:     cfg.Resolver,
+		quota:        cmp.Or(cfg.FrameQuota, max(cfg.Link.Frames()/4, 1)),
+		udp:          udp.NewTable(udp.Config{PartialChecksums: cfg.PartialChecksums}),
+		ports:        cfg.TCPPorts,
+		clock:        cfg.Now,
+		timerAt:      never,
+		routes:       make(map[wire.Addr]*route),
+		maxRoutes:    maxRoutes,
+		heard:        new(linkTimes),
+		silent:       new(linkTimes),
+		spinner:      wait.Spinner{Mode: cfg.Wait, Budget: cmp.Or(cfg.SpinBudget, wait.DefaultBudget)},
+		udpConns:     make(map[*UDPConn]struct{}),
+		udpPorts:     make(map[*UDPPort]struct{}),
+		tcpConns:     make(map[*TCPConn]struct{}),
+		tcpListeners: make(map[*TCPListener]struct{}),
+		left:         make(chan struct{}, 1),
+		gone:         make(chan struct{}),
 	}
+	s.role.init(cfg.Link)
 	if cfg.Connections != nil {
 		s.publisher = publisher{records: wire.NewConnections(cfg.Connections), published: cfg.Published, quiet: true}
 		s.publisher.timer.owner = &s.publisher
@@ -296,8 +277,8 @@ func New(cfg Config) (*Stack, error) {
 		s.epoch = s.clock()
 	}
 	if !cfg.NoCaretaker {
-		s.caretakerDone = make(chan struct{})
-		go s.caretaker()
+		s.caretaker.done = make(chan struct{})
+		go s.runCaretaker()
 	}
 	return s, nil
 }
@@ -326,16 +307,15 @@ func (s *Stack) Close() error {
 	s.closed = true
 	s.cancel()
 	s.settleHeld(nil, s.ended())
-	s.signal(&s.recall)
-	s.wakeCaretaker()
-	for s.role != roleFree || s.retrying > 0 {
+	s.role.dismiss()
+	for !s.role.is(roleFree) || s.retrying > 0 {
 		s.mu.Unlock()
 		<-s.left
 		s.mu.Lock()
 	}
 	s.mu.Unlock()
-	if s.caretakerDone != nil {
-		<-s.caretakerDone
+	if s.caretaker.done != nil {
+		<-s.caretaker.done
 	}
 	return nil
 }

@@ -171,7 +171,7 @@ func (s *Stack) DialTCP(ctx context.Context, local, remote netip.AddrPort, o TCP
 	}
 	defer context.AfterFunc(ctx, func() {
 		s.mu.Lock()
-		s.broadcast(&c.writable)
+		s.role.broadcast(&c.writable)
 		s.mu.Unlock()
 	})()
 	if !c.loop {
@@ -291,10 +291,10 @@ func (c *TCPConn) setSlow() {
 
 func (c *TCPConn) wakeAll() {
 	s := c.stack
-	s.broadcast(&c.readable)
-	s.broadcast(&c.writable)
-	s.broadcast(&c.turn)
-	s.broadcast(&c.reclaimed)
+	s.role.broadcast(&c.readable)
+	s.role.broadcast(&c.writable)
+	s.role.broadcast(&c.turn)
+	s.role.broadcast(&c.reclaimed)
 }
 
 // CloseRead ends reading: reads return io.EOF.
@@ -306,7 +306,7 @@ func (c *TCPConn) CloseRead() error {
 			return
 		}
 		c.conn.CloseRead(now)
-		c.stack.broadcast(&c.readable)
+		c.stack.role.broadcast(&c.readable)
 	})
 	if err == nil {
 		err = failed
@@ -322,7 +322,7 @@ func (c *TCPConn) CloseWrite() error {
 		if failed = c.conn.CloseWrite(now); c.conn.State() == tcp.TimeWait || failed == syscall.ECONNRESET {
 			failed = syscall.ENOTCONN
 		}
-		c.stack.broadcast(&c.writable)
+		c.stack.role.broadcast(&c.writable)
 	})
 	if err == nil {
 		err = failed

@@ -2,7 +2,6 @@ package stack
 
 import (
 	"os"
-	"time"
 
 	"github.com/unet-go/unet/proto/tcp"
 )
@@ -143,11 +142,11 @@ func (c *TCPConn) Write(p []byte) (n int, err error) {
 	s.mu.Lock()
 	now := s.readClock()
 	if !c.writeSlow && !c.writing {
-		if !s.isServed() && s.link.Pending() { // the window may have changed, or the connection may have ended
+		if !s.role.isServed() && s.link.Pending() { // the window may have changed, or the connection may have ended
 			s.receive()
 			now = s.now
 		}
-		inLine := s.role == roleApplication && c.conn.InLine()
+		inLine := s.role.is(roleApplication) && c.conn.InLine()
 		n, err = c.conn.Write(tcp.Time(now), p)
 		c.noteCorked()
 		if !inLine {
@@ -160,7 +159,7 @@ func (c *TCPConn) Write(p []byte) (n int, err error) {
 			n += k
 			return n == len(p), err
 		})
-	} else if s.role != roleApplication {
+	} else if !s.role.is(roleApplication) {
 		s.lookAround()
 	}
 	s.mu.Unlock()
@@ -185,7 +184,7 @@ func (c *TCPConn) writeInTurn(write func(now tcp.Time) (done bool, err error)) e
 	defer func() {
 		c.writing = false
 		s.writers--
-		s.signal(&c.turn)
+		s.role.signal(&c.turn)
 	}()
 	for {
 		if err := c.writeTrouble(); err != nil {
@@ -193,17 +192,17 @@ func (c *TCPConn) writeInTurn(write func(now tcp.Time) (done bool, err error)) e
 		}
 		seq := c.writable.seq
 		s.readClock()
-		if !s.isServed() && s.link.Pending() {
+		if !s.role.isServed() && s.link.Pending() {
 			s.receive()
 		}
-		inLine := s.role == roleApplication && c.conn.InLine()
+		inLine := s.role.is(roleApplication) && c.conn.InLine()
 		done, err := write(tcp.Time(s.now))
 		c.noteCorked()
 		if !inLine { // else it has its turn when the goroutine that polls comes to it
 			s.settle()
 		}
 		if done || err != nil {
-			if s.role != roleApplication {
+			if !s.role.is(roleApplication) {
 				s.lookAround()
 			}
 			return err
@@ -211,29 +210,6 @@ func (c *TCPConn) writeInTurn(write func(now tcp.Time) (done bool, err error)) e
 		if c.writable.seq == seq { // otherwise there is room: the peer is in this stack
 			s.waitFor(&c.writable, c.writeDeadline)
 		}
-	}
-}
-
-// lookAround polls once at the end of a write while no goroutine of the application polls or is about to: it
-// processes the acknowledgments that have arrived and sends data whose cork time is over.
-// The caretaker gives up the poll role meanwhile. If corked data is due before the
-// caretaker's next check, the caretaker checks in time. While the application polls between
-// such writes, which sends the data too, the caretaker checks less and less often.
-func (s *Stack) lookAround() {
-	s.roleMoves++
-	if s.role == roleCaretaker {
-		s.signal(&s.recall)
-	}
-	if !s.isServed() && s.link.Pending() {
-		s.input()
-	}
-	if s.now >= s.timerAt {
-		s.runDue()
-	}
-	s.sendUnserved()
-	if s.role == roleFree && !s.lookSoon && s.lookTimer != nil && s.timerAt < s.now+instant(shortPause) {
-		s.lookSoon, s.lookMoves = true, s.roleMoves
-		s.lookTimer.Reset(max(time.Duration(s.timerAt-s.now), s.lookDelay, 1)) // not due already: see memlink.Link.Sleep
 	}
 }
 
@@ -299,8 +275,8 @@ func (c *TCPConn) writeTrouble() error {
 func (c *TCPConn) noteCorked() {
 	s := c.stack
 	switch {
-	case s.role != roleApplication || !c.conn.Corked():
-	case s.away == sleeping:
+	case !s.role.is(roleApplication) || !c.conn.Corked():
+	case s.role.sleeps():
 		c.conn.Flush(tcp.Time(s.now))
 	case !c.inCorks:
 		c.inCorks = true

@@ -85,7 +85,7 @@ func (l *TCPListener) AcceptTCP() (*TCPConn, error) {
 		}
 		if conn := l.listener.Accept(); conn != nil {
 			if l.listener.Len() > 0 {
-				s.signal(&l.acceptable) // one signal may be for several connections
+				s.role.signal(&l.acceptable) // one signal may be for several connections
 			}
 			return l.adopt(conn), nil
 		}
@@ -123,7 +123,7 @@ func (l *TCPListener) SetDeadline(t time.Time) error {
 		return s.ended()
 	}
 	l.deadline = s.deadline(t)
-	s.broadcast(&l.acceptable)
+	s.role.broadcast(&l.acceptable)
 	return nil
 }
 
@@ -146,7 +146,7 @@ func (l *TCPListener) close() {
 	l.closed = true
 	delete(s.tcpListeners, l)
 	l.listener.Close()
-	s.broadcast(&l.acceptable)
+	s.role.broadcast(&l.acceptable)
 	s.settle()
 	l.port.leave()
 }

@@ -51,13 +51,13 @@ func (c *TCPConn) setDeadlines(t time.Time, read, write bool) error {
 		at := c.stack.deadline(t)
 		if read {
 			c.readDeadline, c.reads = at, 0
-			c.stack.broadcast(&c.readable)
+			c.stack.role.broadcast(&c.readable)
 		}
 		if write {
 			c.writeDeadline = at
-			c.stack.broadcast(&c.writable)
-			c.stack.broadcast(&c.turn)
-			c.stack.broadcast(&c.reclaimed)
+			c.stack.role.broadcast(&c.writable)
+			c.stack.role.broadcast(&c.turn)
+			c.stack.role.broadcast(&c.reclaimed)
 		}
 		c.setSlow()
 	})

@@ -90,20 +90,20 @@ func (c *TCPConn) happened(e tcp.Events) {
 	if e&tcp.Readable != 0 {
 		// All readers: they share one event, and the data may be in the posted buffer of a
 		// reader that is not the one that has waited longest.
-		s.broadcast(&c.readable)
+		s.role.broadcast(&c.readable)
 	}
 	if e&tcp.Connected != 0 {
 		c.connected = true
 	}
 	if e&(tcp.Writable|tcp.Connected) != 0 {
-		s.signal(&c.writable)
+		s.role.signal(&c.writable)
 	}
 	if e&tcp.Returned != 0 {
-		s.broadcast(&c.reclaimed)
+		s.role.broadcast(&c.reclaimed)
 	}
 	if e&(tcp.Drained|tcp.Finished) != 0 {
 		c.drained = c.drained || e&tcp.Drained != 0
-		s.broadcast(&s.drained)
+		s.role.broadcast(&s.drained)
 	}
 	if e&tcp.Finished != 0 {
 		c.finished = true

@@ -56,7 +56,7 @@ func (s *Stack) startTimer(t *timer, at instant) {
 		s.timerAt = s.timers[0].at
 	}
 	if s.timerAt < before {
-		s.poke()
+		s.role.poke()
 	}
 }
 

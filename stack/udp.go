@@ -187,7 +187,7 @@ func (c *UDPConn) close() {
 	s.publisher.records.Put(c.record)
 	delete(s.udpConns, c)
 	c.leaveAll()
-	s.broadcast(&c.readable)
+	s.role.broadcast(&c.readable)
 	if c.released != nil {
 		c.released()
 	}
@@ -213,7 +213,7 @@ func (c *UDPConn) setDeadlines(t time.Time, read, write bool) error {
 		s.readClock()
 		if read {
 			c.readDeadline, c.reads = at, 0
-			s.broadcast(&c.readable)
+			s.role.broadcast(&c.readable)
 		}
 		if write {
 			c.writeDeadline = at
@@ -231,7 +231,7 @@ func (c *UDPConn) setSlow() {
 // noteError makes the next call look for the pending error.
 func (c *UDPConn) noteError() {
 	c.setSlow()
-	c.stack.broadcast(&c.readable)
+	c.stack.role.broadcast(&c.readable)
 }
 
 // setError makes err the pending error, which the next call returns.

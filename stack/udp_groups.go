@@ -66,7 +66,7 @@ func (s *Stack) inputGroup(p *packet) (kept bool) {
 func (s *Stack) pushToMember(in *udp.Inbound) {
 	sock, n, _ := s.udp.Process(in)
 	for range n {
-		s.signal(&sock.Owner.(*UDPConn).readable)
+		s.role.signal(&sock.Owner.(*UDPConn).readable)
 	}
 }
 

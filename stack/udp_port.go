@@ -216,14 +216,11 @@ func (p *UDPPort) expired(*Stack) { p.Run() }
 // leaves the link to them.
 func (p *UDPPort) Poll() {
 	s := p.stack
-	if s.role == roleCaretaker {
-		s.signal(&s.recall)
-	}
-	s.roleMoves++
+	s.role.visit()
 	if p.polls++; s.input() == 0 && p.polls%pollsPerClock == 0 && !s.closed {
 		s.advance(s.look())
 	}
-	if s.woken > 0 {
+	if s.role.hasWoken() {
 		p.Unlock()
 		wait.Yield()
 		s.mu.Lock()
@@ -243,12 +240,12 @@ func (p *UDPPort) Wait(e *Event, deadline int64) {
 // Signal wakes one goroutine that waits for e. It reports whether that is the goroutine
 // that polls, which goes on at once when the batch has been handled.
 func (p *UDPPort) Signal(e *Event) (polls bool) {
-	p.stack.signal(&e.event)
-	return p.stack.pollerEvent == &e.event
+	p.stack.role.signal(&e.event)
+	return p.stack.role.waitsFor(&e.event)
 }
 
 // Broadcast wakes all of them.
-func (p *UDPPort) Broadcast(e *Event) { p.stack.broadcast(&e.event) }
+func (p *UDPPort) Broadcast(e *Event) { p.stack.role.broadcast(&e.event) }
 
 // Alloc lends memory for one packet to dst of n bytes at most, from the IPv4 header on. The
 // handler writes all of the packet, whose source is the port's address, and calls Send. nil:

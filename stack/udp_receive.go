@@ -43,7 +43,7 @@ func (s *Stack) inputUDP(p *packet, to *udp.Socket, group uint8) (kept bool) {
 			return false
 		}
 		for range n {
-			s.signal(&c.readable)
+			s.role.signal(&c.readable)
 		}
 		if s.unserved {
 			s.noteSource(sock, p)
@@ -177,7 +177,7 @@ func (c *UDPConn) take(d *udp.Datagram) error {
 			}
 			if err != nil {
 				if c.udp.Len() > 0 && !c.closed {
-					s.signal(&c.readable) // its signal may have woken this goroutine, which does not take it
+					s.role.signal(&c.readable) // its signal may have woken this goroutine, which does not take it
 				}
 				return err
 			}

@@ -455,7 +455,7 @@ func (c *UDPConn) loopBack(to udp.AddrPort, b []byte, reserved *Frame) error {
 		switch owner := sock.Owner.(type) {
 		case *UDPConn:
 			if n > 0 {
-				s.signal(&owner.readable)
+				s.role.signal(&owner.readable)
 			}
 		case *UDPPort:
 			owner.discard() // what the port takes is a packet, with its IPv4 header
