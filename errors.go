@@ -55,6 +55,14 @@ type leaseError struct{ why error }
 func (e *leaseError) Error() string   { return e.why.Error() }
 func (e *leaseError) Unwrap() []error { return []error{net.ErrClosed, e.why} }
 
+// linkError makes the end of the lease the error that all calls return for it.
+func linkError(err error) error {
+	if errors.Is(err, endpoint.ErrLeaseClosed) {
+		return &leaseError{err}
+	}
+	return err
+}
+
 // timeout is the error of a call whose context's deadline has passed.
 type timeout struct{}
 

@@ -16,6 +16,7 @@ import (
 	"github.com/unet-go/unet/control"
 	"github.com/unet-go/unet/datapath"
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/endpointlink"
 	"github.com/unet-go/unet/internal/ports"
 	"github.com/unet-go/unet/internal/wait"
 	"github.com/unet-go/unet/stack"
@@ -183,7 +184,7 @@ func start(ctx context.Context, grant *endpoint.Grant, lease endpoint.Lease, cfg
 	}
 	geo := ep.Geometry()
 	h, err := newHost(lease, stack.Config{
-		Link:             newLink(ep),
+		Link:             endpointlink.New(ep, linkError),
 		LinkAddr:         grant.Identity.LinkAddr,
 		Addr:             addr,
 		Addrs6:           addrs6,
