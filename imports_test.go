@@ -54,6 +54,7 @@ var layers = map[string]struct{ own, other []string }{
 	"unettest":               {own: []string{".", "endpoint", "internal/linksim", "stack", "wire"}, other: []string{"golang.org/x/net/dns/dnsmessage"}},
 	"internal/netlab":        {own: []string{"internal/ethtool", "wire"}, other: []string{"github.com/vishvananda/netlink", "github.com/vishvananda/netns", "golang.org/x/sys/unix"}},
 	"internal/linksim":       {},
+	"internal/dnstest":       {other: []string{"golang.org/x/net/dns/dnsmessage"}},
 	"internal/ipcheck":       {},
 	"internal/soak":          {},
 	"internal/version":       {},

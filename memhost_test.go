@@ -134,21 +134,14 @@ func (l *memLease) Err() error {
 	}
 }
 
-// newSharedMemHosts makes two hosts with the shared addresses 10.0.0.1 and 10.0.0.2.
-func newSharedMemHosts(t *testing.T) (a, b *Host, leaseOfA *memLease) {
-	t.Helper()
-	return newMemHosts(t, false)
-}
-
-// newMemHosts makes two hosts on a link in memory, with owned addresses or with shared ones: 10.0.0.1
-// and 10.0.0.2, and for each format in addrs6 an IPv6 address in which the number of the host
-// replaces the verb.
-func newMemHosts(t *testing.T, owned bool, addrs6 ...string) (a, b *Host, leaseOfA *memLease) {
+// newSharedMemHosts makes two hosts on a link in memory with shared addresses: 10.0.0.1 and 10.0.0.2,
+// and for each format in addrs6 an IPv6 address in which the number of the host replaces the verb.
+func newSharedMemHosts(t *testing.T, addrs6 ...string) (a, b *Host, leaseOfA *memLease) {
 	t.Helper()
 	la, lb := memlink.Pair(memlink.Config{})
 	open := func(l *memlink.Link, number byte) (*Host, *memLease) {
 		addr, lease := netip.AddrFrom4([4]byte{10, 0, 0, number}), &memLease{done: make(chan struct{})}
-		cfg := stack.Config{Link: l, LinkAddr: memLinkAddr(addr), Addr: netip.PrefixFrom(addr, 24), OwnedAddress: owned}
+		cfg := stack.Config{Link: l, LinkAddr: memLinkAddr(addr), Addr: netip.PrefixFrom(addr, 24)}
 		for _, format := range addrs6 {
 			cfg.Addrs6 = append(cfg.Addrs6, netip.MustParsePrefix(fmt.Sprintf(format, number)))
 		}
@@ -169,7 +162,7 @@ func newMemHosts(t *testing.T, owned bool, addrs6 ...string) (a, b *Host, leaseO
 }
 
 func TestConnConformsToNetConn(t *testing.T) {
-	a, b, _ := newMemHosts(t, false, "fd00::%d/64")
+	a, b, _ := newSharedMemHosts(t, "fd00::%d/64")
 	for _, at := range []string{"10.0.0.1", "fd00::1"} {
 		t.Run(at, func(t *testing.T) { CheckNetConn(t, a, b, at) })
 	}

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/unet-go/unet/internal/dnstest"
 )
 
 // serveNames starts a DNS server at 10.0.0.1:53 on a host. Its answers by UDP about "long.test" are
@@ -35,7 +37,7 @@ func serveNames(t *testing.T, h *Host) (counts func() (udp, tcp int)) {
 				return
 			}
 			queries <- "udp"
-			reply, err := answer(buf[:n], known)
+			reply, err := dnstest.Answer(buf[:n], known)
 			if err != nil {
 				t.Error(err)
 				return
@@ -64,7 +66,7 @@ func serveNames(t *testing.T, h *Host) (counts func() (udp, tcp int)) {
 						return
 					}
 					queries <- "tcp"
-					reply, err := answer(query, known)
+					reply, err := dnstest.Answer(query, known)
 					if err != nil {
 						t.Error(err)
 						return

@@ -1,4 +1,4 @@
-package unet
+package parity
 
 import (
 	"context"
@@ -17,7 +17,9 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/net/dns/dnsmessage"
+	"github.com/unet-go/unet"
+	"github.com/unet-go/unet/internal/dnstest"
+	"github.com/unet-go/unet/unettest"
 )
 
 // netHost is a host with the calls of package net.
@@ -51,10 +53,10 @@ func (kernelHost) dialer(timeout time.Duration, deadline time.Time, local net.Ad
 	return &net.Dialer{Timeout: timeout, Deadline: deadline, LocalAddr: local, Resolver: r}
 }
 
-type unetHost struct{ *Host }
+type unetHost struct{ *unet.Host }
 
 func (u unetHost) dialer(timeout time.Duration, deadline time.Time, local net.Addr, r *net.Resolver) contextDialer {
-	return &Dialer{Host: u.Host, Timeout: timeout, Deadline: deadline, LocalAddr: local, Resolver: r}
+	return &unet.Dialer{Host: u.Host, Timeout: timeout, Deadline: deadline, LocalAddr: local, Resolver: r}
 }
 
 // hostPair is two hosts on which the facts of package net are observed.
@@ -120,7 +122,7 @@ func (w *hostPair) connected() (client, server udpConn) {
 	return c.(udpConn), s.(udpConn)
 }
 
-// tcpConn is what *net.TCPConn and *TCPConn have in common.
+// tcpConn is what *net.TCPConn and *unet.TCPConn have in common.
 type tcpConn interface {
 	net.Conn
 	io.ReaderFrom
@@ -136,7 +138,7 @@ type tcpConn interface {
 	SetWriteBuffer(int) error
 }
 
-// udpConn is what *net.UDPConn and *UDPConn have in common.
+// udpConn is what *net.UDPConn and *unet.UDPConn have in common.
 type udpConn interface {
 	net.Conn
 	net.PacketConn
@@ -154,9 +156,9 @@ type udpConn interface {
 
 var (
 	_ tcpConn = (*net.TCPConn)(nil)
-	_ tcpConn = (*TCPConn)(nil)
+	_ tcpConn = (*unet.TCPConn)(nil)
 	_ udpConn = (*net.UDPConn)(nil)
-	_ udpConn = (*UDPConn)(nil)
+	_ udpConn = (*unet.UDPConn)(nil)
 )
 
 // testBytes returns n random bytes, the same at each call.
@@ -235,7 +237,7 @@ func resolverOf(known map[string][]string) *net.Resolver {
 				if _, err := io.ReadFull(theirs, query); err != nil {
 					return
 				}
-				reply, err := answer(query, known)
+				reply, err := dnstest.Answer(query, known)
 				if err != nil {
 					continue
 				}
@@ -246,45 +248,9 @@ func resolverOf(known map[string][]string) *net.Resolver {
 	}}
 }
 
-var errNoAnswer = errors.New("no answer")
-
-// answer makes the reply to a DNS query.
-func answer(query []byte, known map[string][]string) ([]byte, error) {
-	var m dnsmessage.Message
-	if err := m.Unpack(query); err != nil {
-		return nil, err
-	}
-	q := m.Questions[0]
-	name := strings.TrimSuffix(q.Name.String(), ".")
-	if name == "slow.test" {
-		return nil, errNoAnswer
-	}
-	m.Response, m.RecursionAvailable, m.Additionals = true, true, nil
-	addrs, ok := known[name]
-	if !ok {
-		m.RCode = dnsmessage.RCodeNameError
-	}
-	for _, text := range addrs {
-		a := netip.MustParseAddr(strings.Trim(text, "[]"))
-		var body dnsmessage.ResourceBody
-		switch {
-		case q.Type == dnsmessage.TypeA && a.Is4():
-			body = &dnsmessage.AResource{A: a.As4()}
-		case q.Type == dnsmessage.TypeAAAA && a.Is6():
-			body = &dnsmessage.AAAAResource{AAAA: a.As16()}
-		default:
-			continue
-		}
-		m.Answers = append(m.Answers, dnsmessage.Resource{
-			Header: dnsmessage.ResourceHeader{Name: q.Name, Type: q.Type, Class: q.Class, TTL: 60}, Body: body,
-		})
-	}
-	return m.Pack()
-}
-
 // Each fact of package net holds on unet, or differs as the table says.
 func TestParity(t *testing.T) {
-	a, b, _ := newMemHosts(t, true)
+	a, b := unettest.Pair(t)
 	kernel := hostPair{server: kernelHost{}, client: kernelHost{}, serverIP: "127.0.0.1", clientIP: "127.0.0.1", other: "127.0.0.2", family: "4"}
 	compareFacts(t, kernel, hostPair{server: unetHost{a}, client: unetHost{b}, serverIP: "10.0.0.1", clientIP: "10.0.0.2", other: "10.0.0.9", family: "4"}, dialFacts, listenFacts, tcpFacts, udpFacts)
 }
@@ -296,22 +262,23 @@ func TestParityOverIPv6(t *testing.T) {
 	} else {
 		l.Close()
 	}
-	a, b, _ := newMemHosts(t, true, "fd00::%d/64")
+	lan := unettest.New(t, unettest.Options{IPv6: true})
+	a, b := lan.Host("a"), lan.Host("b")
 	kernel := hostPair{server: kernelHost{}, client: kernelHost{}, serverIP: "[::1]", clientIP: "[::1]", serverIP4: "127.0.0.1", other: "[::2]", family: "6"}
 	compareFacts(t, kernel, hostPair{server: unetHost{a}, client: unetHost{b}, serverIP: "[fd00::1]", clientIP: "[fd00::2]", serverIP4: "10.0.0.1", other: "[fd00::9]", family: "6"}, dialFacts, listenFacts, tcpFacts, udpFacts, dualFacts)
 }
 
 // compareFacts compares what is observed on two pairs of hosts: on package net, and on unet.
-func compareFacts(t *testing.T, kernel, unet hostPair, groups ...[]fact) {
+func compareFacts(t *testing.T, kernel, ours hostPair, groups ...[]fact) {
 	for _, group := range groups {
 		for _, f := range group {
-			if f.only4 && unet.family != "4" {
+			if f.only4 && ours.family != "4" {
 				continue
 			}
 			t.Run(f.name, func(t *testing.T) {
-				kernel, unet := kernel, unet
-				kernel.T, unet.T = t, t
-				want, got := f.observe(&kernel), f.observe(&unet)
+				kernel, ours := kernel, ours
+				kernel.T, ours.T = t, t
+				want, got := f.observe(&kernel), f.observe(&ours)
 				switch {
 				case runtime.GOOS != "linux": // the tables describe Linux
 				case f.why == "" && got != want:

@@ -1,4 +1,4 @@
-package unet
+package parity
 
 import (
 	"bytes"
