@@ -198,6 +198,19 @@ func (s *Stack) releaseAll(frames []Frame) {
 	}
 }
 
+// giveBack returns the memory of a datagram or segment that a socket has kept: the frame
+// with that ID, or with heap the copy of that number.
+func (s *Stack) giveBack(frame uint64, heap bool) {
+	if heap {
+		s.freeCopy(frame)
+		return
+	}
+	s.lent--
+	if !s.closed {
+		s.link.Release(Frame{ID: frame})
+	}
+}
+
 // memory says who owns the bytes of a received packet, and so whether they may be kept.
 type memory uint8
 

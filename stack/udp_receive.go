@@ -237,16 +237,3 @@ func (s *Stack) freeCopy(number uint64) {
 		s.copies.free = append(s.copies.free, number)
 	}
 }
-
-// giveBack returns the memory of a datagram or segment that a socket has kept: the frame
-// with that ID, or with heap the copy of that number.
-func (s *Stack) giveBack(frame uint64, heap bool) {
-	if heap {
-		s.freeCopy(frame)
-		return
-	}
-	s.lent--
-	if !s.closed {
-		s.link.Release(Frame{ID: frame})
-	}
-}
