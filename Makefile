@@ -100,9 +100,8 @@ NO_RACE    = bpf proto/tcp test/packaging
 NO_DEBUG   = cmd/% internal/% mux
 PACKAGES   = $(shell $(GO) list ./...)
 UNETDEBUG  = $(GO) test $(1) -p 2 -vet=off -count=1 -timeout 30m -tags unetdebug $(2)
-# Without this option each process under the race detector sleeps for a second before it exits. The
-# tests of the whole, such as the attack suite, use generic mode in this pass and the default in the other.
-RACE       = env GORACE=atexit_sleep_ms=0 UNET_MODE=generic $(GO) test $(1) -p 2 -vet=off -count=1 -timeout 30m -race $(2)
+# Without this option each process under the race detector sleeps for a second before it exits.
+RACE       = env GORACE=atexit_sleep_ms=0 $(GO) test $(1) -p 2 -vet=off -count=1 -timeout 30m -race $(2)
 
 test: build ## run every test, as root, in network namespaces of its own
 ifeq ($(shell $(GO) env CGO_ENABLED),1)
@@ -152,10 +151,8 @@ bench: build ## measure small-message latency and rate against kernel sockets
 	$(SUDO) bin/unetbench all $(BENCHFLAGS)
 	$(SUDO) bin/unetbench scale $(BENCHFLAGS)
 
-attack: build ## the attack suite in full, in both forms of the mux: every case, 10 million frames, 1,000 cycles, 20 restarts
-	for mode in auto generic; do \
-		$(SUDO) env UNET_MODE=$$mode $(GO) test -p 1 -count=1 -v -timeout 60m ./test/attack -attack.long || exit 1; \
-	done
+attack: build ## the attack suite in full: every case, 10 million frames, 1,000 cycles, 20 restarts
+	$(SUDO) $(GO) test -count=1 -v -timeout 60m ./test/attack -attack.long
 
 soak: ## simulate TCP, then RDMA, over bad networks, each for SOAK (30m), with seeds from SEED on (0: new ones)
 	$(GO) test -count=1 -timeout 0 -v -run '^TestSoak$$' ./proto/tcp -soak $(SOAK) -seed $(SEED)

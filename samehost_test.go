@@ -31,7 +31,7 @@ func TestSameHost(t *testing.T) { testSameHosts(t, "10.0.0.1", "10.0.0.77") }
 func TestSameHostIPv6(t *testing.T) { testSameHosts(t, "fd00::1", "fd00::77") }
 
 func testSameHosts(t *testing.T, shared, own string) {
-	for _, mode := range []mux.Mode{mux.ModeTCX, mux.ModeGeneric, mux.ModeNative} {
+	for _, mode := range []mux.Mode{mux.ModeTCX, mux.ModeNative} {
 		for _, trusted := range []bool{true, false} {
 			for _, owned := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%v/trusted=%v/owned=%v", mode, trusted, owned), func(t *testing.T) {

@@ -14,10 +14,10 @@
 //     the rate of the endpoint or its user (src/limit.h).
 //   - unet_deliver runs at the inner end. It checks the socket's fill ring (src/fill.h), writes
 //     the size of its datagrams into a UDP super-frame (src/super.h) and redirects the frame to
-//     the socket. Untrusted owners have unet_deliver_linear (generic and tcx mode) or unet_deliver_whole
+//     the socket. Untrusted owners have unet_deliver_linear (tcx mode) or unet_deliver_whole
 //     (native mode), which drop what does not fit one frame of the segment (src/deliver.h).
 //
-// At traffic control, unet_uplink_tcx does in tcx mode what unet_uplink does in the others
+// At traffic control, unet_uplink_tcx does in tcx mode what unet_uplink does in native mode
 // (src/tcx.h), and unet_cut makes the kernel segment super-frames, which TSO and GRO make of
 // several TCP segments or datagrams, for untrusted owners (src/cut.h). On tracepoints,
 // unet_note_vlan notes VLAN tags in the skb (src/vlan.h), and others count frames that the kernel

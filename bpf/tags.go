@@ -147,9 +147,9 @@ func networkOrder(n uint16) uint16 {
 }
 
 // Config is the constants of the programs, set before they are loaded: MAC address, ifindex and
-// namespace of the uplink, its MTU in bytes of IP packet, the attach mode. notesVLAN: UnetNoteVlan
-// is attached. notesVLAN must be true in generic mode if VLAN tags can be in the skb. It must be
-// false if the uplink is a VLAN interface: the kernel has removed the tag of its frames.
+// namespace of the uplink, and its MTU in bytes of IP packet. generic: the programs of ports are
+// attached in generic (skb) mode. notesVLAN: UnetNoteVlan is attached. notesVLAN must be true for UnetQueue,
+// unless the uplink is a VLAN interface: the kernel has removed the tag of its frames.
 func Config(linkAddr [6]byte, ifindex int, netnsCookie uint64, mtu uint32, generic, notesVLAN bool) MuxUnetConfig {
 	c := MuxUnetConfig{
 		LinkHead: binary.NativeEndian.Uint32(linkAddr[:4]),

@@ -176,7 +176,7 @@ type Identity struct {
 	// only. Programs of the same host and the other end of a virtual link leave it so, and
 	// generic receive offload in what it has merged.
 	PartialChecksums bool   `json:"partial_checksums"`
-	Mode             string `json:"mode"` // "tcx", "generic" or "native": how the mux is attached
+	Mode             string `json:"mode"` // "tcx" or "native": how the mux is attached
 }
 
 // Rate limits what is sent, by token buckets; a rate of 0: no limit. It counts Ethernet frames without
@@ -207,7 +207,7 @@ type Info struct {
 	Tags         []Tag      `json:"tags"`                  // a list that unetd sends has at most 256 of them
 	TagsTotal    int        `json:"tags_total"`            // how many it has
 	Leased       bool       `json:"leased"`                // false: taken over from another unetd, and its application has not presented it yet
-	Mode         string     `json:"mode"`                  // how the mux is attached: "tcx", "generic" or "native"
+	Mode         string     `json:"mode"`                  // how the mux is attached: "tcx" or "native"
 	ZeroCopy     bool       `json:"zero_copy"`             // the device reads and writes the segment itself
 	CopyReason   string     `json:"copy_reason,omitempty"` // why it does not, and the kernel copies
 
@@ -226,7 +226,7 @@ type Info struct {
 type Uplink struct {
 	Interface string `json:"interface"` // its name when unetd was started
 	Index     int    `json:"index"`     // its number, in the network namespace of unetd; 0 while Unusable
-	Mode      string `json:"mode"`      // how the mux is attached: "tcx", "generic" or "native"
+	Mode      string `json:"mode"`      // how the mux is attached: "tcx" or "native"
 	Up        bool   `json:"up"`        // the link is up
 	Endpoints int    `json:"endpoints"` // with a lease, or waiting to be presented
 	// Unusable is why the interface cannot be used now, such as that it was deleted; unetd

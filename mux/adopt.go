@@ -63,6 +63,8 @@ func loadPinned(h *netlink.Handle, keep *pins, u *uplink, want Mode) (_ *program
 		return nil, unusable("it belongs to another interface")
 	case state.Link != u.addr:
 		return nil, unusable("the MAC address of %s was %x and is %v now", u.name, state.Link, u.addr)
+	case !slices.Contains(modes, p.mode) || p.mode == ModeAuto:
+		return nil, unusable("it is attached in generic mode, which there is no more")
 	case want != ModeAuto && want != p.mode:
 		return nil, unusable("it is attached in %v mode", p.mode)
 	}
@@ -72,7 +74,7 @@ func loadPinned(h *netlink.Handle, keep *pins, u *uplink, want Mode) (_ *program
 	}
 	needed := append(mapNames(spec), pinUplink)
 	needed = append(needed, portPrograms(p.mode)...)
-	for _, name := range sidePrograms(p.mode, u) {
+	for _, name := range sidePrograms(p.mode) {
 		needed = append(needed, pinLink+name)
 	}
 	for _, name := range needed {
@@ -95,7 +97,7 @@ func (p *programs) load(spec *ebpf.CollectionSpec, u *uplink) (err error) {
 	if at != u.ifindex {
 		return unusable("its link is not attached to %s", u.name)
 	}
-	for _, name := range sidePrograms(p.mode, u) {
+	for _, name := range sidePrograms(p.mode) {
 		l, err := link.LoadPinnedLink(p.pins.at(pinLink+name), nil)
 		if err != nil {
 			return fmt.Errorf("pinned link of %s: %w", name, err)

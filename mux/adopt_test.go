@@ -82,7 +82,7 @@ func (l *lab) echo(b *net.UDPConn, a *app, text string) {
 // over.
 func TestTakeoverLosesNoFrames(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []mux.Mode{mux.ModeTCX, mux.ModeGeneric, mux.ModeNative} {
+	for _, mode := range []mux.Mode{mux.ModeTCX, mux.ModeNative} {
 		t.Run(mode.String(), func(t *testing.T) {
 			l := newPinLab(t)
 			if mode == mux.ModeNative {

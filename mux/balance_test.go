@@ -105,7 +105,7 @@ func parallel(f func(i int)) {
 // floods from several processors, full rings, super-frames, forged frames, and traffic of the same host.
 func TestCountersMatchDeviceStatistics(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []mux.Mode{mux.ModeTCX, mux.ModeGeneric, mux.ModeNative} {
+	for _, mode := range []mux.Mode{mux.ModeTCX, mux.ModeNative} {
 		t.Run(mode.String(), func(t *testing.T) {
 			b := &statisticsLab{lab: &lab{t: t, Pair: netlab.RequirePair(t, netlab.Config{})}}
 			if mode == mux.ModeNative {
@@ -250,7 +250,7 @@ func (s *sender) segment(t *testing.T, size int) {
 // kernel removes.
 func TestCountersAddUpAfterDeathsUnderLoad(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []mux.Mode{mux.ModeTCX, mux.ModeGeneric, mux.ModeNative} {
+	for _, mode := range []mux.Mode{mux.ModeTCX, mux.ModeNative} {
 		t.Run(mode.String(), func(t *testing.T) {
 			l := openLab(t, mode)
 			if mode == mux.ModeNative {

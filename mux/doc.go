@@ -13,7 +13,7 @@
 // and a [Lease]. The lease claims further tags and gives everything back. A [Policy] decides
 // what each user may have; the mux counts the endpoints, memory and tags of each user.
 //
-// That is generic and native mode. In tcx mode, the default where a driver does not do XDP well,
+// That is native mode. In tcx mode, the default where a driver does not do XDP well,
 // the uplink's program is at traffic control: unet_uplink_tcx ([ModeTCX], queue.go).
 //
 // Read endpoints.go, port.go and leases.go for the life of an endpoint, claims.go for

@@ -73,7 +73,7 @@ func reflect(t *testing.T, h *netlab.Host) {
 // as without a mux: the mux takes none of its frames on their way to the wire, and no endpoint gets one twice.
 func TestMacvlanOnUplink(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []mux.Mode{mux.ModeTCX, mux.ModeGeneric, mux.ModeNative} {
+	for _, mode := range []mux.Mode{mux.ModeTCX, mux.ModeNative} {
 		for name, vlan := range map[string]netlink.MacvlanMode{"vepa": netlink.MACVLAN_MODE_VEPA, "bridge": netlink.MACVLAN_MODE_BRIDGE} {
 			t.Run(fmt.Sprintf("%v/%s", mode, name), func(t *testing.T) {
 				l := &lab{t: t, Pair: netlab.RequirePair(t, netlab.Config{IPv6: true})}
@@ -138,43 +138,41 @@ func TestMacvlanOnUplink(t *testing.T) {
 // What a program of the host sends to the uplink's own MAC address goes to the wire, except what is for an endpoint on a port.
 func TestFramesToOwnLinkAddress(t *testing.T) {
 	t.Parallel()
-	inSKBModes(t, func(t *testing.T, mode mux.Mode) {
-		l := openLab(t, mode)
-		owned := l.open(endpoint.AddrTag(netip.MustParseAddr("10.0.0.77")), endpoint.MessageTag(7))
-		queue := l.openRequest(endpoint.Request{Attach: endpoint.AttachQueue, Tags: []endpoint.Tag{endpoint.MessageTag(8)}})
-		seen := openCapture(t, l.B)
-		A, other := l.A.LinkAddr, [6]byte{2, 0, 0, 0, 0, 0x55}
-		for _, c := range []struct {
-			what  string
-			frame []byte
-			wire  bool
-		}{
-			{"to-an-address-of-nobody", datagram(A, A, "10.0.0.1:4000", "10.0.0.66:5", "to-an-address-of-nobody"), true},
-			{"to-the-kernel", datagram(A, A, "10.0.0.1:4000", "10.0.0.1:53", "to-the-kernel"), true},
-			{"of-a-bridge-port", datagram(A, other, "10.0.0.1:4000", "10.0.0.77:5", "of-a-bridge-port"), true},
-			{"of-an-unknown-type", build(&layers.Ethernet{DstMAC: A[:], SrcMAC: A[:], EthernetType: 0x88b6}, gopacket.Payload("of-an-unknown-type, which is long enough")), true},
-			{"to-a-queue", messageFrame(A, A, 8, 9, "to-a-queue"), true},
-			{"to-an-owned-address", datagram(A, A, "10.0.0.1:4000", "10.0.0.77:5", "to-an-owned-address"), false},
-			{"to-a-message-tag", messageFrame(A, A, 7, 9, "to-a-message-tag"), false},
-		} {
-			sendRaw(t, l.A, c.frame)
-			if c.wire {
-				if got := seen.first("of-", "to-"); got == "" {
-					t.Errorf("%s: not on the wire", c.what)
-				}
-				owned.wantNothing(c.what)
-				continue
+	l := openLab(t, mux.ModeTCX)
+	owned := l.open(endpoint.AddrTag(netip.MustParseAddr("10.0.0.77")), endpoint.MessageTag(7))
+	queue := l.openRequest(endpoint.Request{Attach: endpoint.AttachQueue, Tags: []endpoint.Tag{endpoint.MessageTag(8)}})
+	seen := openCapture(t, l.B)
+	A, other := l.A.LinkAddr, [6]byte{2, 0, 0, 0, 0, 0x55}
+	for _, c := range []struct {
+		what  string
+		frame []byte
+		wire  bool
+	}{
+		{"to-an-address-of-nobody", datagram(A, A, "10.0.0.1:4000", "10.0.0.66:5", "to-an-address-of-nobody"), true},
+		{"to-the-kernel", datagram(A, A, "10.0.0.1:4000", "10.0.0.1:53", "to-the-kernel"), true},
+		{"of-a-bridge-port", datagram(A, other, "10.0.0.1:4000", "10.0.0.77:5", "of-a-bridge-port"), true},
+		{"of-an-unknown-type", build(&layers.Ethernet{DstMAC: A[:], SrcMAC: A[:], EthernetType: 0x88b6}, gopacket.Payload("of-an-unknown-type, which is long enough")), true},
+		{"to-a-queue", messageFrame(A, A, 8, 9, "to-a-queue"), true},
+		{"to-an-owned-address", datagram(A, A, "10.0.0.1:4000", "10.0.0.77:5", "to-an-owned-address"), false},
+		{"to-a-message-tag", messageFrame(A, A, 7, 9, "to-a-message-tag"), false},
+	} {
+		sendRaw(t, l.A, c.frame)
+		if c.wire {
+			if got := seen.first("of-", "to-"); got == "" {
+				t.Errorf("%s: not on the wire", c.what)
 			}
-			if got := owned.recv().frame; !bytes.Contains(got, []byte(c.what)) { // a short one is padded
-				t.Errorf("%s: received %x", c.what, got)
-			}
+			owned.wantNothing(c.what)
+			continue
 		}
-		queue.wantNothing("of the host's own")
-		sendRaw(t, l.A, datagram(A, A, "10.0.0.1:4000", "10.0.0.66:5", "of-the-end"))
-		if got := seen.first("of-the-end", "to-an-owned", "to-a-message"); got != "of-the-end" {
-			t.Errorf("%q was on the wire", got)
+		if got := owned.recv().frame; !bytes.Contains(got, []byte(c.what)) { // a short one is padded
+			t.Errorf("%s: received %x", c.what, got)
 		}
-	})
+	}
+	queue.wantNothing("of the host's own")
+	sendRaw(t, l.A, datagram(A, A, "10.0.0.1:4000", "10.0.0.66:5", "of-the-end"))
+	if got := seen.first("of-the-end", "to-an-owned", "to-a-message"); got != "of-the-end" {
+		t.Errorf("%q was on the wire", got)
+	}
 }
 
 // A broadcast needs the tag of its source port, also in a frame to the MAC address of one host.

@@ -92,7 +92,7 @@ func (f family) wantNext(a *app, payload string) {
 // that have joined it, in every direction: from the wire, from the kernel of the same host, from an endpoint.
 func TestDatagramsToGroupReachAllMembers(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []mux.Mode{mux.ModeTCX, mux.ModeGeneric, mux.ModeNative} {
+	for _, mode := range []mux.Mode{mux.ModeTCX, mux.ModeNative} {
 		for _, f := range families {
 			t.Run(mode.String()+"/"+f.network, func(t *testing.T) {
 				l := &lab{t: t, Pair: requirePair6(t)}

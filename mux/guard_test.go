@@ -44,7 +44,7 @@ func (a *app) changeProducer(change func(uint32) uint32) (before uint32) {
 // next frame, before the kernel reads an entry. Other endpoints are not revoked.
 func TestOverfullFillRingIsRevokedAtNextFrame(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []mux.Mode{mux.ModeTCX, mux.ModeGeneric, mux.ModeNative} {
+	for _, mode := range []mux.Mode{mux.ModeTCX, mux.ModeNative} {
 		t.Run(mode.String(), func(t *testing.T) {
 			l := &lab{t: t, Pair: netlab.RequirePair(t, netlab.Config{})}
 			if mode == mux.ModeNative {

@@ -19,7 +19,7 @@ import (
 // of counters remain equal.
 func TestKernelSendsOutOfDevices(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []mux.Mode{mux.ModeTCX, mux.ModeGeneric, mux.ModeNative} {
+	for _, mode := range []mux.Mode{mux.ModeTCX, mux.ModeNative} {
 		t.Run(mode.String(), func(t *testing.T) {
 			b := &statisticsLab{lab: &lab{t: t, Pair: netlab.RequirePair(t, netlab.Config{})}}
 			if mode == mux.ModeNative {

@@ -104,14 +104,6 @@ func (p *testPolicy) on(t mux.Terms, f func()) {
 	f()
 }
 
-// inSKBModes runs f in the modes in which the programs see frames as skbs.
-func inSKBModes(t *testing.T, f func(t *testing.T, mode mux.Mode)) {
-	t.Helper()
-	for _, mode := range []mux.Mode{mux.ModeTCX, mux.ModeGeneric} {
-		t.Run(mode.String(), func(t *testing.T) { f(t, mode) })
-	}
-}
-
 func openLab(t *testing.T, mode mux.Mode) *lab {
 	t.Helper()
 	l := &lab{t: t, Pair: netlab.RequirePair(t, netlab.Config{})}

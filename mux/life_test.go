@@ -262,15 +262,12 @@ func TestErrorsOfOpen(t *testing.T) {
 			defer prog.Close()
 			held, err := link.AttachXDP(link.XDPOptions{Program: prog, Interface: uplink.Attrs().Index, Flags: flags})
 			must(t, err)
-			for _, mode := range []mux.Mode{mux.ModeGeneric, mux.ModeNative} {
-				_, err := mux.Open(mux.Config{Interface: p.A.Interface, Mode: mode})
-				if !errors.Is(err, mux.ErrForeignProgram) {
-					t.Errorf("beside a foreign program: %v", err)
-				}
+			if _, err := mux.Open(mux.Config{Interface: p.A.Interface, Mode: mux.ModeNative}); !errors.Is(err, mux.ErrForeignProgram) {
+				t.Errorf("beside a foreign program: %v", err)
 			}
 			must(t, held.Close())
 			must(t, netlink.LinkSetXdpFdWithFlags(uplink, prog.FD(), int(flags)))
-			if _, err := mux.Open(mux.Config{Interface: p.A.Interface, Mode: mux.ModeGeneric}); !errors.Is(err, mux.ErrForeignProgram) {
+			if _, err := mux.Open(mux.Config{Interface: p.A.Interface, Mode: mux.ModeNative}); !errors.Is(err, mux.ErrForeignProgram) {
 				t.Errorf("beside a foreign program: %v", err)
 			}
 			// In tcx mode only endpoints on queues need XDP on the uplink.
@@ -289,11 +286,11 @@ func TestErrorsOfOpen(t *testing.T) {
 	for _, first := range []struct {
 		mode mux.Mode
 		want error
-	}{{mux.ModeGeneric, mux.ErrForeignProgram}, {mux.ModeNative, mux.ErrForeignProgram}, {mux.ModeTCX, mux.ErrInUse}} {
+	}{{mux.ModeNative, mux.ErrForeignProgram}, {mux.ModeTCX, mux.ErrInUse}} {
 		must(t, p.A.Do(func() error {
 			m, err := mux.Open(mux.Config{Interface: p.A.Interface, Mode: first.mode})
 			must(t, err)
-			for _, mode := range []mux.Mode{mux.ModeAuto, mux.ModeTCX, mux.ModeGeneric, mux.ModeNative} {
+			for _, mode := range []mux.Mode{mux.ModeAuto, mux.ModeTCX, mux.ModeNative} {
 				if _, err := mux.Open(mux.Config{Interface: p.A.Interface, Mode: mode}); !errors.Is(err, first.want) {
 					t.Errorf("a mux in %v mode beside one in %v mode: %v", mode, first.mode, err)
 				}
@@ -419,12 +416,14 @@ func TestCloseEndsResolve(t *testing.T) {
 }
 
 func TestParseMode(t *testing.T) {
-	for _, m := range []mux.Mode{mux.ModeAuto, mux.ModeTCX, mux.ModeGeneric, mux.ModeNative} {
+	for _, m := range []mux.Mode{mux.ModeAuto, mux.ModeTCX, mux.ModeNative} {
 		if got, err := mux.ParseMode(m.String()); err != nil || got != m {
 			t.Errorf("%v: %v, %v", m, got, err)
 		}
 	}
-	if _, err := mux.ParseMode("fast"); err == nil {
-		t.Error("mode fast was understood")
+	for _, s := range []string{"fast", "generic"} {
+		if _, err := mux.ParseMode(s); err == nil || err.Error() != fmt.Sprintf("mode %q: want auto, tcx or native", s) {
+			t.Errorf("mode %s: %v", s, err)
+		}
 	}
 }

@@ -57,43 +57,41 @@ func openMessages(b *testing.B, m *mux.Mux, a endpoint.Attachment, tag uint32) *
 
 // BenchmarkMessage is a U-Net message; kick-ns is the part of the time that is spent in the system call.
 func BenchmarkMessage(b *testing.B) {
-	for _, mode := range []mux.Mode{mux.ModeTCX, mux.ModeGeneric} {
-		for _, attach := range []endpoint.Attachment{endpoint.AttachPort, endpoint.AttachQueue} {
-			b.Run(fmt.Sprintf("%v/%v", mode, attach), func(b *testing.B) {
-				p := netlab.RequirePair(b, netlab.Config{})
-				from := openMessages(b, openBench(b, p.A, mode), attach, 1)
-				to := openMessages(b, openBench(b, p.B, mode), attach, 2)
-				ch := from.NewChannel(p.B.LinkAddr, 2, 1, 1500)
-				payload := make([]byte, benchPayload)
-				var got [1]datapath.Message
-				var kicks time.Duration
-				one := func() {
-					if err := from.Write(&ch, payload); err != nil {
-						b.Fatal(err)
-					}
-					begin := time.Now()
-					err := from.Flush()
-					kicks += time.Since(begin)
-					if err != nil {
-						b.Fatal(err)
-					}
-					for deadline := begin.Add(testTimeout); to.Recv(got[:]) == 0; {
-						if time.Now().After(deadline) {
-							b.Fatal("a message was lost")
-						}
-					}
-					to.Free(&got[0])
+	for _, attach := range []endpoint.Attachment{endpoint.AttachPort, endpoint.AttachQueue} {
+		b.Run(attach.String(), func(b *testing.B) {
+			p := netlab.RequirePair(b, netlab.Config{})
+			from := openMessages(b, openBench(b, p.A, mux.ModeTCX), attach, 1)
+			to := openMessages(b, openBench(b, p.B, mux.ModeTCX), attach, 2)
+			ch := from.NewChannel(p.B.LinkAddr, 2, 1, 1500)
+			payload := make([]byte, benchPayload)
+			var got [1]datapath.Message
+			var kicks time.Duration
+			one := func() {
+				if err := from.Write(&ch, payload); err != nil {
+					b.Fatal(err)
 				}
-				measure(b, one, &kicks)
-			})
-		}
+				begin := time.Now()
+				err := from.Flush()
+				kicks += time.Since(begin)
+				if err != nil {
+					b.Fatal(err)
+				}
+				for deadline := begin.Add(testTimeout); to.Recv(got[:]) == 0; {
+					if time.Now().After(deadline) {
+						b.Fatal("a message was lost")
+					}
+				}
+				to.Free(&got[0])
+			}
+			measure(b, one, &kicks)
+		})
 	}
 }
 
 // BenchmarkKernelDatagram is a UDP datagram between sockets of the kernel, over a cable without a mux, or
 // with one on host B that has endpoints, which the datagram does not concern.
 func BenchmarkKernelDatagram(b *testing.B) {
-	for _, mode := range []string{"none", "tcx", "generic"} {
+	for _, mode := range []string{"none", "tcx"} {
 		for _, more := range []bool{false, true} {
 			if mode == "none" && more {
 				continue

@@ -58,7 +58,7 @@ func activeQueues(name string, all uint32) (n uint32, err error) {
 // The kinds of offloads that an uplink must not have.
 const (
 	hidesVLAN    offloads = 1<<0 | 1<<1 // a VLAN tag is in the skb, where XDP does not see it
-	mergesFrames offloads = 1<<2 | 1<<3 // the kernel turns these off for XDP in generic mode; in native mode vmxnet3 does, and mlx5, gve and ixgbe refuse the program
+	mergesFrames offloads = 1<<2 | 1<<3 // the kernel turns these off for generic XDP; in native mode vmxnet3 does, and mlx5, gve and ixgbe refuse the program
 )
 
 // offloads is a set of the receive offloads named by offloadNames, a bit each.

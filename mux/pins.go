@@ -395,7 +395,8 @@ func living(h *netlink.Handle, keep *pins) (int, error) {
 // process can repeat the removal if this one dies. The directory stays. The calling thread is
 // in the mux's namespace.
 //
-// The pins may be incomplete or made by another version, so any of them may be missing. After
+// The pins may be incomplete or made by another version, so any of them may be missing. Versions with generic mode
+// (ADR 58) had unet_cut on the uplink. After
 // an error of the classification rules the uplink's setting is restored and the pins are removed
 // all the same.
 func takeDown(h *netlink.Handle, r *deleter, ifindex int, keep *pins) error {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -135,6 +136,35 @@ func TestUnusablePins(t *testing.T) {
 			var s bpf.State
 			return errors.Join(m.Lookup(uint32(0), &s), func() error { s.Objects[0]++; return m.Put(uint32(0), s) }())
 		}},
+		{"a mode that there is no more", "mode", mux.ModeAuto, func(l *pinLab, up netlink.Link) error {
+			// Generic mode had the value 1, XDP and unet_cut on the uplink, and turned receive VLAN offload off.
+			m, err := ebpf.LoadPinnedMap(filepath.Join(l.onlyPins(), "state"), nil)
+			must(l.t, err)
+			defer m.Close()
+			var s bpf.State
+			must(l.t, m.Lookup(uint32(0), &s))
+			s.Mode, s.RestoreOffloads = 1, 1
+			must(l.t, m.Put(uint32(0), s))
+			spec, err := bpf.LoadMux()
+			must(l.t, err)
+			var old struct {
+				Uplink *ebpf.Program `ebpf:"unet_uplink"`
+				Cut    *ebpf.Program `ebpf:"unet_cut"`
+			}
+			must(l.t, spec.LoadAndAssign(&old, nil))
+			defer old.Uplink.Close()
+			defer old.Cut.Close()
+			must(l.t, os.Remove(filepath.Join(l.onlyPins(), "uplink")))
+			xdp, err := link.AttachXDP(link.XDPOptions{Program: old.Uplink, Interface: up.Attrs().Index, Flags: link.XDPGenericMode})
+			must(l.t, err)
+			defer xdp.Close()
+			must(l.t, xdp.Pin(filepath.Join(l.onlyPins(), "uplink")))
+			cut, err := link.AttachTCX(link.TCXOptions{Program: old.Cut, Attach: ebpf.AttachTCXIngress, Interface: up.Attrs().Index})
+			must(l.t, err)
+			defer cut.Close()
+			setOffload(l.t, l.A, "rxvlan", false)
+			return cut.Pin(filepath.Join(l.onlyPins(), "link_unet_cut"))
+		}},
 		{"a version with another state", "another version", mux.ModeAuto, func(l *pinLab, _ netlink.Link) error {
 			path := filepath.Join(l.onlyPins(), "state")
 			m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1})
@@ -183,6 +213,14 @@ func TestUnusablePins(t *testing.T) {
 				t.Errorf("present: %v", err)
 			}
 			l.open(udpTag("10.0.0.1:7000"))
+			if c.mode != mux.ModeNative {
+				onDevice(t, l.A, l.A.Interface, func(up netlink.Link) error {
+					if x := up.Attrs().Xdp; x != nil && x.Attached || !offload(t, l.A, "rxvlan") {
+						t.Errorf("XDP on the uplink %+v, receive VLAN offload is on %v", x, offload(t, l.A, "rxvlan"))
+					}
+					return nil
+				})
+			}
 		})
 	}
 }
@@ -263,11 +301,11 @@ func TestVLANOffloadIsRestoredAfterTakeover(t *testing.T) {
 	if !offload(t, l.A, "rxvlan") {
 		t.Fatal("receive VLAN offload is off before")
 	}
-	l.serve(order{Mode: mux.ModeGeneric}).kill()
+	l.serve(order{Mode: mux.ModeNative}).kill()
 	if offload(t, l.A, "rxvlan") {
 		t.Error("receive VLAN offload is on while no process serves the mux")
 	}
-	c := l.serve(order{Mode: mux.ModeGeneric})
+	c := l.serve(order{Mode: mux.ModeNative})
 	setOffload(t, l.A, "rxvlan", true)
 	c.kill()
 	l.openConfig(mux.Config{Pin: l.pin})
@@ -427,7 +465,7 @@ func TestCleanup(t *testing.T) {
 func TestCleanupWithUnreadableTags(t *testing.T) {
 	t.Parallel()
 	l := newPinLab(t)
-	l.serve(order{Mode: mux.ModeGeneric}).kill()
+	l.serve(order{Mode: mux.ModeNative}).kill()
 	path := l.onlyPins()
 	must(t, os.Remove(filepath.Join(path, bpf.MuxMapTags)))
 	must(t, os.Mkdir(filepath.Join(path, bpf.MuxMapTags), 0o700)) // it cannot be opened as a map

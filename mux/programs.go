@@ -41,7 +41,7 @@ type programs struct {
 // is h's.
 func attachPrograms(h *netlink.Handle, u *uplink, want Mode, keep *pins, log *slog.Logger) (*programs, error) {
 	switch want {
-	case ModeGeneric, ModeNative, ModeTCX:
+	case ModeNative, ModeTCX:
 		p, err := attachIn(h, want, u, keep, log)
 		if err != nil {
 			return nil, fmt.Errorf("attach to %s in %v mode: %w", u.name, want, err)
@@ -96,7 +96,7 @@ func attachIn(h *netlink.Handle, m Mode, u *uplink, keep *pins, log *slog.Logger
 		return nil, err
 	}
 	spec.Maps["sockets"].MaxEntries = u.queues
-	config := bpf.Config(u.addr, u.ifindex, u.netns, u.mtu, m != ModeNative, notesVLAN(u, m))
+	config := bpf.Config(u.addr, u.ifindex, u.netns, u.mtu, m != ModeNative, false)
 	if m != ModeNative {
 		cutter, err := makeCutter(h, u.ifindex)
 		switch {
@@ -120,25 +120,7 @@ func attachIn(h *netlink.Handle, m Mode, u *uplink, keep *pins, log *slog.Logger
 	p.types = newTypes()
 	opts := pinMaps(spec, keep)
 	opts.Cache = p.types
-	if notesVLAN(u, m) {
-		note, notes, err := noteVLAN(p.types)
-		if err != nil {
-			return nil, err
-		}
-		p.sideLinks = append(p.sideLinks, note) // release closes it
-		defer notes.Close()
-		if err := p.pinLink(note, bpf.MuxProgUnetNoteVlan); err != nil {
-			return nil, err
-		}
-		if keep != nil {
-			if err := notes.Pin(keep.at(bpf.MuxMapVlanNote)); err != nil {
-				return nil, err
-			}
-		}
-		spec.Maps[bpf.MuxMapVlanNote].Pinning = ebpf.PinNone
-		opts.MapReplacements = map[string]*ebpf.Map{bpf.MuxMapVlanNote: notes}
-	}
-	needed := programsOf(m, u)
+	needed := programsOf(m)
 	for name := range spec.Programs {
 		if !slices.Contains(needed, name) {
 			delete(spec.Programs, name)
@@ -177,12 +159,13 @@ func attachIn(h *netlink.Handle, m Mode, u *uplink, keep *pins, log *slog.Logger
 	if shown {
 		log.Info("receive VLAN offload turned off, so that XDP sees VLAN tags", "interface", u.name)
 	}
-	if m != ModeTCX {
-		if err := p.stopMerging(u.name, m); err != nil {
+	if m == ModeNative {
+		// What is left on the driver ignores, or it refuses the program.
+		if _, err := p.stopMerging(u.name); err != nil {
 			return nil, err
 		}
 	}
-	if err := p.attachSidePrograms(u); err != nil {
+	if err := p.attachSidePrograms(); err != nil {
 		return nil, err
 	}
 	if err := p.attachUp(up, top); err != nil {
@@ -247,14 +230,14 @@ func mapNames(spec *ebpf.CollectionSpec) []string {
 	return names
 }
 
-// programsOf are the names of the programs of a mux, without unet_note_vlan, which the muxes of a machine
-// share. In tcx mode unet_uplink and unet_cut are for the cutter.
-func programsOf(m Mode, u *uplink) []string {
-	names := slices.Concat(portPrograms(m), sidePrograms(m, u), []string{bpf.MuxProgUnetUplink, bpf.MuxProgUnetUp, bpf.MuxProgUnetGroup})
+// programsOf are the names of the programs of a mux, without those that it has for endpoints on queues only. In
+// tcx mode unet_uplink and unet_cut are for the cutter.
+func programsOf(m Mode) []string {
+	names := slices.Concat(portPrograms(m), sidePrograms(m), []string{bpf.MuxProgUnetUplink, bpf.MuxProgUnetUp, bpf.MuxProgUnetGroup})
 	if m == ModeTCX {
 		names = append(names, bpf.MuxProgUnetUplinkTcx, bpf.MuxProgUnetCut)
 	}
-	return slices.DeleteFunc(names, func(name string) bool { return name == bpf.MuxProgUnetNoteVlan })
+	return names
 }
 
 // portPrograms are the names of the programs that are attached to ports, and of their pins: two for the outer
@@ -285,38 +268,25 @@ func (p *programs) attachFlag() int {
 }
 
 // sidePrograms are the names of the programs that are not XDP programs: they count frames that the
-// kernel drops after XDP, note VLAN tags before it, redirect super-frames to the cutter, and take what
-// the kernel of this host sends to endpoints, and copies of what it receives for groups.
-func sidePrograms(m Mode, u *uplink) []string {
+// kernel drops after XDP, and take what the kernel of this host sends to endpoints, and copies of what it
+// receives for groups.
+func sidePrograms(m Mode) []string {
 	names := []string{bpf.MuxProgUnetRedirectErr, bpf.MuxProgUnetException, bpf.MuxProgUnetLo, bpf.MuxProgUnetEgress, bpf.MuxProgUnetGroupIn}
-	switch m {
-	case ModeNative:
-		names = append(names, bpf.MuxProgUnetDevmapXmit)
-	case ModeGeneric:
-		names = append(names, bpf.MuxProgUnetCut, bpf.MuxProgUnetBacklogFull)
-	case ModeTCX:
-		names = append(names, bpf.MuxProgUnetBacklogFull)
+	if m == ModeNative {
+		return append(names, bpf.MuxProgUnetDevmapXmit)
 	}
-	if notesVLAN(u, m) {
-		names = append(names, bpf.MuxProgUnetNoteVlan)
-	}
-	return names
+	return append(names, bpf.MuxProgUnetBacklogFull)
 }
 
-// attachSidePrograms attaches the side programs to traffic control or to tracepoints, except unet_note_vlan, which
-// is attached already.
-func (p *programs) attachSidePrograms(u *uplink) error {
+// attachSidePrograms attaches the side programs to traffic control or to tracepoints.
+func (p *programs) attachSidePrograms() error {
 	// Traffic control. unet_lo is put before other programs, which can end the chain.
 	controls := map[string]link.TCXOptions{
-		bpf.MuxProgUnetCut:     {Attach: ebpf.AttachTCXIngress, Interface: u.ifindex},
 		bpf.MuxProgUnetLo:      {Attach: ebpf.AttachTCXIngress, Interface: loIndex, Anchor: link.Head()},
-		bpf.MuxProgUnetEgress:  {Attach: ebpf.AttachTCXEgress, Interface: u.ifindex},
-		bpf.MuxProgUnetGroupIn: {Attach: ebpf.AttachTCXIngress, Interface: u.ifindex},
+		bpf.MuxProgUnetEgress:  {Attach: ebpf.AttachTCXEgress, Interface: p.ifindex},
+		bpf.MuxProgUnetGroupIn: {Attach: ebpf.AttachTCXIngress, Interface: p.ifindex},
 	}
-	for _, name := range sidePrograms(p.mode, u) {
-		if name == bpf.MuxProgUnetNoteVlan {
-			continue
-		}
+	for _, name := range sidePrograms(p.mode) {
 		var l link.Link
 		var err error
 		if at, is := controls[name]; is {
@@ -430,21 +400,21 @@ const (
 	// ModeAuto is native if the interface is hardware whose driver supports XDP, redirects
 	// and redirected frames, shows VLAN tags, and is not vmxnet3; otherwise tcx. On a veth native is slower: it copies each skb
 	// into an XDP frame first.
-	ModeAuto Mode = iota
-	// ModeGeneric runs the programs on skbs, on any driver.
-	ModeGeneric
+	ModeAuto Mode = 0
 	// ModeNative runs the programs in the driver. On a veth the other end then needs GRO or
 	// an XDP program, else frames sent there are lost.
-	ModeNative
-	// ModeTCX is as ModeGeneric, but the uplink's program is at its traffic control ingress:
-	// the kernel's frames are not copied for it, and received frames reach ports with less work.
-	ModeTCX
+	ModeNative Mode = 2
+	// ModeTCX runs the uplink's program at its traffic control ingress, and those of ports on
+	// skbs, with any driver.
+	ModeTCX Mode = 3
 )
+
+// modes are the modes that can be asked for. The value 1 in the state of a pinned mux is that of a mode that
+// there is no more (ADR 58).
+var modes = []Mode{ModeAuto, ModeTCX, ModeNative}
 
 func (m Mode) String() string {
 	switch m {
-	case ModeGeneric:
-		return "generic"
 	case ModeNative:
 		return "native"
 	case ModeTCX:
@@ -455,10 +425,10 @@ func (m Mode) String() string {
 
 // ParseMode is the inverse of [Mode.String].
 func ParseMode(s string) (Mode, error) {
-	for m := ModeAuto; m <= ModeTCX; m++ {
+	for _, m := range modes {
 		if s == m.String() {
 			return m, nil
 		}
 	}
-	return 0, fmt.Errorf("mode %q: want auto, tcx, generic or native", s)
+	return 0, fmt.Errorf("mode %q: want auto, tcx or native", s)
 }

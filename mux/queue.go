@@ -185,8 +185,12 @@ func (p *programs) attachQueue(u *uplink) (links []link.Link, err error) {
 	if err != nil {
 		return links, err
 	}
-	if err := p.stopMerging(name, ModeGeneric); err != nil {
+	left, err := p.stopMerging(name)
+	if err != nil {
 		return links, err
+	}
+	if left != 0 { // the kernel would warn (netdev_WARN in dev_disable_gro_hw), which is a panic with panic_on_warn
+		return links, fmt.Errorf("%w: the driver of %s does not turn %v off, and the kernel warns of generic XDP with it: attach to a port", errors.ErrUnsupported, name, left)
 	}
 	queue, err := link.AttachXDP(link.XDPOptions{Program: progs.Queue, Interface: u.ifindex, Flags: link.XDPGenericMode})
 	if err != nil {

@@ -100,7 +100,7 @@ func TestTagOfQueueWithoutRulesIsRefused(t *testing.T) {
 // gets the others; the log warns of this.
 func TestFramesOfAllQueuesReachPort(t *testing.T) {
 	const flows, each = 32, 3
-	for _, mode := range []mux.Mode{mux.ModeTCX, mux.ModeGeneric, mux.ModeNative} {
+	for _, mode := range []mux.Mode{mux.ModeTCX, mux.ModeNative} {
 		t.Run(mode.String(), func(t *testing.T) {
 			l := &lab{t: t, Pair: netlab.RequirePair(t, netlab.Config{Queues: 4})}
 			var log logBuffer

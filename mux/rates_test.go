@@ -52,7 +52,7 @@ func within(t *testing.T, what string, passed, burst uint64, begin time.Time) {
 // What an endpoint sends beyond its rate is dropped and counted, in each mode; another endpoint is not affected.
 func TestFramesAboveRateAreDropped(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []mux.Mode{mux.ModeTCX, mux.ModeGeneric, mux.ModeNative} {
+	for _, mode := range []mux.Mode{mux.ModeTCX, mux.ModeNative} {
 		t.Run(mode.String(), func(t *testing.T) {
 			l := &lab{t: t, Pair: netlab.RequirePair(t, netlab.Config{})}
 			if mode == mux.ModeNative {

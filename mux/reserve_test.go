@@ -74,45 +74,43 @@ func connected(t *testing.T, h *netlab.Host, kind int, to netip.AddrPort) (fd in
 // of the host, or from the host itself for an endpoint on a queue. It drops and counts the packet.
 func TestKernelIsSilentOnClaimedPorts(t *testing.T) {
 	t.Parallel()
-	inSKBModes(t, func(t *testing.T, mode mux.Mode) {
-		l := &lab{t: t, Pair: netlab.RequirePair(t, netlab.Config{IPv6: true})}
-		n := startNeighbour(t, l.A)
-		l.openMux(mode)
-		tcp := func(s string) endpoint.Tag { return endpoint.TCPTag(netip.MustParseAddrPort(s)) }
-		queue := []endpoint.Tag{udpTag("10.0.0.1:7002"), tcp("10.0.0.1:7002"), udpTag("[fd00::1]:7002"), tcp("[fd00::1]:7002")}
-		l.open(udpTag("10.0.0.1:7000"), tcp("10.0.0.1:7000"), udpTag("[fd00::1]:7000"), tcp("[fd00::1]:7000"), tcp("10.0.0.1:8000").AsBlock(), udpTag("10.0.0.1:8000").AsBlock())
-		l.openRequest(endpoint.Request{Attach: endpoint.AttachQueue, Tags: queue})
-		for _, c := range []struct {
-			from *netlab.Host
-			to   string
-		}{
-			{n, "10.0.0.1:7000"}, {n, "[fd00::1]:7000"}, {n, "10.0.0.1:8001"},
-			{n, "10.0.0.1:7002"}, {n, "[fd00::1]:7002"},
-			{l.A, "10.0.0.1:7002"}, {l.A, "[fd00::1]:7002"},
-		} {
-			for _, kind := range []int{unix.SOCK_STREAM, unix.SOCK_DGRAM} {
-				name := fmt.Sprintf("%s, %s, kind %d", c.from.Name, c.to, kind)
-				before := l.count()["lost_reserved"]
-				fd := connected(t, c.from, kind, netip.MustParseAddrPort(c.to))
-				eventually(t, name+": lost_reserved", func() bool { return l.count()["lost_reserved"] > before })
-				// The answer would have come in the same softirq.
-				if e, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR); err != nil || e != 0 {
-					t.Errorf("%s: %v, %v", name, unix.Errno(e), err)
-				}
-				if kind == unix.SOCK_STREAM {
-					const synSent = 2 // TCP_SYN_SENT
-					if info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO); err != nil || info.State != synSent {
-						t.Errorf("%s: state %d, %v", name, info.State, err)
-					}
+	l := &lab{t: t, Pair: netlab.RequirePair(t, netlab.Config{IPv6: true})}
+	n := startNeighbour(t, l.A)
+	l.openMux(mux.ModeTCX)
+	tcp := func(s string) endpoint.Tag { return endpoint.TCPTag(netip.MustParseAddrPort(s)) }
+	queue := []endpoint.Tag{udpTag("10.0.0.1:7002"), tcp("10.0.0.1:7002"), udpTag("[fd00::1]:7002"), tcp("[fd00::1]:7002")}
+	l.open(udpTag("10.0.0.1:7000"), tcp("10.0.0.1:7000"), udpTag("[fd00::1]:7000"), tcp("[fd00::1]:7000"), tcp("10.0.0.1:8000").AsBlock(), udpTag("10.0.0.1:8000").AsBlock())
+	l.openRequest(endpoint.Request{Attach: endpoint.AttachQueue, Tags: queue})
+	for _, c := range []struct {
+		from *netlab.Host
+		to   string
+	}{
+		{n, "10.0.0.1:7000"}, {n, "[fd00::1]:7000"}, {n, "10.0.0.1:8001"},
+		{n, "10.0.0.1:7002"}, {n, "[fd00::1]:7002"},
+		{l.A, "10.0.0.1:7002"}, {l.A, "[fd00::1]:7002"},
+	} {
+		for _, kind := range []int{unix.SOCK_STREAM, unix.SOCK_DGRAM} {
+			name := fmt.Sprintf("%s, %s, kind %d", c.from.Name, c.to, kind)
+			before := l.count()["lost_reserved"]
+			fd := connected(t, c.from, kind, netip.MustParseAddrPort(c.to))
+			eventually(t, name+": lost_reserved", func() bool { return l.count()["lost_reserved"] > before })
+			// The answer would have come in the same softirq.
+			if e, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR); err != nil || e != 0 {
+				t.Errorf("%s: %v, %v", name, unix.Errno(e), err)
+			}
+			if kind == unix.SOCK_STREAM {
+				const synSent = 2 // TCP_SYN_SENT
+				if info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO); err != nil || info.State != synSent {
+					t.Errorf("%s: state %d, %v", name, info.State, err)
 				}
 			}
 		}
-		// A port without a tag is the kernel's, and refused.
-		fd := connected(t, n, unix.SOCK_STREAM, netip.MustParseAddrPort("10.0.0.1:7005"))
-		eventually(t, "a port that nobody has claimed is refused", func() bool {
-			e, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
-			return err == nil && unix.Errno(e) == unix.ECONNREFUSED
-		})
+	}
+	// A port without a tag is the kernel's, and refused.
+	fd := connected(t, n, unix.SOCK_STREAM, netip.MustParseAddrPort("10.0.0.1:7005"))
+	eventually(t, "a port that nobody has claimed is refused", func() bool {
+		e, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
+		return err == nil && unix.Errno(e) == unix.ECONNREFUSED
 	})
 }
 

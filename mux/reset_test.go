@@ -73,7 +73,7 @@ func rst(t *testing.T, frame []byte) (text string, ok bool) {
 // endpoint could have sent.
 func TestResetsOfWrongTable(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []mux.Mode{mux.ModeTCX, mux.ModeGeneric, mux.ModeNative} {
+	for _, mode := range []mux.Mode{mux.ModeTCX, mux.ModeNative} {
 		t.Run(mode.String(), func(t *testing.T) {
 			l := openLab(t, mode)
 			addrOn(t, l.A, l.A.Interface, "10.0.0.4/24")

@@ -112,7 +112,7 @@ func TestOneResetForEachConnection(t *testing.T) {
 func TestResetsToEndpointAreAccountedFor(t *testing.T) {
 	t.Parallel()
 	const connections = 6000
-	for _, mode := range []mux.Mode{mux.ModeTCX, mux.ModeGeneric, mux.ModeNative} {
+	for _, mode := range []mux.Mode{mux.ModeTCX, mux.ModeNative} {
 		t.Run(mode.String(), func(t *testing.T) {
 			l := &lab{t: t, Pair: netlab.RequirePair(t, netlab.Config{})}
 			if mode == mux.ModeNative {

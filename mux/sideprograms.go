@@ -19,9 +19,9 @@ import (
 	"github.com/unet-go/unet/internal/ethtool"
 )
 
-// unet_note_vlan runs for every frame of the machine and takes some 60 ns (ADR 7). So the
-// muxes of a machine share one: the first mux attaches it, the others open its link and use
-// its map.
+// unet_note_vlan runs for every frame of the machine and takes some 60 ns (ADR 7). So it is attached only while
+// there are endpoints on queues in tcx mode, and the muxes of a machine share one: the first attaches it, the
+// others open its link and use its map.
 
 // noteVLAN returns the link of the machine's unet_note_vlan, and the map that it writes. If there is
 // none it attaches one.
@@ -110,7 +110,7 @@ func notesOf(id ebpf.ProgramID) (*ebpf.Map, error) {
 	return m, nil
 }
 
-// The cutter of an uplink in generic mode is a device by which the kernel segments super-frames
+// The cutter of an uplink in tcx mode is a device by which the kernel segments super-frames
 // (bpf/src/cut.h). It is found by its name.
 
 const cutterKind = "ifb"
@@ -163,9 +163,9 @@ func makeCutter(h *netlink.Handle, uplink int) (ifindex int, err error) {
 	return l.Attrs().Index, h.LinkSetUp(l)
 }
 
-// attachCutter attaches to the cutter the two programs that the uplink has in generic mode: for the
-// super-frames that unet_uplink_tcx and unet_lo put there. There are no links: the programs are
-// removed with the device. The calling thread is in the uplink's namespace.
+// attachCutter attaches to the cutter unet_uplink and unet_cut, for the super-frames that unet_uplink_tcx
+// and unet_lo put there. There are no links: the programs are removed with the device. The calling thread
+// is in the uplink's namespace.
 func (p *programs) attachCutter(ifindex int) error {
 	cutter := &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: ifindex}}
 	err := netlink.LinkSetXdpFdWithFlags(cutter, p.loaded[bpf.MuxProgUnetUplink].FD(), unix.XDP_FLAGS_SKB_MODE)
@@ -325,15 +325,8 @@ func deleteDevice(h *netlink.Handle, name, kind string) error {
 
 // XDP does not see a VLAN tag (802.1Q) that is in the skb and not in the frame, so an endpoint
 // would receive a frame of a VLAN as an untagged one. With receive VLAN offload a driver moves
-// the VLAN tag to the skb, so the mux turns that offload off, and again when another program has
-// turned it on. On a virtual link the sender's
-// kernel writes the VLAN tag to the skb only; in generic mode unet_note_vlan notes it for XDP.
-
-// notesVLAN reports whether unet_note_vlan is needed. A VLAN interface does not need it: the
-// kernel has removed the VLAN tag of its frames.
-func notesVLAN(u *uplink, m Mode) bool {
-	return u.virtual && m == ModeGeneric && u.kind != "vlan"
-}
+// the VLAN tag to the skb, so in native mode the mux turns that offload off, and again when another
+// program has turned it on.
 
 // showVLANTags turns receive VLAN offloads off, if they are on, and first records that they were
 // on. shown: it has turned some off. Errors: ErrVLANOffload. The calling thread is in the
@@ -357,21 +350,15 @@ func (p *programs) showVLANTags(name string) (shown bool, err error) {
 	return true, nil
 }
 
-// stopMerging turns off the offloads that must be off for XDP in this mode. If a driver
-// does not do that it is an error in generic mode: the kernel would attach the program with a
-// warning (netdev_WARN in dev_disable_gro_hw), which is a panic with panic_on_warn. In native mode
-// the driver refuses the program, or ignores the offload.
-func (p *programs) stopMerging(name string, m Mode) error {
+// stopMerging turns off the offloads that must be off for XDP. left: the driver does not turn these off.
+func (p *programs) stopMerging(name string) (left offloads, err error) {
 	on, err := p.noteOffloads(name, mergesFrames)
 	if on == 0 || err != nil {
-		return err
+		return 0, err
 	}
 	setErr := setOffloads(name, on, false)
-	left, err := offloadsOn(name, mergesFrames)
-	if err == nil && left != 0 && m == ModeGeneric {
-		err = fmt.Errorf("%w: the driver of %s does not turn %v off, and the kernel warns of XDP in generic mode: use a port in tcx mode", errors.ErrUnsupported, name, left)
-	}
-	return errors.Join(err, setErr)
+	left, err = offloadsOn(name, mergesFrames)
+	return left, errors.Join(err, setErr)
 }
 
 // noteOffloads returns which of the offloads are on, and records them, to be restored.

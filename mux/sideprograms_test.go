@@ -49,15 +49,21 @@ func (l *pinLab) noteLink() link.ID {
 func TestMuxesShareVLANNoteProgram(t *testing.T) {
 	t.Parallel()
 	first, second := newPinLab(t), newPinLab(t)
-	first.openConfig(mux.Config{Mode: mux.ModeGeneric, Pin: first.pin})
-	second.openConfig(mux.Config{Mode: mux.ModeGeneric, Pin: second.pin})
-	if a, b := first.noteLink(), second.noteLink(); a != b {
-		t.Errorf("links %d and %d", a, b)
+	onQueue := endpoint.Request{Attach: endpoint.AttachQueue, Tags: []endpoint.Tag{udpTag("10.0.0.1:7000")}}
+	first.openConfig(mux.Config{Mode: mux.ModeTCX, Pin: first.pin})
+	first.openRequest(onQueue)
+	shared := first.noteLink()
+	second.openConfig(mux.Config{Mode: mux.ModeTCX, Pin: second.pin})
+	a := second.openRequest(onQueue)
+	if now := second.noteLink(); now != shared {
+		t.Errorf("links %d and %d", shared, now)
 	}
 	must(t, first.mux.Close())
 	must(t, second.mux.Abandon()) // the mux that is opened next shares it, too
-	second.openConfig(mux.Config{Mode: mux.ModeGeneric, Pin: second.pin})
-	a := second.open(udpTag("10.0.0.1:7000"))
+	second.openConfig(mux.Config{Mode: mux.ModeTCX, Pin: second.pin})
+	if now := second.noteLink(); now != shared {
+		t.Errorf("link %d, and %d after another mux was closed", shared, now)
+	}
 	b := kernelUDP(t, second.B, "10.0.0.2:9000")
 	sendTo(t, b, "10.0.0.1:7000", "of no VLAN")
 	a.recv()
@@ -74,7 +80,7 @@ func TestMuxesShareVLANNoteProgram(t *testing.T) {
 	a.wantNothing("from a VLAN")
 }
 
-// Muxes that are opened at the same time share one unet_note_vlan, too.
+// Muxes that need it at the same time share one unet_note_vlan, too.
 func TestMuxesOpenedTogetherShareVLANNoteProgram(t *testing.T) {
 	var labs [4]*pinLab
 	for i := range labs {
@@ -85,9 +91,14 @@ func TestMuxesOpenedTogetherShareVLANNoteProgram(t *testing.T) {
 	for i, l := range labs {
 		open.Go(func() {
 			errs[i] = l.A.Do(func() error {
-				m, err := mux.Open(mux.Config{Interface: l.A.Interface, Policy: &l.policy, Mode: mux.ModeGeneric, Pin: l.pin})
+				m, err := mux.Open(mux.Config{Interface: l.A.Interface, Policy: &l.policy, Mode: mux.ModeTCX, Pin: l.pin})
+				if err != nil {
+					return err
+				}
+				t.Cleanup(func() { m.Close() })
+				g, _, err := m.OpenEndpoint(t.Context(), endpoint.Request{Attach: endpoint.AttachQueue, Geometry: small})
 				if err == nil {
-					t.Cleanup(func() { m.Close() })
+					t.Cleanup(func() { g.Close() })
 				}
 				return err
 			})
@@ -139,7 +150,7 @@ func TestLeftoverCutterIsReplaced(t *testing.T) {
 				return
 			}
 			must(t, l.A.Do(func() error {
-				m, err := mux.Open(mux.Config{Interface: l.A.Interface, Mode: mux.ModeGeneric})
+				m, err := mux.Open(mux.Config{Interface: l.A.Interface, Mode: mux.ModeTCX})
 				if err == nil {
 					return errors.Join(errors.New("opened beside somebody else's device"), m.Close())
 				}
@@ -175,35 +186,33 @@ func segment(dst, src [6]byte, from, to string, payload string) []byte {
 // and counted. One with segments of 512 bytes, as a peer sends that has received no MSS, is segmented.
 func TestSuperFrameWithTooManyPartsIsDropped(t *testing.T) {
 	t.Parallel()
-	inSKBModes(t, func(t *testing.T, mode mux.Mode) {
-		l := openLab(t, mode)
-		l.openFor(mux.Terms{}, endpoint.Request{Tags: []endpoint.Tag{tcpTag("10.0.0.1:7000")}})
-		peer := openSuper(t, l.B)
-		frame := func(from string) []byte {
-			return segment(l.A.LinkAddr, l.B.LinkAddr, from, "10.0.0.1:7000", strings.Repeat("x", 60000))
-		}
-		const dropped = 100 // super-frames
-		for range dropped {
-			must(t, peer.Send(frame("10.0.0.2:9000"), 1))
-		}
-		// This source address is where the EtherType of IPv4 would be (put_link_header in cut.h).
-		must(t, peer.Send(frame("8.0.0.2:9000"), 512))
-		const parts = (60000 + 511) / 512
-		eventually(t, "each frame is counted, and each part", func() bool {
-			c := l.count()
-			return c["rx_many_parts"] == dropped && c["rx_cut"] == 1 && c["rx_port"] == parts && c["deliver_socket"] == parts
-		})
-		if c := l.count(); c["lost_deliver_redirect"] != 0 {
-			t.Errorf("counters: %v", c)
-		}
+	l := openLab(t, mux.ModeTCX)
+	l.openFor(mux.Terms{}, endpoint.Request{Tags: []endpoint.Tag{tcpTag("10.0.0.1:7000")}})
+	peer := openSuper(t, l.B)
+	frame := func(from string) []byte {
+		return segment(l.A.LinkAddr, l.B.LinkAddr, from, "10.0.0.1:7000", strings.Repeat("x", 60000))
+	}
+	const dropped = 100 // super-frames
+	for range dropped {
+		must(t, peer.Send(frame("10.0.0.2:9000"), 1))
+	}
+	// This source address is where the EtherType of IPv4 would be (put_link_header in cut.h).
+	must(t, peer.Send(frame("8.0.0.2:9000"), 512))
+	const parts = (60000 + 511) / 512
+	eventually(t, "each frame is counted, and each part", func() bool {
+		c := l.count()
+		return c["rx_many_parts"] == dropped && c["rx_cut"] == 1 && c["rx_port"] == parts && c["deliver_socket"] == parts
 	})
+	if c := l.count(); c["lost_deliver_redirect"] != 0 {
+		t.Errorf("counters: %v", c)
+	}
 }
 
-// A super-frame that comes from the wire with the mark of a port is dropped, not segmented. A super-frame
-// to another host whose MAC address begins like a mark goes to the kernel.
-func TestForgedMarkOfPartsIsDropped(t *testing.T) {
+// A super-frame that comes from the wire with the mark of a port is neither delivered nor segmented: it goes to the
+// kernel, as one to another host does.
+func TestForgedMarkOfPartsIsNotDelivered(t *testing.T) {
 	t.Parallel()
-	l := openLab(t, mux.ModeGeneric)
+	l := openLab(t, mux.ModeTCX)
 	a := l.openFor(mux.Terms{}, endpoint.Request{Tags: []endpoint.Tag{tcpTag("10.0.0.1:7000")}})
 	mark, err := l.mux.PartMark(a.lease)
 	must(t, err)
@@ -219,7 +228,7 @@ func TestForgedMarkOfPartsIsDropped(t *testing.T) {
 	send(other, "10.0.0.1:7001")
 	send(l.A.LinkAddr, "10.0.0.1:7000")
 	eventually(t, "the last one is delivered in parts", func() bool { return l.count()["deliver_socket"] == 5 })
-	if c := l.count(); c["rx_stale_part"] != 2 || c["rx_cut"] != 1 || c["rx_port"] != 5 || c["lost_cut"] != 0 {
+	if c := l.count(); c["rx_pass"] < 3 || c["rx_cut"] != 1 || c["rx_port"] != 5 || c["lost_cut"] != 0 {
 		t.Errorf("counters: %v", c)
 	}
 }
@@ -228,42 +237,39 @@ func TestForgedMarkOfPartsIsDropped(t *testing.T) {
 // It is segmented by that length.
 func TestSuperFrameWithoutNumberOfParts(t *testing.T) {
 	t.Parallel()
-	inSKBModes(t, func(t *testing.T, mode mux.Mode) {
-		if f, err := os.OpenFile("/dev/net/tun", os.O_RDWR, 0); err != nil {
-			t.Skipf("this machine makes no TAP devices: %v", err)
-		} else {
-			f.Close()
-		}
-		l := &lab{t: t, Pair: netlab.RequirePair(t, netlab.Config{})}
-		attrs := netlink.NewLinkAttrs()
-		attrs.Name = "guest"
-		tap := &netlink.Tuntap{LinkAttrs: attrs, Mode: netlink.TUNTAP_MODE_TAP, Flags: netlink.TUNTAP_NO_PI | netlink.TUNTAP_VNET_HDR, Queues: 1, NonPersist: true}
-		must(t, l.A.Do(func() error { return netlink.LinkAdd(tap) }))
-		t.Cleanup(func() { tap.Fds[0].Close() })
-		var to [6]byte
-		onDevice(t, l.A, tap.Name, func(device netlink.Link) error {
-			to = [6]byte(device.Attrs().HardwareAddr)
-			return errors.Join(netlink.LinkSetUp(device), addAddress("10.0.1.1/24")(device))
-		})
-		l.A.Interface = tap.Name
-		l.openMux(mode)
-		l.openFor(mux.Terms{}, endpoint.Request{Tags: []endpoint.Tag{tcpTag("10.0.1.1:7000")}})
-		frame := segment(to, [6]byte{2, 0, 0, 0, 0, 9}, "10.0.1.2:9000", "10.0.1.1:7000", strings.Repeat("x", 10000))
-		_, err := tap.Fds[0].Write(netlab.SuperFrame(frame, 1000))
-		must(t, err)
-		eventually(t, "each part is delivered", func() bool {
-			c := l.count()
-			return c["rx_cut"] == 1 && c["rx_port"] == 10 && c["deliver_socket"] == 10
-		})
+	if f, err := os.OpenFile("/dev/net/tun", os.O_RDWR, 0); err != nil {
+		t.Skipf("this machine makes no TAP devices: %v", err)
+	} else {
+		f.Close()
+	}
+	l := &lab{t: t, Pair: netlab.RequirePair(t, netlab.Config{})}
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = "guest"
+	tap := &netlink.Tuntap{LinkAttrs: attrs, Mode: netlink.TUNTAP_MODE_TAP, Flags: netlink.TUNTAP_NO_PI | netlink.TUNTAP_VNET_HDR, Queues: 1, NonPersist: true}
+	must(t, l.A.Do(func() error { return netlink.LinkAdd(tap) }))
+	t.Cleanup(func() { tap.Fds[0].Close() })
+	var to [6]byte
+	onDevice(t, l.A, tap.Name, func(device netlink.Link) error {
+		to = [6]byte(device.Attrs().HardwareAddr)
+		return errors.Join(netlink.LinkSetUp(device), addAddress("10.0.1.1/24")(device))
+	})
+	l.A.Interface = tap.Name
+	l.openMux(mux.ModeTCX)
+	l.openFor(mux.Terms{}, endpoint.Request{Tags: []endpoint.Tag{tcpTag("10.0.1.1:7000")}})
+	frame := segment(to, [6]byte{2, 0, 0, 0, 0, 9}, "10.0.1.2:9000", "10.0.1.1:7000", strings.Repeat("x", 10000))
+	_, err := tap.Fds[0].Write(netlab.SuperFrame(frame, 1000))
+	must(t, err)
+	eventually(t, "each part is delivered", func() bool {
+		c := l.count()
+		return c["rx_cut"] == 1 && c["rx_port"] == 10 && c["deliver_socket"] == 10
 	})
 }
 
 // The number of parts on the way to one owner is limited, and each owner has a limit of its own. Parts
-// that the cutter loses stop counting after a time. (In tcx mode a super-frame is counted when the cutter
-// receives it, so not while the cutter is down.)
+// that the cutter loses stop counting after a time.
 func TestPartsOnTheWayAreLimitedByOwner(t *testing.T) {
 	t.Parallel()
-	l := openLab(t, mux.ModeGeneric)
+	l := openLab(t, mux.ModeTCX)
 	a := l.openFor(mux.Terms{}, endpoint.Request{Tags: []endpoint.Tag{udpTag("10.0.0.1:7000")}})
 	l.openFor(mux.Terms{}, endpoint.Request{Tags: []endpoint.Tag{udpTag("10.0.0.1:7001")}})
 	const size, parts = 100, 100
@@ -272,7 +278,12 @@ func TestPartsOnTheWayAreLimitedByOwner(t *testing.T) {
 	}
 	peer := openSuper(t, l.B)
 	cutter := listObjects(t, l.A).cutters[0]
-	onDevice(t, l.A, cutter, netlink.LinkSetDown)
+	queue := func(kind string) {
+		onDevice(t, l.A, cutter, func(device netlink.Link) error {
+			return netlink.QdiscReplace(&netlink.GenericQdisc{QdiscType: kind, QdiscAttrs: netlink.QdiscAttrs{LinkIndex: device.Attrs().Index, Parent: netlink.HANDLE_ROOT}})
+		})
+	}
+	queue("blackhole") // drops what is to be segmented
 	sent := uint64(0)
 	eventually(t, "the limit of the owner is reached", func() bool {
 		must(t, peer.Send(frame("10.0.0.1:7000"), size))
@@ -282,11 +293,10 @@ func TestPartsOnTheWayAreLimitedByOwner(t *testing.T) {
 	l.await("rx_cut", sent-l.count()["rx_cutter_busy"])
 	must(t, peer.Send(frame("10.0.0.1:7001"), size))
 	l.await("rx_cut", sent-l.count()["rx_cutter_busy"]+1) // the other owner has no parts on the way
-	l.await("lost_cut", l.count()["rx_cut"])
 	if c := l.count(); c["rx_port"] != 0 {
 		t.Errorf("%d sent, counters: %v", sent+1, c)
 	}
-	onDevice(t, l.A, cutter, netlink.LinkSetUp)
+	queue("noqueue")
 	eventually(t, "lost parts have stopped counting", func() bool {
 		must(t, peer.Send(frame("10.0.0.1:7000"), size))
 		return l.count()["rx_port"] > 0
@@ -300,14 +310,14 @@ func TestPartsOnTheWayAreLimitedByOwner(t *testing.T) {
 	}
 }
 
-// In generic mode Open turns receive VLAN offload off, and Close turns it on again.
+// In native mode Open turns receive VLAN offload off, and Close turns it on again.
 func TestOpenTurnsVLANOffloadOff(t *testing.T) {
 	t.Parallel()
 	p := netlab.RequirePair(t, netlab.Config{})
 	for _, before := range []bool{true, false} {
 		setOffload(t, p.A, "rxvlan", before)
 		l := &lab{t: t, Pair: p}
-		l.openMux(mux.ModeGeneric)
+		l.openMux(mux.ModeNative)
 		if offload(t, p.A, "rxvlan") {
 			t.Error("receive VLAN offload is on with a mux")
 		}
@@ -318,11 +328,24 @@ func TestOpenTurnsVLANOffloadOff(t *testing.T) {
 	}
 }
 
+// A super-frame that the cutter drops is counted.
+func TestSuperFrameToCutterThatIsDownIsCounted(t *testing.T) {
+	t.Parallel()
+	l := openLab(t, mux.ModeTCX)
+	l.openFor(mux.Terms{}, endpoint.Request{Tags: []endpoint.Tag{udpTag("10.0.0.1:7000")}})
+	onDevice(t, l.A, listObjects(t, l.A).cutters[0], netlink.LinkSetDown)
+	must(t, openSuper(t, l.B).Send(datagram(l.A.LinkAddr, l.B.LinkAddr, "10.0.0.2:9000", "10.0.0.1:7000", strings.Repeat("x", 10000)), 100))
+	l.await("lost_cut", 1)
+	if c := l.count(); c["rx_cut"] != 0 || c["rx_port"] != 0 {
+		t.Errorf("counters: %v", c)
+	}
+}
+
 // While a mux is attached that needs VLAN tags in the frame, receive VLAN offload that another program
 // turns on is turned off again. Close restores it.
 func TestVLANOffloadTurnedOnLater(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []mux.Mode{mux.ModeGeneric, mux.ModeNative, mux.ModeTCX} {
+	for _, mode := range []mux.Mode{mux.ModeNative, mux.ModeTCX} {
 		t.Run(mode.String(), func(t *testing.T) {
 			p := netlab.RequirePair(t, netlab.Config{})
 			setOffload(t, p.A, "rxvlan", false)
@@ -428,18 +451,19 @@ func TestVLANFramesGoToKernel(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		mode   mux.Mode
+		attach endpoint.Attachment
 		txvlan bool // of the sender: on, the tag is in the skb
 	}{
-		{mux.ModeTCX, true},
-		{mux.ModeTCX, false},
-		{mux.ModeGeneric, true},
-		{mux.ModeGeneric, false},
-		{mux.ModeNative, false},
+		{mux.ModeTCX, endpoint.AttachPort, true},
+		{mux.ModeTCX, endpoint.AttachPort, false},
+		{mux.ModeTCX, endpoint.AttachQueue, true},
+		{mux.ModeTCX, endpoint.AttachQueue, false},
+		{mux.ModeNative, endpoint.AttachPort, false},
 	} {
-		t.Run(fmt.Sprint(c.mode, " txvlan ", c.txvlan), func(t *testing.T) {
+		t.Run(fmt.Sprint(c.mode, " ", c.attach, " txvlan ", c.txvlan), func(t *testing.T) {
 			l := openLab(t, c.mode)
 			setOffload(t, l.B, "txvlan", c.txvlan)
-			a := l.open(udpTag("10.0.0.1:7000"), endpoint.MessageTag(7))
+			a := l.openRequest(endpoint.Request{Attach: c.attach, Tags: []endpoint.Tag{udpTag("10.0.0.1:7000"), endpoint.MessageTag(7)}})
 			b := kernelUDP(t, l.B, "10.0.0.2:9000")
 			must(t, l.B.Do(func() error { // ARP would be of the VLAN too
 				device, err := netlink.LinkByName(l.B.Interface)
@@ -592,8 +616,8 @@ func TestFramesDroppedByFullBacklogAreCounted(t *testing.T) {
 		eventually(t, "the dropped frames are counted", func() bool { return l.count()["lost_host"] >= overflow-1 })
 		onlyLost(t, l.count(), "lost_host")
 	})
-	inSKBModes(t, func(t *testing.T, mode mux.Mode) { // of the uplink
-		l := openLab(t, mode)
+	t.Run("of the uplink", func(t *testing.T) {
+		l := openLab(t, mux.ModeTCX)
 		multiply(t, l.B, l.B.Interface, 0, backlog+overflow)
 		sendRaw(t, l.A, unknown(l.B, l.A))
 		eventually(t, "the dropped frames are counted", func() bool { return l.count()["lost_uplink_backlog"] >= overflow-1 })

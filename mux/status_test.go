@@ -17,40 +17,43 @@ import (
 // A port counts the frames of its endpoint both ways, in each mode.
 func TestStatusOfPorts(t *testing.T) {
 	t.Parallel()
-	inSKBModes(t, func(t *testing.T, mode mux.Mode) {
-		l := openLab(t, mode)
-		a := l.open(udpTag("10.0.0.1:7000"))
-		l.open(udpTag("10.0.0.1:7001"))
-		b := kernelUDP(t, l.B, "10.0.0.2:9000")
-		const in, out = 5, 3
-		for range in {
-			sendTo(t, b, "10.0.0.1:7000", "to the endpoint")
-			a.recv()
-		}
-		for range out {
-			a.send(datagram(l.B.LinkAddr, l.A.LinkAddr, "10.0.0.1:7000", "10.0.0.2:9000", "out"))
-			readFrom(t, b, "out")
-		}
-		list, err := l.mux.Status(0)
-		must(t, err)
-		if len(list) != 2 || list[0].ID != a.grant.ID || list[0].Tags[0] != udpTag("10.0.0.1:7000") || list[0].Published != nil {
-			t.Fatalf("%+v", list)
-		}
-		frame := uint64(len(datagram(l.B.LinkAddr, l.A.LinkAddr, "10.0.0.1:7000", "10.0.0.2:9000", "out")))
-		if n := list[0].Port; n == nil || n.FramesOut != out || n.BytesOut < out*(frame-wire.EthernetHeaderLen) || n.DroppedIn != 0 ||
-			mode == mux.ModeTCX && n.FramesIn != nil || mode != mux.ModeTCX && (n.FramesIn == nil || *n.FramesIn != in || *n.BytesIn == 0) {
-			t.Errorf("port: %+v", n)
-		}
-		if n := list[1].Port; n == nil || n.FramesOut != 0 || n.FramesIn != nil && *n.FramesIn != 0 {
-			t.Errorf("the other port: %+v", n)
-		}
-		if d := list[0].FillQueue; d == nil || *d == 0 || *d > small.FillSize {
-			t.Errorf("fill queue: %v", d)
-		}
-		if rest, err := l.mux.Status(list[1].ID); err != nil || len(rest) != 1 {
-			t.Errorf("from the second: %v, %v", rest, err)
-		}
-	})
+	for _, mode := range []mux.Mode{mux.ModeTCX, mux.ModeNative} {
+		t.Run(mode.String(), func(t *testing.T) {
+			l := openLab(t, mode)
+			listenGRO(t, l.B)
+			a := l.open(udpTag("10.0.0.1:7000"))
+			l.open(udpTag("10.0.0.1:7001"))
+			b := kernelUDP(t, l.B, "10.0.0.2:9000")
+			const in, out = 5, 3
+			for range in {
+				sendTo(t, b, "10.0.0.1:7000", "to the endpoint")
+				a.recv()
+			}
+			for range out {
+				a.send(datagram(l.B.LinkAddr, l.A.LinkAddr, "10.0.0.1:7000", "10.0.0.2:9000", "out"))
+				readFrom(t, b, "out")
+			}
+			list, err := l.mux.Status(0)
+			must(t, err)
+			if len(list) != 2 || list[0].ID != a.grant.ID || list[0].Tags[0] != udpTag("10.0.0.1:7000") || list[0].Published != nil {
+				t.Fatalf("%+v", list)
+			}
+			frame := uint64(len(datagram(l.B.LinkAddr, l.A.LinkAddr, "10.0.0.1:7000", "10.0.0.2:9000", "out")))
+			if n := list[0].Port; n == nil || n.FramesOut != out || n.BytesOut < out*(frame-wire.EthernetHeaderLen) || n.DroppedIn != 0 ||
+				mode == mux.ModeTCX && n.FramesIn != nil || mode != mux.ModeTCX && (n.FramesIn == nil || *n.FramesIn != in || *n.BytesIn == 0) {
+				t.Errorf("port: %+v", n)
+			}
+			if n := list[1].Port; n == nil || n.FramesOut != 0 || n.FramesIn != nil && *n.FramesIn != 0 {
+				t.Errorf("the other port: %+v", n)
+			}
+			if d := list[0].FillQueue; d == nil || *d == 0 || *d > small.FillSize {
+				t.Errorf("fill queue: %v", d)
+			}
+			if rest, err := l.mux.Status(list[1].ID); err != nil || len(rest) != 1 {
+				t.Errorf("from the second: %v, %v", rest, err)
+			}
+		})
+	}
 }
 
 // If a process writes wrong records to its table of connections, only sockets at its own tags are shown, and

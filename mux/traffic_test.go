@@ -33,7 +33,7 @@ func listenGRO(t *testing.T, h *netlab.Host) {
 // host's own kernel is not affected.
 func TestTrafficThroughAPort(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []mux.Mode{mux.ModeTCX, mux.ModeGeneric, mux.ModeNative} {
+	for _, mode := range []mux.Mode{mux.ModeTCX, mux.ModeNative} {
 		t.Run(mode.String(), func(t *testing.T) {
 			l := &lab{t: t, Pair: netlab.RequirePair(t, netlab.Config{})}
 			if mode == mux.ModeNative {
@@ -178,7 +178,7 @@ func TestMTUOfUntrustedEndpoint(t *testing.T) {
 // Frames between two endpoints of one host do not leave the host.
 func TestLocalDelivery(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []mux.Mode{mux.ModeTCX, mux.ModeGeneric, mux.ModeNative} {
+	for _, mode := range []mux.Mode{mux.ModeTCX, mux.ModeNative} {
 		t.Run(mode.String(), func(t *testing.T) {
 			l := openLab(t, mode)
 			a := l.open(udpTag("10.0.0.1:7000"), endpoint.MessageTag(7))
@@ -248,17 +248,15 @@ func TestFramesToOwnedAddressReachOwner(t *testing.T) {
 // An ICMP error about an unreachable port of the peer arrives at the sender.
 func TestICMPErrorReachesTheSender(t *testing.T) {
 	t.Parallel()
-	inSKBModes(t, func(t *testing.T, mode mux.Mode) {
-		l := openLab(t, mode)
-		a, b := l.open(udpTag("10.0.0.1:7000")), l.open(udpTag("10.0.0.1:7001"))
-		a.send(datagram(l.B.LinkAddr, l.A.LinkAddr, "10.0.0.1:7000", "10.0.0.2:9", "to a closed port"))
-		p := packet(t, a.recv().frame)
-		icmp, ok := p.Layer(layers.LayerTypeICMPv4).(*layers.ICMPv4)
-		if !ok || icmp.TypeCode != layers.CreateICMPv4TypeCode(3, 3) {
-			t.Errorf("received %v", p)
-		}
-		b.wantNothing("an error about another's datagram")
-	})
+	l := openLab(t, mux.ModeTCX)
+	a, b := l.open(udpTag("10.0.0.1:7000")), l.open(udpTag("10.0.0.1:7001"))
+	a.send(datagram(l.B.LinkAddr, l.A.LinkAddr, "10.0.0.1:7000", "10.0.0.2:9", "to a closed port"))
+	p := packet(t, a.recv().frame)
+	icmp, ok := p.Layer(layers.LayerTypeICMPv4).(*layers.ICMPv4)
+	if !ok || icmp.TypeCode != layers.CreateICMPv4TypeCode(3, 3) {
+		t.Errorf("received %v", p)
+	}
+	b.wantNothing("an error about another's datagram")
 }
 
 // A super-frame (UDP_SEGMENT) arrives with the size of its parts in its header, on a port and on a
@@ -277,9 +275,6 @@ func TestSuperFrameReachesEndpoint(t *testing.T) {
 		{mux.ModeTCX, endpoint.AttachPort, true, "rx_port"},
 		{mux.ModeTCX, endpoint.AttachPort, false, "rx_cut"},
 		{mux.ModeTCX, endpoint.AttachQueue, true, "rx_queue"},
-		{mux.ModeGeneric, endpoint.AttachPort, true, "rx_port"},
-		{mux.ModeGeneric, endpoint.AttachPort, false, "rx_cut"},
-		{mux.ModeGeneric, endpoint.AttachQueue, true, "rx_queue"},
 		{mux.ModeNative, endpoint.AttachPort, true, "rx_port"},
 		{mux.ModeNative, endpoint.AttachPort, false, "rx_port"},
 	} {
@@ -328,70 +323,71 @@ func TestSuperFrameReachesEndpoint(t *testing.T) {
 // An endpoint on a queue receives frames of its tags, and sends directly out of the uplink.
 func TestEndpointOnQueue(t *testing.T) {
 	t.Parallel()
-	inSKBModes(t, func(t *testing.T, mode mux.Mode) {
-		l := openLab(t, mode)
-		q := l.openRequest(endpoint.Request{Attach: endpoint.AttachQueue, Tags: []endpoint.Tag{udpTag("10.0.0.1:7000"), endpoint.MessageTag(7)}})
-		p := l.open(udpTag("10.0.0.1:7001"))
-		b := kernelUDP(t, l.B, "10.0.0.2:9000")
-		sendTo(t, b, "10.0.0.1:7000", "hello")
-		if f := packet(t, q.recv().frame); string(f.ApplicationLayer().Payload()) != "hello" {
-			t.Errorf("received %v", f)
-		}
-		q.send(datagram(l.B.LinkAddr, l.A.LinkAddr, "10.0.0.1:7000", "10.0.0.2:9000", "answer"))
-		readFrom(t, b, "answer")
-		sendTo(t, b, "10.0.0.1:7001", "to the port")
-		p.recv()
-		l.wantIncrements("from a port to a queue", "tx_", func() {
-			p.send(datagram(l.A.LinkAddr, l.A.LinkAddr, "10.0.0.1:7001", "10.0.0.1:7000", "hello"))
-		}, "tx_to_queue")
-		if c := l.count(); c["rx_queue"] != 1 || c["rx_port"] != 1 {
-			t.Errorf("counters: %v", c)
-		}
-		ping(t, l.B, "10.0.0.1")
-	})
+	l := openLab(t, mux.ModeTCX)
+	q := l.openRequest(endpoint.Request{Attach: endpoint.AttachQueue, Tags: []endpoint.Tag{udpTag("10.0.0.1:7000"), endpoint.MessageTag(7)}})
+	p := l.open(udpTag("10.0.0.1:7001"))
+	b := kernelUDP(t, l.B, "10.0.0.2:9000")
+	sendTo(t, b, "10.0.0.1:7000", "hello")
+	if f := packet(t, q.recv().frame); string(f.ApplicationLayer().Payload()) != "hello" {
+		t.Errorf("received %v", f)
+	}
+	q.send(datagram(l.B.LinkAddr, l.A.LinkAddr, "10.0.0.1:7000", "10.0.0.2:9000", "answer"))
+	readFrom(t, b, "answer")
+	sendTo(t, b, "10.0.0.1:7001", "to the port")
+	p.recv()
+	l.wantIncrements("from a port to a queue", "tx_", func() {
+		p.send(datagram(l.A.LinkAddr, l.A.LinkAddr, "10.0.0.1:7001", "10.0.0.1:7000", "hello"))
+	}, "tx_to_queue")
+	if c := l.count(); c["rx_queue"] != 1 || c["rx_port"] != 1 {
+		t.Errorf("counters: %v", c)
+	}
+	ping(t, l.B, "10.0.0.1")
 }
 
 // Frames that the kernel drops after a redirect are counted, so that the sums of counters agree.
 func TestCountersAddUp(t *testing.T) {
 	t.Parallel()
-	inSKBModes(t, func(t *testing.T, mode mux.Mode) {
-		l := openLab(t, mode)
-		a := l.open(udpTag("10.0.0.1:7000"))
-		b := kernelUDP(t, l.B, "10.0.0.2:9000")
-		k := kernelUDP(t, l.A, "10.0.0.1:53")
-		const frames = 500 // more than the rings of the endpoint, which reads nothing
-		for range frames {
-			sendTo(t, b, "10.0.0.1:7000", "to the endpoint")
-			sendTo(t, b, "10.0.0.1:53", "to the kernel")
-			readFrom(t, k, "to the kernel") // so the one before has arrived
-		}
-		c := l.count()
-		if c["rx_port"] != frames || c["rx_pass"] < frames || c["deliver_socket"] != frames {
-			t.Errorf("counters: %v", c)
-		}
-		st, err := a.sock.Statistics()
-		must(t, err)
-		waiting := uint64(a.sock.RX.Pending())
-		if c["lost_deliver_redirect"] != frames-waiting || waiting != 128 {
-			t.Errorf("%d frames wait of %d, counters: %v, socket: %+v", waiting, frames, c, st)
-		}
-		if mode == mux.ModeGeneric { // XDP redirects frames to a port that is down; traffic control goes past its outer end
-			onDevice(t, l.A, fmt.Sprintf("unet%d", a.grant.ID), netlink.LinkSetDown)
-			sendTo(t, b, "10.0.0.1:7000", "to a port that is down")
-			l.await("lost_uplink_redirect", 1)
-			other := l.open(udpTag("10.0.0.1:7001"))
-			other.send(datagram(l.A.LinkAddr, l.A.LinkAddr, "10.0.0.1:7001", "10.0.0.1:7000", "to a port that is down"))
-			l.await("lost_local_redirect", 1)
-			if b := account.Check(l.counters())[0]; b.Missing() != 0 {
-				t.Errorf("%+v", b)
-			}
-			onDevice(t, l.A, fmt.Sprintf("unet%d", a.grant.ID), netlink.LinkSetUp)
-		}
-		// Frames of endpoints are lost if the uplink is down.
-		onDevice(t, l.A, l.A.Interface, netlink.LinkSetDown)
-		a.send(datagram(l.B.LinkAddr, l.A.LinkAddr, "10.0.0.1:7000", "10.0.0.2:9000", "hello"))
-		l.await("lost_port_redirect", 1)
-	})
+	l := openLab(t, mux.ModeTCX)
+	a := l.open(udpTag("10.0.0.1:7000"))
+	b := kernelUDP(t, l.B, "10.0.0.2:9000")
+	k := kernelUDP(t, l.A, "10.0.0.1:53")
+	const frames = 500 // more than the rings of the endpoint, which reads nothing
+	for range frames {
+		sendTo(t, b, "10.0.0.1:7000", "to the endpoint")
+		sendTo(t, b, "10.0.0.1:53", "to the kernel")
+		readFrom(t, k, "to the kernel") // so the one before has arrived
+	}
+	c := l.count()
+	if c["rx_port"] != frames || c["rx_pass"] < frames || c["deliver_socket"] != frames {
+		t.Errorf("counters: %v", c)
+	}
+	st, err := a.sock.Statistics()
+	must(t, err)
+	waiting := uint64(a.sock.RX.Pending())
+	if c["lost_deliver_redirect"] != frames-waiting || waiting != 128 {
+		t.Errorf("%d frames wait of %d, counters: %v, socket: %+v", waiting, frames, c, st)
+	}
+	// Frames of endpoints are lost if the uplink is down.
+	onDevice(t, l.A, l.A.Interface, netlink.LinkSetDown)
+	a.send(datagram(l.B.LinkAddr, l.A.LinkAddr, "10.0.0.1:7000", "10.0.0.2:9000", "hello"))
+	l.await("lost_port_redirect", 1)
+}
+
+// XDP redirects frames to a port that is down; traffic control goes past its outer end.
+func TestFramesToPortThatIsDownAreCounted(t *testing.T) {
+	t.Parallel()
+	l := openLab(t, mux.ModeNative)
+	a := l.open(udpTag("10.0.0.1:7000"))
+	b := kernelUDP(t, l.B, "10.0.0.2:9000")
+	onDevice(t, l.A, fmt.Sprintf("unet%d", a.grant.ID), netlink.LinkSetDown)
+	sendTo(t, b, "10.0.0.1:7000", "to a port that is down")
+	l.await("lost_uplink_redirect", 1)
+	other := l.open(udpTag("10.0.0.1:7001"))
+	other.send(datagram(l.A.LinkAddr, l.A.LinkAddr, "10.0.0.1:7001", "10.0.0.1:7000", "to a port that is down"))
+	l.await("lost_local_redirect", 1)
+	if b := account.Check(l.counters())[0]; b.Missing() != 0 {
+		t.Errorf("%+v", b)
+	}
 }
 
 // In native mode a device may refuse all redirects, or some frames of a bulk.
@@ -415,21 +411,19 @@ func TestNativeLossIsCounted(t *testing.T) {
 // are dropped, not segmented again.
 func TestLongPartsOfSuperFrameAreDropped(t *testing.T) {
 	t.Parallel()
-	inSKBModes(t, func(t *testing.T, mode mux.Mode) {
-		l := openLab(t, mode)
-		onDevice(t, l.B, l.B.Interface, mtu(9000))
-		l.openFor(mux.Terms{}, endpoint.Request{Tags: []endpoint.Tag{udpTag("10.0.0.1:7000")}})
-		b := kernelUDP(t, l.B, "10.0.0.2:9000")
-		raw, err := b.SyscallConn()
-		must(t, err)
-		var opt error
-		must(t, raw.Control(func(fd uintptr) { opt = unix.SetsockoptInt(int(fd), unix.IPPROTO_UDP, unix.UDP_SEGMENT, 4000) }))
-		must(t, opt)
-		sendTo(t, b, "10.0.0.1:7000", strings.Repeat("x", 16000))
-		eventually(t, "each part has been counted as too long", func() bool {
-			c := l.count()
-			return c["rx_cut"] == 1 && c["rx_port"] == 4 && c["deliver_too_long"] == 4
-		})
+	l := openLab(t, mux.ModeTCX)
+	onDevice(t, l.B, l.B.Interface, mtu(9000))
+	l.openFor(mux.Terms{}, endpoint.Request{Tags: []endpoint.Tag{udpTag("10.0.0.1:7000")}})
+	b := kernelUDP(t, l.B, "10.0.0.2:9000")
+	raw, err := b.SyscallConn()
+	must(t, err)
+	var opt error
+	must(t, raw.Control(func(fd uintptr) { opt = unix.SetsockoptInt(int(fd), unix.IPPROTO_UDP, unix.UDP_SEGMENT, 4000) }))
+	must(t, opt)
+	sendTo(t, b, "10.0.0.1:7000", strings.Repeat("x", 16000))
+	eventually(t, "each part has been counted as too long", func() bool {
+		c := l.count()
+		return c["rx_cut"] == 1 && c["rx_port"] == 4 && c["deliver_too_long"] == 4
 	})
 }
 

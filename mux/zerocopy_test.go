@@ -22,7 +22,7 @@ func TestChooseBinding(t *testing.T) {
 		why        string  // a part of it
 	}{
 		{ModeTCX, "virtio_net", one, 1500, 2048, binding{sg: true}, "tcx mode has no zero copy"},
-		{ModeGeneric, "igb", one, 1500, 4096, binding{sg: true}, "generic mode has no zero copy"},
+		{ModeTCX, "igb", one, 1500, 4096, binding{sg: true}, "tcx mode has no zero copy"},
 		{ModeNative, "vmxnet3", xdpSupport{known: true, features: zc &^ xdpZeroCopy, zcMaxSegs: 1}, 1500, 2048, binding{sg: true}, "driver vmxnet3 has no zero copy"},
 		{ModeNative, "e1000", xdpSupport{}, 1500, 2048, binding{sg: true}, "driver e1000 has no zero copy"},
 		{ModeNative, "virtio_net", one, 1500, 2048, binding{zeroCopy: true}, ""},

@@ -50,7 +50,7 @@ kernel's; they are non-blocking and spin, and nobody has an endpoint. It measure
 Rounds are interleaved. The ratio is of the two measurements of a round; the
 table has its median and its extremes.`,
 		Example: `  unetbench kernel
-  unetbench kernel --mode generic --rounds 25
+  unetbench kernel --mode tcx --rounds 25
   unetbench kernel --mode native --json > kernel.jsonl`,
 		Args: cli.Args(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {

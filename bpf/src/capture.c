@@ -3,7 +3,7 @@
 /*
  * Programs of `unetd capture`: they copy the frames of endpoints into a perf buffer. They are an object
  * of their own, loaded and attached only while a capture runs. They are at tracepoints of the kernel, through
- * which the frames of a mux in tcx and generic mode go anyway:
+ * which the frames of a mux in tcx mode go anyway:
  *
  *   netif_receive_skb   before the program of a device runs: what an endpoint sends, at the outer end of its
  *                       port; and what the uplink receives

@@ -19,7 +19,7 @@
  *       kernel     queue attachments: sockets
  *      (no tag; unet_cut takes super-frames out, to be cut)
  *
- * This is generic and native mode. In tcx mode the uplink has unet_uplink_tcx (tcx.h).
+ * This is native mode. In tcx mode the uplink has unet_uplink_tcx (tcx.h).
  * host.h has the paths between ports and the kernel, group.h those of multicast and broadcast.
  */
 #include "unet.h"

@@ -2,14 +2,13 @@
 
 /*
  * The uplink in tcx mode: unet_uplink_tcx, at traffic control ingress, decides about each frame
- * as unet_uplink does in the other modes. The kernel's frames are neither copied nor made
+ * as unet_uplink does in native mode. The kernel's frames are neither copied nor made
  * linear for it, as they are for generic XDP. bpf_redirect_peer() moves a frame from the
  * uplink to the inner end of a port in the same softirq, past the processor's backlog; the
  * generic XDP program there runs as ever.
  *
- * A super-frame that is too long for its owner is received again on the cutter, which has the
- * two programs that the uplink has in generic mode (cut.h): unet_uplink marks it and
- * unet_cut has it segmented. The cutter receives the parts, and unet_uplink sends them to the
+ * A super-frame that is too long for its owner is received again on the cutter, which has
+ * two programs (cut.h): unet_uplink marks it and unet_cut has it segmented. The cutter receives the parts, and unet_uplink sends them to the
  * port. They do not come back to the uplink, because traffic control skips what an ifb
  * injects.
  *

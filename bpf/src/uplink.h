@@ -4,7 +4,7 @@
  * The uplink program runs on each frame from the wire. If a tag claims the frame it
  * is redirected to the tag's owner; otherwise it is passed to the kernel.
  *
- *   unet_uplink  generic and native mode; in tcx mode (tcx.h) it runs on the cutter
+ *   unet_uplink  native mode; in tcx mode (tcx.h) it runs on the cutter
  *   unet_queue   tcx mode, while there are endpoints on queues: it acts only on frames for their
  *                sockets, and leaves all others, uncounted, to unet_uplink_tcx
  */

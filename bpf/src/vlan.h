@@ -8,8 +8,9 @@
  *
  * __netif_receive_skb_core() calls the tracepoint netif_receive_skb and then runs
  * generic XDP, in the same softirq, with nothing received in between. So the note that
- * unet_note_vlan writes for its CPU is about the frame that unet_uplink sees next on
- * that CPU. Native XDP runs before there is an skb; then config.notes_vlan is 0.
+ * unet_note_vlan writes for its CPU is about the frame that unet_queue sees next on
+ * that CPU. config.notes_vlan is 0 for the other programs: native XDP runs before there is
+ * an skb, and traffic control sees the tag there.
  *
  * If the uplink is on top of another device (a bond, a macvlan), the tracepoint ran
  * for the frame on that device, and the kernel may have moved a tag from the frame to

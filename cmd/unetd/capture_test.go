@@ -19,9 +19,6 @@ import (
 	"github.com/unet-go/unet/internal/netlab"
 )
 
-// captureModes are the modes of the mux in which frames can be captured.
-var captureModes = []string{"tcx", "generic"}
-
 // capturing is a running unetd capture.
 type capturing struct {
 	t      *testing.T
@@ -153,48 +150,44 @@ func (s *site) open(t *testing.T, at string) (*unet.Host, net.PacketConn) {
 // A capture of an endpoint has the frames of both directions, whole and in order, and none of the kernel or of
 // another endpoint.
 func TestCaptureEndpoint(t *testing.T) {
-	for _, mode := range captureModes {
-		t.Run(mode, func(t *testing.T) {
-			t.Parallel()
-			pair := netlab.RequirePair(t, netlab.Config{})
-			s := newSite(t, pair.A)
-			s.serve(t, "--mode", mode)
-			_, conn := s.open(t, ":7000")
-			_, other := s.open(t, ":7001")
-			file := filepath.Join(t.TempDir(), "a.pcapng")
-			c := startCapture(t, s, nil, "1", "-w", file)
-			var want []packet
-			for i, conn := range []net.PacketConn{conn, other} {
-				client, err := pair.B.Dial("udp", fmt.Sprintf("%v:%d", pair.A.Addr.Addr(), 7000+i))
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer client.Close()
-				client.SetDeadline(time.Now().Add(testTimeout))
-				port := fmt.Sprint(client.LocalAddr().(*net.UDPAddr).Port)
-				for _, size := range []int{1, 18, 64, 512, 1472} {
-					payload := bytes.Repeat([]byte{byte(size)}, size)
-					exchange(t, client, conn, payload)
-					if i == 0 {
-						length, data := fmt.Sprint(14+20+8+size), fmt.Sprintf("%x", payload)
-						want = append(want, packet{"unet1", "in", length, "10.0.0.2", "10.0.0.1", port, "7000", data, ""},
-							packet{"unet1", "out", length, "10.0.0.1", "10.0.0.2", "7000", port, data, ""})
-					}
-				}
+	t.Parallel()
+	pair := netlab.RequirePair(t, netlab.Config{})
+	s := newSite(t, pair.A)
+	s.serve(t, "--mode", "tcx")
+	_, conn := s.open(t, ":7000")
+	_, other := s.open(t, ":7001")
+	file := filepath.Join(t.TempDir(), "a.pcapng")
+	c := startCapture(t, s, nil, "1", "-w", file)
+	var want []packet
+	for i, conn := range []net.PacketConn{conn, other} {
+		client, err := pair.B.Dial("udp", fmt.Sprintf("%v:%d", pair.A.Addr.Addr(), 7000+i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		client.SetDeadline(time.Now().Add(testTimeout))
+		port := fmt.Sprint(client.LocalAddr().(*net.UDPAddr).Port)
+		for _, size := range []int{1, 18, 64, 512, 1472} {
+			payload := bytes.Repeat([]byte{byte(size)}, size)
+			exchange(t, client, conn, payload)
+			if i == 0 {
+				length, data := fmt.Sprint(14+20+8+size), fmt.Sprintf("%x", payload)
+				want = append(want, packet{"unet1", "in", length, "10.0.0.2", "10.0.0.1", port, "7000", data, ""},
+					packet{"unet1", "out", length, "10.0.0.1", "10.0.0.2", "7000", port, data, ""})
 			}
-			if stderr := c.stop(); stderr != "10 packets captured, 0 lost because the buffer was full\n" {
-				t.Errorf("%s", stderr)
-			}
-			got := tshark(t, file)
-			if len(got) != len(want) {
-				t.Fatalf("%d packets, want %d: %+v", len(got), len(want), got)
-			}
-			for i := range want {
-				if got[i] != want[i] {
-					t.Errorf("packet %d: %+v, want %+v", i, got[i], want[i])
-				}
-			}
-		})
+		}
+	}
+	if stderr := c.stop(); stderr != "10 packets captured, 0 lost because the buffer was full\n" {
+		t.Errorf("%s", stderr)
+	}
+	got := tshark(t, file)
+	if len(got) != len(want) {
+		t.Fatalf("%d packets, want %d: %+v", len(got), len(want), got)
+	}
+	for i := range want {
+		if got[i] != want[i] {
+			t.Errorf("packet %d: %+v, want %+v", i, got[i], want[i])
+		}
 	}
 }
 

@@ -82,130 +82,122 @@ func udpFrame(src, dst *netlab.Host, sport, dport uint16, change func(*udpHeader
 // frame of a wrong length from the wire, and frames for which its socket has no room. Other frames have no comment.
 func TestCaptureOfDroppedFrames(t *testing.T) {
 	const flood = 200 // more than the receive queue has room for
-	for _, mode := range captureModes {
-		t.Run(mode, func(t *testing.T) {
-			t.Parallel()
-			pair := netlab.RequirePair(t, netlab.Config{})
-			s := newSite(t, pair.A)
-			s.serve(t, "--mode", mode)
-			grant, lease, err := control.Open(t.Context(), s.socket, endpoint.Request{
-				Tags:     []endpoint.Tag{endpoint.UDPTag(netip.AddrPortFrom(pair.A.Addr.Addr(), 7000))},
-				Geometry: smallGeometry(128),
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer lease.Close()
-			ep, err := datapath.Attach(grant, datapath.Config{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer ep.Close()
-			_, other := s.open(t, ":7001")
-			defer other.Close()
-			file := filepath.Join(t.TempDir(), "a.pcapng")
-			c := startCapture(t, s, nil, "1", "-w", file, "-c", fmt.Sprint(4+2+flood))
+	t.Parallel()
+	pair := netlab.RequirePair(t, netlab.Config{})
+	s := newSite(t, pair.A)
+	s.serve(t, "--mode", "tcx")
+	grant, lease, err := control.Open(t.Context(), s.socket, endpoint.Request{
+		Tags:     []endpoint.Tag{endpoint.UDPTag(netip.AddrPortFrom(pair.A.Addr.Addr(), 7000))},
+		Geometry: smallGeometry(128),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lease.Close()
+	ep, err := datapath.Attach(grant, datapath.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ep.Close()
+	_, other := s.open(t, ":7001")
+	defer other.Close()
+	file := filepath.Join(t.TempDir(), "a.pcapng")
+	c := startCapture(t, s, nil, "1", "-w", file, "-c", fmt.Sprint(4+2+flood))
 
-			for _, frame := range [][]byte{
-				udpFrame(pair.A, pair.B, 7000, 9, nil),
-				udpFrame(pair.A, pair.B, 7000, 9, func(h *udpHeaders) { h.linkSource = pair.B.LinkAddr }),
-				udpFrame(pair.A, pair.B, 7001, 9, nil),
-				udpFrame(pair.A, pair.B, 7000, 9, func(h *udpHeaders) { h.etherType = wire.EtherTypeVLAN }),
-			} {
-				d, ok := ep.AllocFrame()
-				if !ok {
-					t.Fatal("no frame")
-				}
-				d.Len = uint32(copy(ep.Bytes(datapath.Desc{Addr: d.Addr, Len: 2048}), frame))
-				if !ep.SendFrame(d) {
-					t.Fatal("no room in the send queue")
-				}
-			}
-			if err := ep.Flush(); err != nil {
-				t.Fatal(err)
-			}
-			b := openPacketSocket(t, pair.B)
-			fragment := udpFrame(pair.B, pair.A, 9, 7000, func(h *udpHeaders) { h.fragment = moreFragments })
-			short := udpFrame(pair.B, pair.A, 9, 7000, nil)
-			b.send(fragment)
-			b.send(short[:len(short)-3])
-			for _, port := range []uint16{9, 7001} { // the kernel's and another endpoint's
-				b.send(udpFrame(pair.B, pair.A, 9, port, func(h *udpHeaders) { h.fragment = moreFragments }))
-			}
-			for range flood {
-				b.send(udpFrame(pair.B, pair.A, 9, 7000, nil))
-			}
+	for _, frame := range [][]byte{
+		udpFrame(pair.A, pair.B, 7000, 9, nil),
+		udpFrame(pair.A, pair.B, 7000, 9, func(h *udpHeaders) { h.linkSource = pair.B.LinkAddr }),
+		udpFrame(pair.A, pair.B, 7001, 9, nil),
+		udpFrame(pair.A, pair.B, 7000, 9, func(h *udpHeaders) { h.etherType = wire.EtherTypeVLAN }),
+	} {
+		d, ok := ep.AllocFrame()
+		if !ok {
+			t.Fatal("no frame")
+		}
+		d.Len = uint32(copy(ep.Bytes(datapath.Desc{Addr: d.Addr, Len: 2048}), frame))
+		if !ep.SendFrame(d) {
+			t.Fatal("no room in the send queue")
+		}
+	}
+	if err := ep.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	b := openPacketSocket(t, pair.B)
+	fragment := udpFrame(pair.B, pair.A, 9, 7000, func(h *udpHeaders) { h.fragment = moreFragments })
+	short := udpFrame(pair.B, pair.A, 9, 7000, nil)
+	b.send(fragment)
+	b.send(short[:len(short)-3])
+	for _, port := range []uint16{9, 7001} { // the kernel's and another endpoint's
+		b.send(udpFrame(pair.B, pair.A, 9, port, func(h *udpHeaders) { h.fragment = moreFragments }))
+	}
+	for range flood {
+		b.send(udpFrame(pair.B, pair.A, 9, 7000, nil))
+	}
 
-			if code, stderr := c.end(); code != 0 {
-				t.Fatalf("exit %d: %s", code, stderr)
-			}
-			got := map[string]int{}
-			for _, p := range tshark(t, file) {
-				name, _, _ := strings.Cut(p.comment, ":")
-				got[p.iface+" "+p.direction+" "+name]++
-			}
-			lost := got["unet1 in lost_deliver_redirect"]
-			want := map[string]int{
-				"unet1 out ": 1, "unet1 out tx_forged_link": 1, "unet1 out tx_forged_tag": 1, "unet1 out tx_bad_ethertype": 1,
-				"uplink in rx_fragment": 1, "uplink in rx_bad_length": 1,
-				"unet1 in ": flood - lost, "unet1 in lost_deliver_redirect": lost,
-			}
-			if lost == 0 || lost == flood || fmt.Sprint(got) != fmt.Sprint(want) {
-				t.Errorf("%v\nwant %v", got, want)
-			}
-		})
+	if code, stderr := c.end(); code != 0 {
+		t.Fatalf("exit %d: %s", code, stderr)
+	}
+	got := map[string]int{}
+	for _, p := range tshark(t, file) {
+		name, _, _ := strings.Cut(p.comment, ":")
+		got[p.iface+" "+p.direction+" "+name]++
+	}
+	lost := got["unet1 in lost_deliver_redirect"]
+	want := map[string]int{
+		"unet1 out ": 1, "unet1 out tx_forged_link": 1, "unet1 out tx_forged_tag": 1, "unet1 out tx_bad_ethertype": 1,
+		"uplink in rx_fragment": 1, "uplink in rx_bad_length": 1,
+		"unet1 in ": flood - lost, "unet1 in lost_deliver_redirect": lost,
+	}
+	if lost == 0 || lost == flood || fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("%v\nwant %v", got, want)
 	}
 }
 
 // With --interface all endpoints are captured, each at its own device, and with --kernel also frames that no tag
 // claims. A VLAN tag that the kernel has taken out of the frame is shown. Without -w there is a line for each packet.
 func TestCaptureInterface(t *testing.T) {
-	for _, mode := range captureModes {
-		t.Run(mode, func(t *testing.T) {
-			t.Parallel()
-			pair := netlab.RequirePair(t, netlab.Config{})
-			s := newSite(t, pair.A)
-			s.serve(t, "--mode", mode)
-			_, one := s.open(t, ":7000")
-			two, _ := s.open(t, ":7001")
-			to := fmt.Sprintf("%v:7000", pair.A.Addr.Addr())
-			client, err := two.DialContext(t.Context(), "udp", to)
-			if err != nil {
-				t.Fatal(err)
-			}
-			port := client.LocalAddr().(*net.UDPAddr).Port
-			c := startCapture(t, s, nil, "--interface", pair.A.Interface, "-c", "4")
-			exchange(t, client, one, []byte("hello"))
-			if code, stderr := c.end(); code != 0 || stderr != "4 packets captured, 0 lost because the buffer was full\n" {
-				t.Errorf("exit %d: %s", code, stderr)
-			}
-			there, back := fmt.Sprintf("IP 10.0.0.1.%d > 10.0.0.1.7000: UDP, length 5\n", port), fmt.Sprintf("IP 10.0.0.1.7000 > 10.0.0.1.%d: UDP, length 5\n", port)
-			want := "unet2 Out " + there + "unet1 In  " + there + "unet1 Out " + back + "unet2 In  " + back
-			if got := withoutTimes(c.stdout.String()); got != want {
-				t.Errorf("%s\nwant\n%s", got, want)
-			}
+	t.Parallel()
+	pair := netlab.RequirePair(t, netlab.Config{})
+	s := newSite(t, pair.A)
+	s.serve(t, "--mode", "tcx")
+	_, one := s.open(t, ":7000")
+	two, _ := s.open(t, ":7001")
+	to := fmt.Sprintf("%v:7000", pair.A.Addr.Addr())
+	client, err := two.DialContext(t.Context(), "udp", to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := client.LocalAddr().(*net.UDPAddr).Port
+	c := startCapture(t, s, nil, "--interface", pair.A.Interface, "-c", "4")
+	exchange(t, client, one, []byte("hello"))
+	if code, stderr := c.end(); code != 0 || stderr != "4 packets captured, 0 lost because the buffer was full\n" {
+		t.Errorf("exit %d: %s", code, stderr)
+	}
+	there, back := fmt.Sprintf("IP 10.0.0.1.%d > 10.0.0.1.7000: UDP, length 5\n", port), fmt.Sprintf("IP 10.0.0.1.7000 > 10.0.0.1.%d: UDP, length 5\n", port)
+	want := "unet2 Out " + there + "unet1 In  " + there + "unet1 Out " + back + "unet2 In  " + back
+	if got := withoutTimes(c.stdout.String()); got != want {
+		t.Errorf("%s\nwant\n%s", got, want)
+	}
 
-			if err := pair.A.Ping(pair.B.IP()); err != nil { // so no ARP is in the capture
-				t.Fatal(err)
-			}
-			c = startCapture(t, s, nil, "--interface", pair.A.Interface, "--kernel", "-c", "3")
-			b := openPacketSocket(t, pair.B)
-			b.send(udpFrame(pair.B, pair.A, 9, 7000, nil)) // an endpoint's
-			b.send(udpFrame(pair.B, pair.A, 9, 7002, nil)) // the kernel's
-			tagged := udpFrame(pair.B, pair.A, 9, 7003, nil)
-			b.send(bytes.Join([][]byte{tagged[:12], {0x81, 0, 0, 100}, tagged[12:]}, nil))
-			if code, stderr := c.end(); code != 0 {
-				t.Errorf("exit %d: %s", code, stderr)
-			}
-			lines := strings.SplitAfter(withoutTimes(c.stdout.String()), "\n")
-			slices.Sort(lines) // the frames may have been received by several processors
-			want = "unet1 In  IP 10.0.0.2.9 > 10.0.0.1.7000: UDP, length 80\n" +
-				"uplink In  IP 10.0.0.2.9 > 10.0.0.1.7002: UDP, length 80\n" +
-				"uplink In  vlan 100, IP 10.0.0.2.9 > 10.0.0.1.7003: UDP, length 80\n"
-			if got := strings.Join(lines, ""); got != want {
-				t.Errorf("%s\nwant\n%s", got, want)
-			}
-		})
+	if err := pair.A.Ping(pair.B.IP()); err != nil { // so no ARP is in the capture
+		t.Fatal(err)
+	}
+	c = startCapture(t, s, nil, "--interface", pair.A.Interface, "--kernel", "-c", "3")
+	b := openPacketSocket(t, pair.B)
+	b.send(udpFrame(pair.B, pair.A, 9, 7000, nil)) // an endpoint's
+	b.send(udpFrame(pair.B, pair.A, 9, 7002, nil)) // the kernel's
+	tagged := udpFrame(pair.B, pair.A, 9, 7003, nil)
+	b.send(bytes.Join([][]byte{tagged[:12], {0x81, 0, 0, 100}, tagged[12:]}, nil))
+	if code, stderr := c.end(); code != 0 {
+		t.Errorf("exit %d: %s", code, stderr)
+	}
+	lines := strings.SplitAfter(withoutTimes(c.stdout.String()), "\n")
+	slices.Sort(lines) // the frames may have been received by several processors
+	want = "unet1 In  IP 10.0.0.2.9 > 10.0.0.1.7000: UDP, length 80\n" +
+		"uplink In  IP 10.0.0.2.9 > 10.0.0.1.7002: UDP, length 80\n" +
+		"uplink In  vlan 100, IP 10.0.0.2.9 > 10.0.0.1.7003: UDP, length 80\n"
+	if got := strings.Join(lines, ""); got != want {
+		t.Errorf("%s\nwant\n%s", got, want)
 	}
 }
 
@@ -222,44 +214,40 @@ func withoutTimes(lines string) (rest string) {
 // warning says that frames which it sends are not captured.
 func TestCaptureOfQueueEndpoint(t *testing.T) {
 	const flood = 200 // more than the receive queue has room for
-	for _, mode := range captureModes {
-		t.Run(mode, func(t *testing.T) {
-			t.Parallel()
-			pair := netlab.RequirePair(t, netlab.Config{})
-			s := newSite(t, pair.A)
-			s.serve(t, "--mode", mode)
-			grant, lease, err := control.Open(t.Context(), s.socket, endpoint.Request{
-				Attach:   endpoint.AttachQueue,
-				Tags:     []endpoint.Tag{endpoint.UDPTag(netip.AddrPortFrom(pair.A.Addr.Addr(), 7000))},
-				Geometry: smallGeometry(128),
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer lease.Close()
-			defer grant.Close()
-			s.open(t, ":7001")
-			file := filepath.Join(t.TempDir(), "a.pcapng")
-			c := startCapture(t, s, nil, "1", "-w", file, "-c", fmt.Sprint(flood))
-			b := openPacketSocket(t, pair.B)
-			for range flood {
-				b.send(udpFrame(pair.B, pair.A, 9, 7001, nil))
-				b.send(udpFrame(pair.B, pair.A, 9, 7000, nil))
-			}
-			code, stderr := c.end()
-			if code != 0 || !strings.HasPrefix(stderr, "warning: endpoint 1 is on a queue") {
-				t.Fatalf("exit %d: %s", code, stderr)
-			}
-			got := map[string]int{}
-			for _, p := range tshark(t, file) {
-				name, _, _ := strings.Cut(p.comment, ":")
-				got[p.iface+" "+p.direction+" "+p.dport+" "+name]++
-			}
-			lost := got["uplink in 7000 lost_queue_redirect"]
-			want := map[string]int{"uplink/0 in 7000 ": flood - lost, "uplink in 7000 lost_queue_redirect": lost}
-			if lost == 0 || lost == flood || fmt.Sprint(got) != fmt.Sprint(want) {
-				t.Errorf("%v\nwant %v", got, want)
-			}
-		})
+	t.Parallel()
+	pair := netlab.RequirePair(t, netlab.Config{})
+	s := newSite(t, pair.A)
+	s.serve(t, "--mode", "tcx")
+	grant, lease, err := control.Open(t.Context(), s.socket, endpoint.Request{
+		Attach:   endpoint.AttachQueue,
+		Tags:     []endpoint.Tag{endpoint.UDPTag(netip.AddrPortFrom(pair.A.Addr.Addr(), 7000))},
+		Geometry: smallGeometry(128),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lease.Close()
+	defer grant.Close()
+	s.open(t, ":7001")
+	file := filepath.Join(t.TempDir(), "a.pcapng")
+	c := startCapture(t, s, nil, "1", "-w", file, "-c", fmt.Sprint(flood))
+	b := openPacketSocket(t, pair.B)
+	for range flood {
+		b.send(udpFrame(pair.B, pair.A, 9, 7001, nil))
+		b.send(udpFrame(pair.B, pair.A, 9, 7000, nil))
+	}
+	code, stderr := c.end()
+	if code != 0 || !strings.HasPrefix(stderr, "warning: endpoint 1 is on a queue") {
+		t.Fatalf("exit %d: %s", code, stderr)
+	}
+	got := map[string]int{}
+	for _, p := range tshark(t, file) {
+		name, _, _ := strings.Cut(p.comment, ":")
+		got[p.iface+" "+p.direction+" "+p.dport+" "+name]++
+	}
+	lost := got["uplink in 7000 lost_queue_redirect"]
+	want := map[string]int{"uplink/0 in 7000 ": flood - lost, "uplink in 7000 lost_queue_redirect": lost}
+	if lost == 0 || lost == flood || fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("%v\nwant %v", got, want)
 	}
 }

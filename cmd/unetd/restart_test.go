@@ -135,7 +135,7 @@ func TestStopLeavesNothing(t *testing.T) {
 	a := startApp(t, s.socket)
 	a.expect("open a frames=64 msg:1", "[msg:1]")
 	loaded := programs(t, pair.A)
-	if len(loaded) < 6 || len(s.pins(t)) == 0 { // in generic mode there are two more
+	if len(loaded) < 6 || len(s.pins(t)) == 0 {
 		t.Errorf("programs %v, pins %v: the uplink's, the port's, the cutter's two, and those of lo and unettop should be there", loaded, s.pins(t))
 	}
 	d.stop(syscall.SIGTERM)

@@ -133,7 +133,7 @@ func newServe(stderr *logWriter) *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.StringArrayVar(&f.interfaces, "interface", nil, "network interface to attach to, by any of its names (required); may be given several times")
-	flags.StringVar(&f.mode, "mode", "auto", "how programs are attached to the interface: native (XDP in the driver), tcx (traffic control), generic (XDP after the driver), or auto: native on hardware that supports it, else tcx")
+	flags.StringVar(&f.mode, "mode", "auto", "how programs are attached to the interface: native (XDP in the driver), tcx (traffic control), or auto: native on hardware that supports it, else tcx")
 	flags.StringVar(&f.queues, "queues", "all", "queues of the interface to which trusted users may attach, such as 0-3,8; all or none")
 	flags.StringVar(&f.socket, "socket", control.DefaultSocket, "unix socket to listen on; its folder is made if missing")
 	flags.StringVar(&f.socketMode, "socket-mode", "", "permissions of the socket, octal (default 0600, or 0660 with --socket-group)")

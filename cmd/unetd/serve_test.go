@@ -115,8 +115,8 @@ func TestRestartAfterInterrupt(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
 	for range 2 {
-		d := s.serve(t, "--log-format", "json", "--mode", "generic")
-		d.awaitLine(`"msg":"ready"`, `"mode":"generic"`)
+		d := s.serve(t, "--log-format", "json", "--mode", "native")
+		d.awaitLine(`"msg":"ready"`, `"mode":"native"`)
 		d.stop(os.Interrupt)
 	}
 	expectDetached(t, pair.A)
@@ -265,7 +265,7 @@ func TestErrorHasCommandToDetach(t *testing.T) {
 	}
 	refused := func(want string) {
 		t.Helper()
-		code, _, stderr := finish(t, pair.A, s.command("serve", "--log-level", "error", "--mode", "generic"))
+		code, _, stderr := finish(t, pair.A, s.command("serve", "--log-level", "error", "--mode", "native"))
 		if code != 1 || strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, want) {
 			t.Errorf("exit %d, %q, want %q", code, stderr, want)
 		}

@@ -68,7 +68,7 @@ func FuzzRequest(f *testing.F) {
 
 const grantRecord = `{"v":1,"id":1,"grant":{"id":5,"attach":"port",` +
 	`"geometry":{"frame_size":2048,"frame_count":64,"fill_size":64,"completion_size":64,"rx_size":64,"tx_size":64},` +
-	`"identity":{"interface":"eth0","link_addr":"02:00:00:00:00:01","addr":"10.0.0.1/24","addr6":"fd00::1/64","link_local":"fe80::1/64","mtu":1500,"partial_checksums":true,"mode":"generic"},` +
+	`"identity":{"interface":"eth0","link_addr":"02:00:00:00:00:01","addr":"10.0.0.1/24","addr6":"fd00::1/64","link_local":"fe80::1/64","mtu":1500,"partial_checksums":true,"mode":"tcx"},` +
 	`"tags":["msg:7"]}}`
 
 // FuzzIncoming parses any record as one from unetd. Its notices are written as events and parsed again, and

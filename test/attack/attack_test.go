@@ -150,7 +150,7 @@ func (t *table) print(w io.Writer) {
 			fmt.Fprintln(w, strings.TrimRight(line, " "))
 		}
 	}
-	fmt.Fprintf(w, "%d cases, %d failed (unetd serve --mode %s)\n", len(t.rows), failed, unetd.Mode)
+	fmt.Fprintf(w, "%d cases, %d failed\n", len(t.rows), failed)
 	for _, r := range t.rows { // again, because a log of the end of the output is often all there is
 		if r.failed {
 			fmt.Fprintf(w, "FAILED: %s: %s\n", r.name, strings.Join(r.happened, "; "))

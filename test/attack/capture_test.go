@@ -25,8 +25,10 @@ import (
 
 // capture receives on host B's end of the cable, without a mux, and so gets all frames
 // that leave host A's uplink. It also answers messages: those for tag peerTag go back
-// to their sender.
+// to their sender. With unetd on host B an endpoint there has that tag, and the capture ignores these messages.
 type capture struct {
+	unetd bool // unetd runs on host B
+
 	conn *os.File
 	raw  rawConn
 	done chan struct{}
@@ -48,9 +50,9 @@ const (
 	maxEscaped    = 20        // that are kept
 )
 
-func startCapture(t testing.TB, h *netlab.Host) *capture {
+func startCapture(t testing.TB, h *netlab.Host, unetd bool) *capture {
 	t.Helper()
-	c := &capture{done: make(chan struct{}), permitted: make(map[uint32]int)}
+	c := &capture{unetd: unetd, done: make(chan struct{}), permitted: make(map[uint32]int)}
 	if err := h.Do(func() (err error) { c.conn, err = packetSocket(h.Interface); return err }); err != nil {
 		t.Fatal(err)
 	}
@@ -63,10 +65,6 @@ func startCapture(t testing.TB, h *netlab.Host) *capture {
 	t.Cleanup(func() { c.conn.Close(); <-c.done })
 	return c
 }
-
-// genericMode are the flags of a unetd on the host of a capture: in tcx mode a packet socket receives the
-// frames of endpoints too.
-var genericMode = []string{"--mode", "generic"}
 
 // packetSocket receives all frames that come in on a device, and can send there.
 func packetSocket(device string) (*os.File, error) {
@@ -138,6 +136,10 @@ func vlanTagged(oob []byte) bool {
 }
 
 func (c *capture) record(check *senderCheck, frame []byte, vlan bool) {
+	reply := repliedMessage(frame)
+	if c.unetd && reply != nil {
+		return
+	}
 	verdict, batch, marked := readMark(frame)
 	why := ""
 	switch {
@@ -158,7 +160,7 @@ func (c *capture) record(check *senderCheck, frame []byte, vlan bool) {
 	case check.reset:
 		c.resets++
 	}
-	if reply := repliedMessage(frame); why == "" && reply != nil {
+	if why == "" && reply != nil {
 		c.raw.Control(func(fd uintptr) { unix.Write(int(fd), reply) }) // the sender notices a missing answer
 	}
 }

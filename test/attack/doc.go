@@ -5,10 +5,9 @@
 // against a real unetd.
 //
 //	go test ./test/attack -v -attack.long
-//	UNET_MODE=generic go test ./test/attack -v	(the default is auto, as of unetd serve)
 //
-// `make attack` runs it in both forms of the mux. `make test` runs the short form: with
-// unetdebug in the mode that auto chooses, under the race detector in generic mode.
+// `make attack` runs it like this. `make test` runs the short form, with unetdebug and under
+// the race detector.
 //
 // [TestAttacks] runs the cases one after another. An attacker is a process without
 // privileges that was granted an endpoint. It writes into its rings and its

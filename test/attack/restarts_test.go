@@ -35,8 +35,8 @@ func TestRestartsUnderTraffic(t *testing.T) {
 
 	pair := netlab.RequirePair(t, netlab.Config{IPv6: true})
 	d := unetd.Serve(t, pair.A, unetd.Options{Policy: policy})
-	startPeers(t, unetd.Serve(t, pair.B, unetd.Options{Flags: genericMode}), remotePort)
-	w := &world{pair: pair, unetd: d, capture: startCapture(t, pair.B), kernel: startKernelTraffic(t, pair)}
+	startPeers(t, unetd.Serve(t, pair.B, unetd.Options{}), remotePort)
+	w := &world{pair: pair, unetd: d, capture: startCapture(t, pair.B, true), kernel: startKernelTraffic(t, pair)}
 	w.neighbour = startAgent(t, pair.A, neighbourID)
 	openNeighbour.do(t, w.neighbour, neighbourArg{Socket: d.Socket, Peer: netip.AddrPortFrom(hostB, remotePort)})
 	idle := openEndpoint.do(t, w.neighbour, openArg{d.Socket, tagged(endpoint.UDPTag(netip.AddrPortFrom(hostA, 0)))})
@@ -157,7 +157,7 @@ func TestLimitsAndReclaimAfterRestart(t *testing.T) {
 
 	pair := netlab.RequirePair(t, netlab.Config{IPv6: true})
 	d := unetd.Serve(t, pair.A, unetd.Options{Policy: policy, Flags: []string{"--grace", "3s"}})
-	w := &world{pair: pair, unetd: d, capture: startCapture(t, pair.B), kernel: startKernelTraffic(t, pair)}
+	w := &world{pair: pair, unetd: d, capture: startCapture(t, pair.B, false), kernel: startKernelTraffic(t, pair)}
 	before := w.snapshot(t)
 
 	userAtLimit := startAgent(t, pair.A, attackerID)
@@ -215,7 +215,7 @@ func TestLimitsAndReclaimAfterRestart(t *testing.T) {
 func TestResourcesAreReleased(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{IPv6: true})
 	d := unetd.Serve(t, pair.A, unetd.Options{Policy: policy})
-	w := &world{pair: pair, unetd: d, capture: startCapture(t, pair.B), kernel: startKernelTraffic(t, pair)}
+	w := &world{pair: pair, unetd: d, capture: startCapture(t, pair.B, false), kernel: startKernelTraffic(t, pair)}
 	suite := t
 
 	t.Run("open and close", func(t *testing.T) {

@@ -92,8 +92,8 @@ rules:
     endpoints: %d
     memory: 64MiB
 `, each)})
-	remote := unetd.Serve(t, pair.B, unetd.Options{Flags: genericMode})
-	w := &world{pair: pair, unetd: d, capture: startCapture(t, pair.B), kernel: startKernelTraffic(t, pair)}
+	remote := unetd.Serve(t, pair.B, unetd.Options{})
+	w := &world{pair: pair, unetd: d, capture: startCapture(t, pair.B, true), kernel: startKernelTraffic(t, pair)}
 	ctx, cancel := context.WithTimeout(t.Context(), 4*unetd.TestTimeout)
 	defer cancel()
 	grant, lease, err := control.Open(ctx, remote.Socket, tagged(endpoint.MessageTag(peerTag)))

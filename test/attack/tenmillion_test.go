@@ -47,8 +47,8 @@ func newFramesNetwork(t testing.TB) *framesNetwork {
 	t.Helper()
 	pair := netlab.RequirePair(t, netlab.Config{IPv6: true})
 	f := &framesNetwork{
-		world:   &world{pair: pair, capture: startCapture(t, pair.B), unetd: unetd.Serve(t, pair.A, unetd.Options{Policy: policy})},
-		remote:  unetd.Serve(t, pair.B, unetd.Options{Flags: genericMode}),
+		world:   &world{pair: pair, capture: startCapture(t, pair.B, true), unetd: unetd.Serve(t, pair.A, unetd.Options{Policy: policy})},
+		remote:  unetd.Serve(t, pair.B, unetd.Options{}),
 		samples: samples(localPort, remotePort, sinkPort, localTag, remoteTag),
 		counts:  map[string]*sampleCounts{"local": {}, "remote": {}, "kernel": {}},
 	}

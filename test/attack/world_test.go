@@ -152,7 +152,7 @@ func newWorld(t testing.TB) *world { t.Helper(); return newWorldOn(t, netlab.Con
 func newWorldOn(t testing.TB, cfg netlab.Config) *world {
 	t.Helper()
 	w := &world{pair: netlab.RequirePair(t, cfg)}
-	w.capture = startCapture(t, w.pair.B)
+	w.capture = startCapture(t, w.pair.B, false)
 	var err error
 	if w.pins, err = netlab.OpenBPFFS("0755"); err != nil { // more open than it should be
 		t.Fatal(err)

@@ -15,7 +15,6 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/unet-go/unet/test/internal/guest"
 	"github.com/unet-go/unet/test/internal/unetd"
 )
 
@@ -76,11 +75,7 @@ func (g *machine) sendVLAN(t *testing.T, nic string, port uint16, vlan uint16) {
 // TestVLANOffload turns receive VLAN offload on while unetd runs: it is off again, and frames of a
 // VLAN are the kernel's.
 func TestVLANOffload(t *testing.T) {
-	eachCard(t, newKernel, []string{"igb", "e1000e"}, func(t *testing.T, g *machine, nic string) {
-		mode := cards[cardIndex(nic)].modes()[0]
-		if mode == "tcx" {
-			mode = "generic"
-		}
+	eachCard(t, newKernel, []string{"igb"}, func(t *testing.T, g *machine, nic string) {
 		g.Run(t, "ethtool", "-K", nic, "rxvlan", "on")
 		// The card receives frames of a VLAN if there is an interface of it (rx-vlan-filter).
 		g.Run(t, "ip", "link", "add", "link", nic, "name", "vlan5", "up", "type", "vlan", "id", "5")
@@ -89,7 +84,7 @@ func TestVLANOffload(t *testing.T) {
 		if before["rx-vlan-offload"] != "on" {
 			t.Fatalf("the driver has no such offload: %v", before)
 		}
-		d := g.Unetd(t, nic, mode)
+		d := g.Unetd(t, nic, "native")
 		e := d.Echo(t, 7000)
 		from := d.Lines()
 		g.Run(t, "ethtool", "-K", nic, "rxvlan", "on")
@@ -139,12 +134,7 @@ func TestOffloadsAreRestored(t *testing.T) {
 		d.stop(t)
 		want("after native mode", "on")
 
-		d = g.Unetd(t, nic, "generic")
-		want("generic mode", "off")
-		d.stop(t)
-		want("after generic mode", "on")
-
-		d = g.Unetd(t, nic, "generic")
+		d = g.Unetd(t, nic, "native")
 		d.Kill()
 		want("after a crash", "off")
 		g.Run(t, "unetd", "cleanup", "--socket", d.Socket)
@@ -171,17 +161,12 @@ func TestHardwareGROIsAlwaysOn(t *testing.T) {
 		if now := g.offloads(t, nic); now["rx-gro-hw"] != "on [fixed]" {
 			t.Fatalf("offloads: %v", now)
 		}
-		refused := func(p *guest.Process) {
-			t.Helper()
-			if line, err := p.Await("does not turn rx-gro-hw off", 0, unetd.TestTimeout); err != nil {
-				t.Error(err)
-			} else {
-				t.Log(line)
-			}
-		}
-		refused(g.startUnetd(t, nic, "generic").Process)
 		d := g.Unetd(t, nic, "auto")
-		refused(d.startEcho(t, 7001, "-queue", "0").Process)
+		if line, err := d.startEcho(t, 7001, "-queue", "0").Await("does not turn rx-gro-hw off", 0, unetd.TestTimeout); err != nil {
+			t.Error(err)
+		} else {
+			t.Log(line)
+		}
 		e := d.Echo(t, 7000)
 		g.datagrams(t, e.addr, []int{100})
 		if err := g.stream(e.addr, 1<<19); err != nil {
@@ -203,22 +188,15 @@ func flagOf(offload string) string {
 // without a warning.
 func TestSuperFramesAreCut(t *testing.T) {
 	eachCard(t, newKernel, []string{"virtio"}, func(t *testing.T, g *machine, nic string) {
-		for _, mode := range []string{"generic", "tcx"} {
-			t.Run(mode, func(t *testing.T) {
-				g.Run(t, "sh", "-c", `echo '{rules: [{name: untrusted, users: [0, 65534], tags: ["udp:*:*", "tcp:*:*"], endpoints: 4, memory: 256MiB}]}' > /run/untrusted.yaml`)
-				d := g.Unetd(t, nic, mode, "--policy", "/run/untrusted.yaml")
-				if mode == "generic" { // the kernel has turned it off, and the host divides what it sends
-					g.Run(t, "ethtool", "-K", nic, "rx-gro-hw", "on")
-				}
-				e := d.Echo(t, 7000)
-				if err := g.stream(e.addr, 2<<20); err != nil {
-					t.Error(err)
-				}
-				if c := d.Counters(t); c["rx_cut"] == 0 {
-					t.Errorf("no super-frame came: %v", c)
-				}
-				d.wantNoLoss(t)
-			})
+		g.Run(t, "sh", "-c", `echo '{rules: [{name: untrusted, users: [0, 65534], tags: ["udp:*:*", "tcp:*:*"], endpoints: 4, memory: 256MiB}]}' > /run/untrusted.yaml`)
+		d := g.Unetd(t, nic, "tcx", "--policy", "/run/untrusted.yaml")
+		e := d.Echo(t, 7000)
+		if err := g.stream(e.addr, 2<<20); err != nil {
+			t.Error(err)
 		}
+		if c := d.Counters(t); c["rx_cut"] == 0 {
+			t.Errorf("no super-frame came: %v", c)
+		}
+		d.wantNoLoss(t)
 	})
 }

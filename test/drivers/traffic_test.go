@@ -23,9 +23,9 @@ import (
 // modes are those in which unetd is run on a card, the one that it chooses first.
 func (c card) modes() []string {
 	if c.native {
-		return []string{"native", "tcx", "generic"}
+		return []string{"native", "tcx"}
 	}
-	return []string{"tcx", "generic"}
+	return []string{"tcx"}
 }
 
 // TestTraffic exchanges datagrams of all sizes and two megabytes in both directions of a

@@ -251,7 +251,7 @@ func TestDebianPackage(t *testing.T) {
 	}
 	s.run("systemd-analyze", "security", "--threshold=40", "--no-pager", "unetd.service")
 
-	s.write("/etc/default/unetd", "UNETD_OPTS=\"--interface "+pair.A.Interface+" --mode "+unetd.Mode+"\"\n")
+	s.write("/etc/default/unetd", "UNETD_OPTS=\"--interface "+pair.A.Interface+"\"\n")
 	s.run("systemctl", "start", "unetd")
 	if out := s.run("unetd", "uplinks"); !strings.Contains(out, pair.A.Interface) {
 		t.Error(out)

@@ -3,7 +3,6 @@
 package unetd
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -29,9 +28,6 @@ rules:
     memory: unlimited
     trusted: true
 `, netlab.NobodyID)
-
-// Mode is how unetd attaches its programs (unetd serve --mode): UNET_MODE, or auto.
-var Mode = cmp.Or(os.Getenv("UNET_MODE"), "auto")
 
 // Daemon is unetd on a host, with a socket to which every user may connect.
 type Daemon struct {
@@ -87,7 +83,7 @@ func (d *Daemon) Start(t testing.TB) {
 	t.Helper()
 	d.Process = Start(t, d.host, netlab.Bound(), Command(t, "unetd"), append([]string{
 		"serve", "--interface", d.host.Interface, "--socket", d.Socket, "--socket-mode", "0666",
-		"--policy", d.Policy, "--bpffs", d.BPFFS, "--mode", Mode}, d.flags...)...)
+		"--policy", d.Policy, "--bpffs", d.BPFFS}, d.flags...)...)
 	d.Await(t, "ready")
 }
 

@@ -70,7 +70,7 @@ func (m *fakeMux) MayAsk(peer mux.Owner) error {
 	return nil
 }
 
-func (m *fakeMux) Describe() (interfaces, modes string) { return "eth7", "generic" }
+func (m *fakeMux) Describe() (interfaces, modes string) { return "eth7", "tcx" }
 
 func (m *fakeMux) Present(context.Context, mux.Owner, *os.File, *os.File) (endpoint.Info, endpoint.Lease, error) {
 	return endpoint.Info{}, nil, endpoint.ErrNotPresentable
@@ -190,7 +190,7 @@ func TestRunAndStop(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if log := d.log.String(); !strings.Contains(log, "msg=ready interface=eth7 mode=generic socket="+s.Path) {
+	if log := d.log.String(); !strings.Contains(log, "msg=ready interface=eth7 mode=tcx socket="+s.Path) {
 		t.Errorf("log: %s", log)
 	}
 	g, l, err := control.Open(context.Background(), s.Path, endpoint.Request{})

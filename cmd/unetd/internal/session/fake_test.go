@@ -191,7 +191,7 @@ func (p *fakeProvider) OpenEndpoint(ctx context.Context, peer mux.Owner, req end
 		XSK: xsk, Segment: segment,
 		ID: e.id, Attach: req.Attach, Geometry: g, Tags: req.Tags,
 		Identity: endpoint.Identity{Interface: "eth0", LinkAddr: wire.LinkAddr{2, 0, 0, 0, 0, 1},
-			Addr: netip.PrefixFrom(localAddr, 24), MTU: 1500, PartialChecksums: true, Mode: "generic"},
+			Addr: netip.PrefixFrom(localAddr, 24), MTU: 1500, PartialChecksums: true, Mode: "tcx"},
 	}, p.lease(e), nil
 }
 
@@ -306,7 +306,7 @@ func (p *fakeProvider) Uplinks() ([]endpoint.Uplink, bool) {
 	if p.uplinks != nil {
 		return p.uplinks, p.draining
 	}
-	return []endpoint.Uplink{{Interface: "eth0", Index: 2, Mode: "generic", Up: !p.down, Endpoints: len(p.endpoints)}}, p.draining
+	return []endpoint.Uplink{{Interface: "eth0", Index: 2, Mode: "tcx", Up: !p.down, Endpoints: len(p.endpoints)}}, p.draining
 }
 
 func (p *fakeProvider) Revoke(_ mux.Owner, id uint64, reason string) error {

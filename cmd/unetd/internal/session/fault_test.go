@@ -75,7 +75,7 @@ func TestAnswerThatDoesNotFit(t *testing.T) {
 	socket, _ := start(t, &Server{Provider: p, Faults: &faults})
 	var long []endpoint.Uplink
 	for range 800 {
-		long = append(long, endpoint.Uplink{Interface: "eth0", Mode: "generic", Unusable: strings.Repeat("x", 64)})
+		long = append(long, endpoint.Uplink{Interface: "eth0", Mode: "tcx", Unusable: strings.Repeat("x", 64)})
 	}
 	p.setUplinks(long)
 	a := connect(t, socket)

@@ -58,7 +58,7 @@ func TestOpenClaimResolveClose(t *testing.T) {
 		t.Errorf("grant %+v", g)
 	}
 	if id := g.Identity; id.Interface != "eth0" || id.LinkAddr.String() != "02:00:00:00:00:01" || id.Addr.String() != "10.0.0.1/24" ||
-		id.MTU != 1500 || !id.PartialChecksums || id.Mode != "generic" {
+		id.MTU != 1500 || !id.PartialChecksums || id.Mode != "tcx" {
 		t.Errorf("identity %+v", id)
 	}
 

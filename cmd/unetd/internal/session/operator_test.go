@@ -43,9 +43,9 @@ func TestOperatorRecords(t *testing.T) {
 		{`{"v":1,"id":3,"op":"counters","after":18446744073709551615}`, `{"counters":[],"id":3,"v":1}`},
 		{`{"v":1,"id":4,"op":"reload"}`, `{"id":4,"reloaded":{"changes":["rule lab: added"],"policy":"/policy.yaml","rules":1},"v":1}`},
 		{`{"v":1,"id":5,"op":"drain"}`, `{"id":5,"v":1}`},
-		{`{"v":1,"id":6,"op":"uplinks"}`, `{"draining":true,"id":6,"uplinks":[{"endpoints":2,"index":2,"interface":"eth0","mode":"generic","up":true}],"v":1}`},
+		{`{"v":1,"id":6,"op":"uplinks"}`, `{"draining":true,"id":6,"uplinks":[{"endpoints":2,"index":2,"interface":"eth0","mode":"tcx","up":true}],"v":1}`},
 		{`{"v":1,"id":7,"op":"drain","undo":true}`, `{"id":7,"v":1}`},
-		{`{"v":1,"id":8,"op":"uplinks"}`, `{"id":8,"uplinks":[{"endpoints":2,"index":2,"interface":"eth0","mode":"generic","up":true}],"v":1}`},
+		{`{"v":1,"id":8,"op":"uplinks"}`, `{"id":8,"uplinks":[{"endpoints":2,"index":2,"interface":"eth0","mode":"tcx","up":true}],"v":1}`},
 		{`{"v":1,"id":9,"op":"revoke","endpoint":99}`, `{"error":{"code":"no-endpoint","message":"no such endpoint: 99"},"id":9,"v":1}`},
 	} {
 		a.send(c.request)
