@@ -56,6 +56,18 @@ func TestInactiveQueueIsRefused(t *testing.T) {
 	}
 }
 
+// A mux logs that the number of active queues has changed.
+func TestChangeOfActiveQueuesIsLogged(t *testing.T) {
+	t.Parallel()
+	l := &lab{t: t, Pair: netlab.RequirePair(t, netlab.Config{Queues: 4})}
+	var log logBuffer
+	l.openConfig(mux.Config{Log: slog.New(slog.NewTextHandler(&log, nil))})
+	must(t, setQueues(l.A, 2, 4))
+	eventually(t, "a line of the log", func() bool {
+		return strings.Contains(log.String(), "interface="+l.A.Interface+" active=2\n")
+	})
+}
+
 // A driver that refuses native mode: the error has its reason and a remedy. Automatically another
 // mode is chosen, and the log says why.
 func TestNativeModeRefused(t *testing.T) {

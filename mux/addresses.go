@@ -46,7 +46,7 @@ func (m *Mux) addresses() (addresses, error) {
 		ip = ip.Unmap()
 		brd, _ := netip.AddrFromSlice(a.Broadcast)
 		found.host = append(found.host, hostAddr{Addr: ip, ifindex: a.LinkIndex, flags: a.Flags, broadcast: brd.Unmap()})
-		if a.LinkIndex != m.up.ifindex {
+		if a.LinkIndex != m.up.Index {
 			continue
 		}
 		if why := unfit(ip, a.Flags); why != "" {
@@ -189,7 +189,7 @@ func (m *Mux) follow(own addresses) (taken map[*Lease]string, err error) {
 	lost, back := map[netip.Addr]int{}, map[netip.Addr]int{} // number of tags by address
 	for t, c := range m.tags.held {
 		if t.Kind == endpoint.TagAddr {
-			why := own.notOfHost(t.Addr, m.up.ifindex) // by a new subnet
+			why := own.notOfHost(t.Addr, m.up.Index) // by a new subnet
 			if own.ofHost(t.Addr) {
 				why = "an address of the host"
 			}
@@ -219,11 +219,11 @@ func (m *Mux) follow(own addresses) (taken map[*Lease]string, err error) {
 	}
 	for a, n := range lost {
 		delete(m.announcing, a) // another host may have it
-		m.log.Warn("the uplink has lost an address: tags on it are suspended until it is back", "interface", m.up.name, "addr", a, "tags", n)
+		m.log.Warn("the uplink has lost an address: tags on it are suspended until it is back", "interface", m.up.Name, "addr", a, "tags", n)
 	}
 	for a, n := range back {
 		m.announceSoon(a, false)
-		m.log.Info("the uplink has an address again: tags on it are in effect", "interface", m.up.name, "addr", a, "tags", n)
+		m.log.Info("the uplink has an address again: tags on it are in effect", "interface", m.up.Name, "addr", a, "tags", n)
 	}
 	return taken, err
 }
@@ -264,11 +264,11 @@ func (m *Mux) stillTrue(tags []endpoint.Tag) error {
 			if own.ofHost(t.Addr) {
 				return denied(t, "the host has just taken this address")
 			}
-			if why := own.notOfHost(t.Addr, m.up.ifindex); why != "" {
+			if why := own.notOfHost(t.Addr, m.up.Index); why != "" {
 				return denied(t, "%s", why)
 			}
 		case hasPorts(t) && m.tags.held[endpoint.AddrTag(t.Addr)] == nil:
-			if err := own.mayShare(t, m.up.name); err != nil {
+			if err := own.mayShare(t, m.up.Name); err != nil {
 				return err
 			}
 		}
@@ -339,7 +339,7 @@ func (m *Mux) vacant(ctx context.Context, c *claiming) error {
 		if !m.probes.Wait(ctx, user) {
 			return context.Cause(ctx)
 		}
-		err = m.routes.Vacant(ctx, m.up.addr, some)
+		err = m.routes.Vacant(ctx, m.up.Addr, some)
 		m.probes.Give(user, 1)
 		var used *route.InUse
 		if errors.As(err, &used) {
@@ -380,9 +380,9 @@ func (m *Mux) vacantToKernel(a netip.Addr, c *claiming, hops map[netip.Addr]bool
 		return denied(t, "the host has this address itself")
 	}
 	if !slices.ContainsFunc(own.uplink, func(p netip.Prefix) bool { return p.Contains(a) }) {
-		return denied(t, "not in a subnet of the uplink %s", m.up.name)
+		return denied(t, "not in a subnet of the uplink %s", m.up.Name)
 	}
-	if why := own.notOfHost(a, m.up.ifindex); why != "" {
+	if why := own.notOfHost(a, m.up.Index); why != "" {
 		return denied(t, "%s", why)
 	}
 	translated := own.nat[a]
@@ -401,8 +401,8 @@ func (m *Mux) vacantToKernel(a netip.Addr, c *claiming, hops map[netip.Addr]bool
 	if err != nil {
 		return err
 	}
-	if known && at != m.up.addr {
-		return held(t, "it is the neighbour at %v (if that host is gone: ip neigh del %v dev %s)", at, a, m.up.name)
+	if known && at != m.up.Addr {
+		return held(t, "it is the neighbour at %v (if that host is gone: ip neigh del %v dev %s)", at, a, m.up.Name)
 	}
 	return nil
 }

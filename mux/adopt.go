@@ -18,6 +18,7 @@ import (
 	"github.com/unet-go/unet/bpf"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/route"
+	"github.com/unet-go/unet/mux/internal/nic"
 )
 
 // To take over from a process that died, the next one reads only the kernel's tables. The order
@@ -39,8 +40,8 @@ func unusable(why string, args ...any) error {
 
 // loadPinned opens what another process has pinned, if it is complete and equal to what this
 // process would make for the uplink.
-func loadPinned(h *netlink.Handle, keep *pins, u *uplink, want Mode) (_ *programs, err error) {
-	p := &programs{nl: h, ifindex: u.ifindex, pins: keep}
+func loadPinned(h *netlink.Handle, keep *pins, u *nic.Uplink, want Mode) (_ *programs, err error) {
+	p := &programs{nl: h, ifindex: u.Index, pins: keep}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, p.release())
@@ -59,11 +60,11 @@ func loadPinned(h *netlink.Handle, keep *pins, u *uplink, want Mode) (_ *program
 	switch {
 	case state.Objects != bpf.ObjectsHash():
 		return nil, unusable("it was made by another version of unet")
-	case state.Netns != u.netns || int(state.Ifindex) != u.ifindex:
+	case state.Netns != u.Netns || int(state.Ifindex) != u.Index:
 		return nil, unusable("it belongs to another interface")
-	case state.Link != u.addr:
-		return nil, unusable("the MAC address of %s was %x and is %v now", u.name, state.Link, u.addr)
-	case !slices.Contains(modes, p.mode) || p.mode == ModeAuto:
+	case state.Link != u.Addr:
+		return nil, unusable("the MAC address of %s was %x and is %v now", u.Name, state.Link, u.Addr)
+	case p.mode != ModeNative && p.mode != ModeTCX:
 		return nil, unusable("it is attached in generic mode, which there is no more")
 	case want != ModeAuto && want != p.mode:
 		return nil, unusable("it is attached in %v mode", p.mode)
@@ -86,7 +87,7 @@ func loadPinned(h *netlink.Handle, keep *pins, u *uplink, want Mode) (_ *program
 }
 
 // load opens complete pins.
-func (p *programs) load(spec *ebpf.CollectionSpec, u *uplink) (err error) {
+func (p *programs) load(spec *ebpf.CollectionSpec, u *nic.Uplink) (err error) {
 	if p.uplink, err = link.LoadPinnedLink(p.pins.at(pinUplink), nil); err != nil {
 		return fmt.Errorf("pinned link of the uplink: %w", err)
 	}
@@ -94,8 +95,8 @@ func (p *programs) load(spec *ebpf.CollectionSpec, u *uplink) (err error) {
 	if err != nil {
 		return fmt.Errorf("pinned link of the uplink: %w", err)
 	}
-	if at != u.ifindex {
-		return unusable("its link is not attached to %s", u.name)
+	if at != u.Index {
+		return unusable("its link is not attached to %s", u.Name)
 	}
 	for _, name := range sidePrograms(p.mode) {
 		l, err := link.LoadPinnedLink(p.pins.at(pinLink+name), nil)
@@ -104,8 +105,8 @@ func (p *programs) load(spec *ebpf.CollectionSpec, u *uplink) (err error) {
 		}
 		p.sideLinks = append(p.sideLinks, l)
 	}
-	if _, err := net.InterfaceByName(upName(u.ifindex)); err != nil {
-		return unusable("%s is missing", upName(u.ifindex))
+	if _, err := net.InterfaceByName(upName(u.Index)); err != nil {
+		return unusable("%s is missing", upName(u.Index))
 	}
 	// The number of queues of the uplink may have changed.
 	queues, err := ebpf.LoadPinnedMap(p.pins.at(bpf.MuxMapSockets), nil)
@@ -218,7 +219,7 @@ func (m *Mux) adopt() error {
 	for owner, e := range endpoints {
 		name, there := ports[owner.Port]
 		if owner.Port == 0 {
-			name = m.up.name
+			name = m.up.Name
 			if there, err = socketThere(m.progs.maps.Sockets, uint32(owner.Queue), m.unbound); err != nil {
 				return err
 			}
@@ -245,7 +246,7 @@ func (m *Mux) adopt() error {
 		}
 	}
 	if err := m.steering.sweep(onQueuesOf(dead), onQueuesOf(tags)); err != nil {
-		m.log.Warn("classification rules of ended endpoints cannot be removed (ethtool -n)", "interface", m.up.name, "error", err)
+		m.log.Warn("classification rules of ended endpoints cannot be removed (ethtool -n)", "interface", m.up.Name, "error", err)
 	}
 	for t := range dead {
 		if err := m.deleteTag(t); err != nil {
@@ -266,7 +267,7 @@ func (m *Mux) adopt() error {
 	for _, name := range ports {
 		m.log.Info("incomplete port removed", "port", name)
 	}
-	if err := m.deleter.deleteAll(ports); err != nil {
+	if err := m.deleter.DeleteAll(ports); err != nil {
 		return err
 	}
 	if err := m.sweepLimits(alive); err != nil {
@@ -319,11 +320,11 @@ func (m *Mux) adopted(owner bpf.Owner, e bpf.Endpoint, device string) (*Lease, e
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if owner.Port != 0 {
-		l.attach, l.bound = endpoint.AttachPort, portBinding
+		l.attach, l.bound = endpoint.AttachPort, nic.PortBinding
 		l.at.slot, l.at.hasSlot, l.at.port = e.Slot, true, true
 		m.slots[e.Slot] = true
 	} else {
-		l.attach, l.bound = endpoint.AttachQueue, binding{why: "not known until its application presents it"}
+		l.attach, l.bound = endpoint.AttachQueue, nic.Binding{Why: "not known until its application presents it"}
 		l.queue, l.holdsQueue = uint32(owner.Queue), true
 		m.queues[l.queue] = true
 	}

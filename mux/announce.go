@@ -45,7 +45,7 @@ func (m *Mux) announceSoon(a netip.Addr, now bool) {
 		s.left, every = announcements6, interval6
 	}
 	if now {
-		if m.sendFrame(route.Announcement(a, m.up.addr), m.up.ifindex, bpf.MuxUplink) == nil {
+		if m.sendFrame(route.Announcement(a, m.up.Addr), m.up.Index, bpf.MuxUplink) == nil {
 			s.left--
 			s.next = s.next.Add(every)
 		}
@@ -160,5 +160,5 @@ func (m *Mux) announce(a netip.Addr, l *Lease) error {
 	if by, is := m.announces(a); !is || by != l { // given back or lost since announceDue has found it due
 		return nil
 	}
-	return m.sendFrame(route.Announcement(a, m.up.addr), m.up.ifindex, bpf.MuxUplink)
+	return m.sendFrame(route.Announcement(a, m.up.Addr), m.up.Index, bpf.MuxUplink)
 }

@@ -47,7 +47,7 @@ func (m *Mux) claimPorts(c *claiming, t endpoint.Tag, r *reserver) (endpoint.Tag
 	case owned != nil: // the kernel does not have the address, so there is nothing to reserve; permits has passed
 		r = nil
 	default:
-		if err := c.own.mayShare(t, m.up.name); err != nil {
+		if err := c.own.mayShare(t, m.up.Name); err != nil {
 			return t, err
 		}
 		if err := m.permits(c, t); err != nil { // again: at the check in ask the lease may have owned the address
@@ -267,10 +267,10 @@ func (m *Mux) showTranslation() error {
 	ports, err := m.translation(own, nil)
 	switch {
 	case err != nil:
-		m.log.Error("cannot read which ports network address translation uses, so ports cannot be claimed", "interface", m.up.name, "error", err)
+		m.log.Error("cannot read which ports network address translation uses, so ports cannot be claimed", "interface", m.up.Name, "error", err)
 	case ports[a].MayUseBy() != "":
 		m.log.Warn("network address translation on this host may use ports for other flows: claims of these ports are refused, unless the user's rule has nat: warn",
-			"interface", m.up.name, "addr", a, "by", ports[a].MayUseBy())
+			"interface", m.up.Name, "addr", a, "by", ports[a].MayUseBy())
 	}
 	return nil
 }

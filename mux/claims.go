@@ -81,7 +81,7 @@ func (m *Mux) named(t endpoint.Tag, own addresses) (endpoint.Tag, error) {
 		}
 		var found bool
 		if named.Addr, found = own.first(named.Addr); !found {
-			return t, denied(t, "the uplink %s has no such address", m.up.name)
+			return t, denied(t, "the uplink %s has no such address", m.up.Name)
 		}
 		return named, nil
 	case endpoint.TagAddr:

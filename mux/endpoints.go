@@ -133,7 +133,7 @@ func (m *Mux) build(ctx context.Context, l *Lease, g *endpoint.Grant, req endpoi
 	if err != nil {
 		return err
 	}
-	g.ID, g.ZeroCopy, g.CopyReason = l.id, l.bound.zeroCopy, l.bound.why
+	g.ID, g.ZeroCopy, g.CopyReason = l.id, l.bound.ZeroCopy, l.bound.Why
 	return ctx.Err()
 }
 
@@ -172,7 +172,7 @@ func (m *Mux) enlist(l *Lease) error {
 func (l *Lease) info() endpoint.Info {
 	return endpoint.Info{
 		ID:           l.id,
-		Interface:    l.m.up.name,
+		Interface:    l.m.up.Name,
 		UID:          l.owner.UID,
 		PID:          l.owner.PID,
 		Attach:       l.attach,
@@ -181,8 +181,8 @@ func (l *Lease) info() endpoint.Info {
 		SegmentBytes: l.segmentBytes,
 		Leased:       l.leased,
 		Mode:         l.m.progs.mode.String(),
-		ZeroCopy:     l.bound.zeroCopy,
-		CopyReason:   l.bound.why,
+		ZeroCopy:     l.bound.ZeroCopy,
+		CopyReason:   l.bound.Why,
 		SpreadOver:   l.spreadOver,
 	}
 }
@@ -212,7 +212,7 @@ func (m *Mux) Endpoints() []endpoint.Info {
 func (m *Mux) Uplink() endpoint.Uplink {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return endpoint.Uplink{Interface: m.up.name, Index: m.up.ifindex, Mode: m.progs.mode.String(), Up: !m.down, Endpoints: len(m.leases)}
+	return endpoint.Uplink{Interface: m.up.Name, Index: m.up.Index, Mode: m.progs.mode.String(), Up: !m.down, Endpoints: len(m.leases)}
 }
 
 // Present returns the lease of an endpoint that was taken over. The cookie of its socket

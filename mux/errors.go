@@ -11,6 +11,7 @@ import (
 
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/xsk"
+	"github.com/unet-go/unet/mux/internal/nic"
 )
 
 // Errors of [Open] and [Mux.OpenEndpoint], wrapped. Missing privileges are
@@ -19,9 +20,9 @@ import (
 // fail with endpoint.ErrBusy.
 var (
 	// ErrNoInterface: there is no interface of that name in the namespace.
-	ErrNoInterface = errors.New("no such interface")
+	ErrNoInterface = nic.ErrNoInterface
 	// ErrNotEthernet: the interface is of another type, such as lo or a tunnel.
-	ErrNotEthernet = errors.New("not an Ethernet interface")
+	ErrNotEthernet = nic.ErrNotEthernet
 	// ErrForeignProgram: an XDP program of somebody else is attached.
 	ErrForeignProgram = errors.New("interface already carries an XDP program")
 	// ErrVLANOffload: the driver removes VLAN tags from frames, and this cannot be turned off.

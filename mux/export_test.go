@@ -22,16 +22,17 @@ import (
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/notices"
 	"github.com/unet-go/unet/internal/share"
+	"github.com/unet-go/unet/mux/internal/nic"
 )
 
 // DetachPortProgram detaches the program of a port's outer end.
 func (l *Lease) DetachPortProgram() error {
-	return setXDP(l.m.rt, int(l.at.owner.Port), -1, l.m.progs.attachFlag())
+	return nic.SetXDP(l.m.rt, int(l.at.owner.Port), -1, l.m.progs.attachFlag())
 }
 
 // UndoDistrust undoes the effect of distrust on an interface.
 func UndoDistrust(iface string) error {
-	return setIPv4(iface, map[string]string{"rp_filter": "0", "drop_unicast_in_l2_multicast": "0"})
+	return nic.SetIPv4(iface, map[string]string{"rp_filter": "0", "drop_unicast_in_l2_multicast": "0"})
 }
 
 // HoldProbes delays all probes until release.
@@ -113,14 +114,8 @@ func (m *Mux) StopFillRingChecks() (err error) {
 
 // FailDeletions makes each deletion of a port fail until restore.
 func (m *Mux) FailDeletions(err error) (restore func()) {
-	replace := func(del func(netlink.Link) error) (before func(netlink.Link) error) {
-		m.deleter.mu.Lock()
-		defer m.deleter.mu.Unlock()
-		before, m.deleter.linkDel = m.deleter.linkDel, del
-		return before
-	}
-	usual := replace(func(netlink.Link) error { return err })
-	return func() { replace(usual) }
+	usual := m.deleter.ReplaceLinkDel(func(netlink.Link) error { return err })
+	return func() { m.deleter.ReplaceLinkDel(usual) }
 }
 
 // CloseTagTable makes every change of the tag table fail.
@@ -315,7 +310,7 @@ func (m *Mux) SteerByModel(channels, added, locations uint32) (rules func() int)
 	for i := range s.table {
 		s.table[i] = uint32(i) % s.queues
 	}
-	m.up.virtual = false
+	m.up.Virtual = false
 	m.steering = steering{driver: d, spread: func() (spread, error) { return s, nil }}
 	return func() int {
 		m.mu.Lock()

@@ -168,7 +168,7 @@ func groupKey(t endpoint.Tag) bpf.Tag6 { return bpf.GroupKey(netip.AddrPortFrom(
 
 // enterGroup makes the entries of a tag without members, which countTag has counted.
 func (m *Mux) enterGroup(t endpoint.Tag) error {
-	uplink := uint32(m.up.ifindex)
+	uplink := uint32(m.up.Index)
 	for _, sets := range []*ebpf.Map{m.progs.maps.GroupPorts, m.progs.maps.GroupDevices} {
 		set, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.DevMapHash, KeySize: 4, ValueSize: 4, MaxEntries: bpf.GroupPorts + 1})
 		if err != nil {

@@ -26,6 +26,7 @@ import (
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/internal/xsk"
+	"github.com/unet-go/unet/mux/internal/nic"
 	"github.com/unet-go/unet/wire"
 )
 
@@ -246,17 +247,17 @@ func TestXDPFeatures(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if s := xdpFeatures(l.Attrs().Index); !s.known || !s.all(xdpBasic|xdpRedirect) || s.features&(xdpNdoXmit|xdpZeroCopy) != 0 {
+		if s := nic.XDPFeatures(l.Attrs().Index); !s.Known || !s.All(nic.XDPBasic|nic.XDPRedirect) || s.Features&(nic.XDPNdoXmit|nic.XDPZeroCopy) != 0 {
 			t.Errorf("%+v", s)
 		}
 		lo, err := netlink.LinkByName("lo")
 		if err != nil {
 			return err
 		}
-		if s := xdpFeatures(lo.Attrs().Index); !s.known || s.all(xdpBasic) {
+		if s := nic.XDPFeatures(lo.Attrs().Index); !s.Known || s.All(nic.XDPBasic) {
 			t.Errorf("lo: %+v", s)
 		}
-		if xdpFeatures(9999).known {
+		if nic.XDPFeatures(9999).Known {
 			t.Error("features of no interface are known")
 		}
 		return nil

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/mux/internal/nic"
 )
 
 // Inspection is what an interface is and what a mux would do on it.
@@ -44,50 +45,50 @@ func Inspect(name string) (Inspection, error) {
 		return Inspection{}, fmt.Errorf("netlink: %w", err)
 	}
 	defer h.Close()
-	u, err := findUplink(h, name)
+	u, err := nic.FindUplink(h, name)
 	if err != nil {
 		return Inspection{}, err
 	}
-	l, err := h.LinkByIndex(u.ifindex)
+	l, err := h.LinkByIndex(u.Index)
 	if err != nil {
 		return Inspection{}, fmt.Errorf("interface %q: %w", name, err)
 	}
 	flags := l.Attrs().RawFlags
 	in := Inspection{
-		Name: u.name, Driver: u.driver, Kind: u.kind, MTU: u.mtu, Queues: u.queues,
+		Name: u.Name, Driver: u.Driver, Kind: u.Kind, MTU: u.MTU, Queues: u.Queues,
 		Up: flags&unix.IFF_UP != 0 && flags&unix.IFF_RUNNING != 0,
 	}
-	if in.Active, err = activeQueues(name, u.queues); err != nil {
+	if in.Active, err = nic.ActiveQueues(name, u.Queues); err != nil {
 		return Inspection{}, err
 	}
-	on, err := offloadsOn(name, hidesVLAN|mergesFrames)
+	on, err := nic.OffloadsOn(name, nic.HidesVLAN|nic.MergesFrames)
 	if err != nil {
 		return Inspection{}, err
 	}
-	fixed, err := offloadsFixed(name)
+	fixed, err := nic.OffloadsFixed(name)
 	if err != nil {
 		return Inspection{}, err
 	}
-	in.Hidden, in.Merging, in.Fixed = (on & hidesVLAN).String(), (on & mergesFrames).String(), (on & fixed).String()
+	in.Hidden, in.Merging, in.Fixed = (on & nic.HidesVLAN).String(), (on & nic.MergesFrames).String(), (on & fixed).String()
 
-	can := xdpFeatures(u.ifindex)
-	in.Mode, in.Because = ModeTCX, u.notNative(can)
+	can := nic.XDPFeatures(u.Index)
+	in.Mode, in.Because = ModeTCX, u.NotNative(can)
 	switch {
 	case in.Because != "":
-	case on&fixed&hidesVLAN != 0:
-		in.Because = fmt.Sprintf("the driver does not turn %v off, so XDP would not see VLAN tags", on&fixed&hidesVLAN)
-	case on&fixed&mergesFrames != 0:
-		in.Because = fmt.Sprintf("the driver does not turn %v off, and accepts no XDP with it", on&fixed&mergesFrames)
-	case can.all(xdpNdoXmit):
+	case on&fixed&nic.HidesVLAN != 0:
+		in.Because = fmt.Sprintf("the driver does not turn %v off, so XDP would not see VLAN tags", on&fixed&nic.HidesVLAN)
+	case on&fixed&nic.MergesFrames != 0:
+		in.Because = fmt.Sprintf("the driver does not turn %v off, and accepts no XDP with it", on&fixed&nic.MergesFrames)
+	case can.All(nic.XDPNdoXmit):
 		in.Mode, in.Because = ModeNative, "the driver has XDP and accepts redirected frames"
 	default: // many drivers accept redirected frames only while a program is attached
 		in.Mode, in.Because = ModeNative, "the driver has XDP; if it does not accept redirected frames when the program is attached, it is tcx"
 	}
-	in.ZeroCopy = chooseBinding(in.Mode, u.driver, can, u.mtu, endpoint.DefaultFrameSize).why
-	if large := chooseBinding(in.Mode, u.driver, can, u.mtu, largeFrame); large.zeroCopy {
+	in.ZeroCopy = nic.ChooseBinding(in.Mode, u.Driver, can, u.MTU, endpoint.DefaultFrameSize).Why
+	if large := nic.ChooseBinding(in.Mode, u.Driver, can, u.MTU, nic.LargeFrame); large.ZeroCopy {
 		in.ZeroCopy = ""
 	}
-	in.Refused = u.free(h, in.Mode)
+	in.Refused = checkFree(h, &u, in.Mode)
 	if errors.Is(in.Refused, unix.EPERM) || errors.Is(in.Refused, unix.EACCES) {
 		in.Refused = fmt.Errorf("%w: %w", os.ErrPermission, in.Refused)
 	}
@@ -108,7 +109,7 @@ func Pins(bpffs string) ([]PinState, error) {
 	if err := checkBPFFS(bpffs); err != nil {
 		return nil, err
 	}
-	cookie, err := netnsCookie()
+	cookie, err := nic.NetnsCookie()
 	if err != nil {
 		return nil, err
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/notices"
 	"github.com/unet-go/unet/internal/xsk"
+	"github.com/unet-go/unet/mux/internal/nic"
 )
 
 // Lease is an endpoint's lease from its mux; see [endpoint.Lease].
@@ -34,14 +35,14 @@ type Lease struct {
 	holdsQueue   bool
 	spreadOver   uint32 // endpoint.Info.SpreadOver; guarded by m.mu
 	segmentBytes int64
-	counted      int64      // bytes of memory that count for its user (countedMemory)
-	frameSize    uint32     // set at the opening only
-	fillSize     uint32     // entries of the fill ring of a port's socket
-	bound        binding    // its socket; guarded by m.mu after the opening
-	memory       *os.File   // the segment, to find out whether it is in use; nil if another process made it
-	connections  *published // what the owner publishes; nil: nothing. Guarded by m.mu
-	granted      bool       // the opening has succeeded, so the endpoint counts until nothing is left of it
-	leased       bool       // guarded by m.mu; false while it waits to be presented
+	counted      int64       // bytes of memory that count for its user (countedMemory)
+	frameSize    uint32      // set at the opening only
+	fillSize     uint32      // entries of the fill ring of a port's socket
+	bound        nic.Binding // its socket; guarded by m.mu after the opening
+	memory       *os.File    // the segment, to find out whether it is in use; nil if another process made it
+	connections  *published  // what the owner publishes; nil: nothing. Guarded by m.mu
+	granted      bool        // the opening has succeeded, so the endpoint counts until nothing is left of it
+	leased       bool        // guarded by m.mu; false while it waits to be presented
 
 	tags map[endpoint.Tag]struct{} // held tags; guarded by m.mu
 
@@ -139,7 +140,7 @@ func (l *Lease) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route, er
 		return endpoint.Route{}, endpoint.ErrLeaseClosed
 	}
 	r, err := l.route(ctx, dst, owned)
-	if err == nil && r.LinkAddr == l.m.up.addr && l.attach == endpoint.AttachQueue {
+	if err == nil && r.LinkAddr == l.m.up.Addr && l.attach == endpoint.AttachQueue {
 		err = fmt.Errorf("%w: %v: an address of this host, which an endpoint on a queue does not reach: attach it to a port", endpoint.ErrUnreachable, dst)
 	}
 	if err != nil {
@@ -168,7 +169,7 @@ func (m *Mux) routeToOwned(dst netip.Addr) (endpoint.Route, error) {
 	if err != nil {
 		return endpoint.Route{}, err
 	}
-	r := endpoint.Route{NextHop: dst, LinkAddr: m.up.addr, MTU: m.mtu()}
+	r := endpoint.Route{NextHop: dst, LinkAddr: m.up.Addr, MTU: m.mtu()}
 	// An owned address is in a subnet of the uplink.
 	if i := slices.IndexFunc(own.uplink, func(p netip.Prefix) bool { return p.Contains(dst) }); i >= 0 {
 		r.Source = own.uplink[i].Addr()

@@ -28,6 +28,7 @@ import (
 	"github.com/unet-go/unet/internal/route"
 	"github.com/unet-go/unet/internal/share"
 	"github.com/unet-go/unet/internal/xsk"
+	"github.com/unet-go/unet/mux/internal/nic"
 )
 
 // Config describes a mux.
@@ -59,10 +60,10 @@ type Mux struct {
 	ns          netns.NsHandle // the uplink's namespace
 	nl          *netlink.Handle
 	rt          *nl.SocketHandle // for requests that package netlink does not have
-	deleter     *deleter
+	deleter     *nic.Deleter
 	unbound     *os.File // an AF_XDP socket that is never bound (socketThere)
 	sender      int      // a packet socket that only sends
-	up          uplink
+	up          nic.Uplink
 	pins        *pins // nil: nothing is pinned
 	progs       *programs
 	routes      *route.Resolver
@@ -174,12 +175,12 @@ func (m *Mux) Counters() ([]endpoint.Counter, error) {
 		if err := m.progs.maps.Counters.Lookup(uint32(i), &perCPU); err != nil {
 			return nil, fmt.Errorf("counters: %w", err)
 		}
-		list[i].Name, list[i].Help, list[i].Interface = bpf.CounterName(bpf.Counter(i)), bpf.CounterHelp(bpf.Counter(i)), m.up.name
+		list[i].Name, list[i].Help, list[i].Interface = bpf.CounterName(bpf.Counter(i)), bpf.CounterHelp(bpf.Counter(i)), m.up.Name
 		for _, v := range perCPU {
 			list[i].Value += v
 		}
 	}
-	lost, err := cutterLost(m.nl, m.up.ifindex)
+	lost, err := cutterLost(m.nl, m.up.Index)
 	if err != nil {
 		return nil, err
 	}
@@ -208,7 +209,7 @@ func (m *Mux) lostByPort() ([]endpoint.Counter, error) {
 				Help:  fmt.Sprintf("of these, to endpoint %d", l.id),
 				Value: n,
 
-				Interface: m.up.name,
+				Interface: m.up.Name,
 			})
 		}
 	}
@@ -352,14 +353,14 @@ func (m *Mux) prepare(cfg Config) (err error) {
 		return fmt.Errorf("netlink: %w", err)
 	}
 	m.handles.push(func() error { m.nl.Close(); return nil })
-	if m.rt, err = openRoute(m.ns); err != nil {
+	if m.rt, err = nic.OpenRoute(m.ns); err != nil {
 		return err
 	}
 	m.handles.push(func() error { m.rt.Close(); return nil })
-	if m.deleter, err = newDeleter(m.nl, m.rt); err != nil {
+	if m.deleter, err = nic.NewDeleter(m.nl, m.rt); err != nil {
 		return err
 	}
-	if m.up, err = findUplink(m.nl, cfg.Interface); err != nil {
+	if m.up, err = nic.FindUplink(m.nl, cfg.Interface); err != nil {
 		return err
 	}
 	if m.unbound, err = xsk.NewUnbound(); err != nil {
@@ -371,17 +372,17 @@ func (m *Mux) prepare(cfg Config) (err error) {
 		return fmt.Errorf("packet socket of the mux: %w", err)
 	}
 	m.handles.push(func() error { return unix.Close(m.sender) })
-	if m.routes, err = route.New(m.ns, m.up.ifindex, m.hopChanged, func() { m.countSent(bpf.MuxUplink, 1) }); err != nil {
+	if m.routes, err = route.New(m.ns, m.up.Index, m.hopChanged, func() { m.countSent(bpf.MuxUplink, 1) }); err != nil {
 		return err
 	}
 	m.handles.push(m.routes.Close)
-	rules, err := newDriverRules(nameOf(m.nl, m.up.ifindex))
+	rules, err := newDriverRules(nic.NameOf(m.nl, m.up.Index))
 	if err != nil {
 		return err
 	}
 	m.handles.push(rules.close)
 	m.steering = steering{driver: rules, spread: m.spread}
-	m.nat = nat.NewReader(nat.Link{Name: m.up.name, Index: m.up.ifindex})
+	m.nat = nat.NewReader(nat.Link{Name: m.up.Name, Index: m.up.Index})
 	return nil
 }
 
@@ -389,11 +390,11 @@ func (m *Mux) prepare(cfg Config) (err error) {
 // them.
 func (m *Mux) attach(cfg Config) (made bool, err error) {
 	if cfg.Pin != "" {
-		if err := sweep(m.nl, m.deleter, cfg.Pin, m.up.netns, m.log); err != nil {
+		if err := sweep(m.nl, m.deleter, cfg.Pin, m.up.Netns, m.log); err != nil {
 			return false, err
 		}
-		if m.pins, err = makePins(cfg.Pin, m.up.netns, m.up.ifindex); err != nil {
-			return false, fmt.Errorf("%s: %w", m.up.name, err)
+		if m.pins, err = makePins(cfg.Pin, m.up.Netns, m.up.Index); err != nil {
+			return false, fmt.Errorf("%s: %w", m.up.Name, err)
 		}
 		m.handles.push(m.pins.close)
 		adopted, err := m.takeOver(cfg)
@@ -417,18 +418,18 @@ func (m *Mux) takeOver(cfg Config) (adopted bool, err error) {
 	}
 	m.progs, err = loadPinned(m.nl, m.pins, &m.up, cfg.Mode)
 	if errors.Is(err, errUnusable) {
-		m.log.Warn("the pinned mux cannot be taken over: it is removed, and its endpoints end", "interface", m.up.name, "why", err)
-		return false, takeDown(m.nl, m.deleter, m.up.ifindex, m.pins)
+		m.log.Warn("the pinned mux cannot be taken over: it is removed, and its endpoints end", "interface", m.up.Name, "why", err)
+		return false, takeDown(m.nl, m.deleter, m.up.Index, m.pins)
 	}
 	if err != nil {
 		return false, err
 	}
 	if cfg.Mode == ModeAuto {
-		m.log.Info(m.progs.mode.String()+" mode kept", "interface", m.up.name, "driver", m.up.driver, "because", "the mux that is taken over is attached in it")
+		m.log.Info(m.progs.mode.String()+" mode kept", "interface", m.up.Name, "driver", m.up.Driver, "because", "the mux that is taken over is attached in it")
 	}
 	m.handles.push(m.releasePrograms)
 	m.handles.push(m.closeQueues)
-	if err := m.keepVLANTags(m.up.name); err != nil {
+	if err := m.keepVLANTags(m.up.Name); err != nil {
 		return true, err
 	}
 	return true, m.adopt()
@@ -436,12 +437,12 @@ func (m *Mux) takeOver(cfg Config) (adopted bool, err error) {
 
 // start starts the goroutines of a mux whose programs are attached.
 func (m *Mux) start(cfg Config) error {
-	if m.up.virtual && m.progs.mode == ModeNative {
-		m.log.Info("in native mode on a virtual link XDP sees no VLAN tags if the other end has txvlan offload: if VLANs are used there, turn it off", "interface", m.up.name)
+	if m.up.Virtual && m.progs.mode == ModeNative {
+		m.log.Info("in native mode on a virtual link XDP sees no VLAN tags if the other end has txvlan offload: if VLANs are used there, turn it off", "interface", m.up.Name)
 	}
-	m.uplinkMTU.Store(m.up.mtu)
-	m.identity = m.up.identity(m.progs.mode)
-	m.shown = m.up.name
+	m.uplinkMTU.Store(m.up.MTU)
+	m.identity = identityOf(&m.up, m.progs.mode)
+	m.shown = m.up.Name
 	m.ids.skip(m.progs.state.NextId)
 	if err := m.holdPrograms(); err != nil {
 		return err
@@ -472,7 +473,7 @@ func (m *Mux) start(cfg Config) error {
 		}
 		m.running.Go(func() { m.reclaimAfterGrace(grace) })
 	}
-	m.log.Info("mux attached", "interface", m.up.name, "mode", m.progs.mode.String(), "link", m.up.addr, "mtu", m.up.mtu, "taken_over", waiting)
+	m.log.Info("mux attached", "interface", m.up.Name, "mode", m.progs.mode.String(), "link", m.up.Addr, "mtu", m.up.MTU, "taken_over", waiting)
 	return nil
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/unet-go/unet/bpf"
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/mux/internal/nic"
 )
 
 // The programs know the addresses of the host (bpf/src/own.h): at those of the uplink endpoints reach the
@@ -29,7 +30,7 @@ type hostAddr struct {
 // enterOwn enters the addresses of the host and the broadcast addresses of the uplink in the map own. m.mu is held.
 func (m *Mux) enterOwn(own addresses) error {
 	want, err := m.ownKinds(own)
-	if isAbsent(err) {
+	if nic.IsAbsent(err) {
 		return nil // an interface has just gone, and another event follows
 	}
 	if err != nil {
@@ -114,16 +115,16 @@ func (m *Mux) eraseOwned(a netip.Addr) error {
 // ownKinds returns what the map own is to have. Addresses count if their interface is in the VRF of the uplink, or, if
 // the uplink is in none, in none. In a VRF endpoints do not reach the kernel of their host: lo is not in the VRF.
 func (m *Mux) ownKinds(own addresses) (map[[16]byte]uint8, error) {
-	vrf, err := m.vrfOf(m.up.ifindex)
+	vrf, err := m.vrfOf(m.up.Index)
 	if err != nil {
 		return nil, err
 	}
-	kinds, vrfs := map[[16]byte]uint8{}, map[int]int{m.up.ifindex: vrf}
+	kinds, vrfs := map[[16]byte]uint8{}, map[int]int{m.up.Index: vrf}
 	for _, a := range own.host {
 		switch {
 		case a.flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) != 0: // another host may have it
 			continue
-		case a.IsLinkLocalUnicast() && a.Is6() && a.ifindex != m.up.ifindex: // another host of the uplink's link may have it
+		case a.IsLinkLocalUnicast() && a.Is6() && a.ifindex != m.up.Index: // another host of the uplink's link may have it
 			continue
 		}
 		of, known := vrfs[a.ifindex]
@@ -147,7 +148,7 @@ func (m *Mux) ownKinds(own addresses) (map[[16]byte]uint8, error) {
 			kinds[t.Addr.As16()] = bpf.OwnEndpoint
 		}
 	}
-	for _, a := range own.broadcasts(m.up.ifindex) {
+	for _, a := range own.broadcasts(m.up.Index) {
 		if kinds[a.As16()] == 0 { // else it is an address of a larger subnet, too
 			kinds[a.As16()] = bpf.OwnBroadcast
 		}

@@ -21,6 +21,7 @@ import (
 	"github.com/unet-go/unet/bpf"
 	"github.com/unet-go/unet/internal/route"
 	"github.com/unet-go/unet/internal/xsk"
+	"github.com/unet-go/unet/mux/internal/nic"
 )
 
 // pins is the directory of a bpffs in which the maps, programs and links of a mux are pinned,
@@ -197,7 +198,7 @@ func Cleanup(bpffs string, force bool, report func(what string)) error {
 	}
 	defer ns.Close()
 	return route.Within(ns, func() error {
-		cookie, err := netnsCookie()
+		cookie, err := nic.NetnsCookie()
 		if err != nil {
 			return err
 		}
@@ -206,12 +207,12 @@ func Cleanup(bpffs string, force bool, report func(what string)) error {
 			return fmt.Errorf("netlink: %w", err)
 		}
 		defer h.Close()
-		rt, err := openRoute(ns)
+		rt, err := nic.OpenRoute(ns)
 		if err != nil {
 			return err
 		}
 		defer rt.Close()
-		r, err := newDeleter(h, rt)
+		r, err := nic.NewDeleter(h, rt)
 		if err != nil {
 			return err
 		}
@@ -287,7 +288,7 @@ func attachedTo(l link.Link) (ifindex int, err error) {
 }
 
 // sweep removes the muxes whose uplinks are gone, of any network namespace.
-func sweep(h *netlink.Handle, r *deleter, bpffs string, netns uint64, log *slog.Logger) error {
+func sweep(h *netlink.Handle, r *nic.Deleter, bpffs string, netns uint64, log *slog.Logger) error {
 	list, err := pinned(bpffs)
 	if err != nil {
 		return err
@@ -308,7 +309,7 @@ func sweep(h *netlink.Handle, r *deleter, bpffs string, netns uint64, log *slog.
 // cleaner removes muxes that no process serves, on a thread in the namespace netns.
 type cleaner struct {
 	h       *netlink.Handle
-	deleter *deleter
+	deleter *nic.Deleter
 	netns   uint64
 	force   bool
 	report  func(string)
@@ -399,7 +400,7 @@ func living(h *netlink.Handle, keep *pins) (int, error) {
 // (ADR 58) had unet_cut on the uplink. After
 // an error of the classification rules the uplink's setting is restored and the pins are removed
 // all the same.
-func takeDown(h *netlink.Handle, r *deleter, ifindex int, keep *pins) error {
+func takeDown(h *netlink.Handle, r *nic.Deleter, ifindex int, keep *pins) error {
 	state, stateErr := readState(keep)
 	if stateErr == nil {
 		if err := refuseLocal(state); err != nil {
@@ -421,7 +422,7 @@ func takeDown(h *netlink.Handle, r *deleter, ifindex int, keep *pins) error {
 	}
 	ports, err := pinnedPorts(h, keep)
 	if err == nil {
-		err = r.deleteAll(ports)
+		err = r.DeleteAll(ports)
 	}
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
@@ -431,7 +432,7 @@ func takeDown(h *netlink.Handle, r *deleter, ifindex int, keep *pins) error {
 		rulesErr = fmt.Errorf("classification rules may be left (ethtool -n): %w", rulesErr)
 	}
 	if err = stateErr; err == nil {
-		err = restoreOffloads(int(state.Ifindex), offloads(state.RestoreOffloads))
+		err = nic.RestoreOffloads(int(state.Ifindex), nic.Offloads(state.RestoreOffloads))
 	}
 	if err != nil && !errors.Is(err, errUnusable) {
 		return errors.Join(rulesErr, err)

@@ -16,6 +16,7 @@ import (
 	"github.com/unet-go/unet/bpf"
 	"github.com/unet-go/unet/internal/route"
 	"github.com/unet-go/unet/internal/xsk"
+	"github.com/unet-go/unet/mux/internal/nic"
 )
 
 // attachment is the port or queue of an endpoint, possibly incomplete.
@@ -38,7 +39,7 @@ func (m *Mux) takeAway(at *attachment) error {
 	var err error
 	if at.port {
 		err = absentIsFine(m.progs.maps.Devices.Delete(at.owner.Port))
-		if failed := m.deleter.delete(at.owner.Port, at.device); failed != nil {
+		if failed := m.deleter.Delete(at.owner.Port, at.device); failed != nil {
 			return errors.Join(err, failed)
 		}
 		at.port = false
@@ -100,10 +101,10 @@ func (m *Mux) openPort(l *Lease, params xsk.Params) (sock *os.File, err error) {
 // openInner makes the veth pair, and attaches the program to the inner end, which is in the
 // calling thread's namespace.
 func (m *Mux) openInner(l *Lease, inner netns.NsHandle) error {
-	if err := disableIPv6("default"); err != nil {
+	if err := nic.DisableIPv6("default"); err != nil {
 		return err
 	}
-	sock, err := openRoute(inner)
+	sock, err := nic.OpenRoute(inner)
 	if err != nil {
 		return err
 	}
@@ -112,7 +113,7 @@ func (m *Mux) openInner(l *Lease, inner netns.NsHandle) error {
 		return err
 	}
 	ifindex := bpf.FirstIfindex + int(l.at.slot)
-	if err := setXDP(sock, ifindex, m.progs.loaded[deliverProgram(m.progs.mode, l.terms.Trusted)].FD(), m.progs.attachFlag()); err != nil {
+	if err := nic.SetXDP(sock, ifindex, m.progs.loaded[deliverProgram(m.progs.mode, l.terms.Trusted)].FD(), m.progs.attachFlag()); err != nil {
 		return fmt.Errorf("attach to the inner end: %w", err)
 	}
 	return nil
@@ -126,7 +127,7 @@ func (m *Mux) addPair(l *Lease, inner *nl.SocketHandle) error {
 			return err
 		}
 		name := fmt.Sprintf("unet%d", id)
-		outer, err := addVeth(inner, bpf.FirstIfindex+int(l.at.slot), name, m.ns)
+		outer, err := nic.AddVeth(inner, bpf.FirstIfindex+int(l.at.slot), name, bpf.KernelLink, m.ns) // by KernelLink the programs drop what the kernel itself sends there
 		if errors.Is(err, unix.EEXIST) {
 			continue // another mux of this namespace has one of that name
 		}
@@ -149,11 +150,11 @@ func (m *Mux) addPair(l *Lease, inner *nl.SocketHandle) error {
 // up. The calling thread is in the uplink's namespace.
 func (m *Mux) openOuter(l *Lease, sock *os.File) error {
 	port, name := l.at.owner.Port, l.at.device
-	if err := errors.Join(disableIPv6(name), distrust(name)); err != nil {
+	if err := errors.Join(nic.DisableIPv6(name), nic.Distrust(name)); err != nil {
 		return err
 	}
 	flags := m.progs.attachFlag() | unix.XDP_FLAGS_UPDATE_IF_NOEXIST
-	if err := setXDP(m.rt, int(port), m.progs.loaded[bpf.MuxProgUnetPort].FD(), flags); err != nil {
+	if err := nic.SetXDP(m.rt, int(port), m.progs.loaded[bpf.MuxProgUnetPort].FD(), flags); err != nil {
 		return fmt.Errorf("attach to the outer end: %w", err)
 	}
 	if err := m.setRates(l, l.terms.Rates); err != nil {
@@ -180,7 +181,7 @@ func (m *Mux) openQueue(l *Lease, queue uint32, params xsk.Params) (sock *os.Fil
 	if l.id, err = m.newID(); err != nil {
 		return nil, err
 	}
-	params.Ifindex, params.Queue = m.up.ifindex, queue
+	params.Ifindex, params.Queue = m.up.Index, queue
 	err = route.Within(m.ns, func() (err error) {
 		if sock, err = xsk.New(params, l.memory); err != nil {
 			return err
@@ -189,12 +190,12 @@ func (m *Mux) openQueue(l *Lease, queue uint32, params xsk.Params) (sock *os.Fil
 		return err
 	})
 	if errors.Is(err, xsk.ErrQueueBusy) {
-		err = fmt.Errorf("%w: queue %d of %s: %w", ErrQueueBusy, queue, m.up.name, err)
+		err = fmt.Errorf("%w: queue %d of %s: %w", ErrQueueBusy, queue, m.up.Name, err)
 	}
 	if err != nil {
 		return sock, err
 	}
-	l.at.owner.Queue, l.at.device = uint16(queue), m.up.name // the kernel numbers queues in 16 bits
+	l.at.owner.Queue, l.at.device = uint16(queue), m.up.Name // the kernel numbers queues in 16 bits
 	m.mu.Lock()
 	m.queues[queue] = true
 	m.mu.Unlock()
@@ -208,7 +209,7 @@ func (m *Mux) openQueue(l *Lease, queue uint32, params xsk.Params) (sock *os.Fil
 // programs redirect to the one socket that the map has for the queue, so a queue has one lease.
 func (m *Mux) holdQueue(l *Lease, queue uint32) error {
 	if n := m.progs.maps.Sockets.MaxEntries(); queue >= n {
-		return fmt.Errorf("%w: queue %d of %s, which has %d", ErrNoQueue, queue, m.up.name, n)
+		return fmt.Errorf("%w: queue %d of %s, which has %d", ErrNoQueue, queue, m.up.Name, n)
 	}
 	if err := m.checkQueue(queue); err != nil {
 		return err
@@ -220,7 +221,7 @@ func (m *Mux) holdQueue(l *Lease, queue uint32) error {
 	}
 	m.mu.Unlock()
 	if taken {
-		return fmt.Errorf("%w: queue %d of %s", ErrQueueBusy, queue, m.up.name)
+		return fmt.Errorf("%w: queue %d of %s", ErrQueueBusy, queue, m.up.Name)
 	}
 	if err := m.holdQueues(); err != nil {
 		m.mu.Lock()
@@ -269,12 +270,12 @@ func (m *Mux) holdPrograms() error {
 // handle is closed.
 func idleWith(prog *ebpf.Program) (idle netns.NsHandle, err error) {
 	err = route.WithinNew(func(inner netns.NsHandle) error {
-		sock, err := openRoute(inner)
+		sock, err := nic.OpenRoute(inner)
 		if err != nil {
 			return err
 		}
 		defer sock.Close()
-		if err := setXDP(sock, loIndex, prog.FD(), unix.XDP_FLAGS_SKB_MODE); err != nil {
+		if err := nic.SetXDP(sock, loIndex, prog.FD(), unix.XDP_FLAGS_SKB_MODE); err != nil {
 			return fmt.Errorf("attach: %w", err)
 		}
 		fd, err := unix.FcntlInt(uintptr(inner), unix.F_DUPFD_CLOEXEC, 0)
@@ -338,44 +339,4 @@ func (m *Mux) portGone(l *Lease) {
 	err = l.close(fmt.Errorf("%w: %s; open another endpoint", ErrPortDeleted, l.at.device))
 	m.log.Warn("the port of an endpoint was deleted, not by unetd (ip link del?): the endpoint is ended", "port", l.at.device,
 		"endpoint", l.id, "uid", o.UID, "pid", o.PID, "error", err)
-}
-
-// netnsCookie is the cookie of the calling thread's network namespace (SO_NETNS_COOKIE).
-func netnsCookie() (uint64, error) {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return 0, os.NewSyscallError("socket", err)
-	}
-	defer unix.Close(fd)
-	cookie, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
-	return cookie, os.NewSyscallError("getsockopt SO_NETNS_COOKIE", err)
-}
-
-// disableIPv6 disables IPv6 on an interface of the calling thread's namespace, so that the kernel
-// sends no router solicitations and listener reports there. conf "default" is for new
-// interfaces.
-func disableIPv6(conf string) error {
-	err := os.WriteFile("/proc/sys/net/ipv6/conf/"+conf+"/disable_ipv6", []byte("1"), 0)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil // a kernel without IPv6
-	}
-	return err
-}
-
-// distrust makes the kernel refuse IPv4 from the outer end of a port, or from the cutter.
-// Otherwise an application could reach the host by IPv4 after somebody has detached the port
-// program (ip link set dev PORT xdp off).
-func distrust(iface string) error {
-	return setIPv4(iface, map[string]string{"rp_filter": "1", "drop_unicast_in_l2_multicast": "1", "forwarding": "0"})
-}
-
-// setIPv4 sets an interface's settings in the calling thread's namespace
-// (Documentation/networking/ip-sysctl.rst).
-func setIPv4(iface string, settings map[string]string) error {
-	for name, value := range settings {
-		if err := os.WriteFile("/proc/sys/net/ipv4/conf/"+iface+"/"+name, []byte(value), 0); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/bpf"
+	"github.com/unet-go/unet/mux/internal/nic"
 )
 
 // programs is the maps and programs of a mux, and the links that attach them. They exist as
@@ -39,38 +40,38 @@ type programs struct {
 // attachPrograms loads the programs and attaches them to the uplink in the mode want, or with
 // ModeAuto in the best mode that works. The calling thread is in the uplink's namespace, which
 // is h's.
-func attachPrograms(h *netlink.Handle, u *uplink, want Mode, keep *pins, log *slog.Logger) (*programs, error) {
+func attachPrograms(h *netlink.Handle, u *nic.Uplink, want Mode, keep *pins, log *slog.Logger) (*programs, error) {
 	switch want {
 	case ModeNative, ModeTCX:
 		p, err := attachIn(h, want, u, keep, log)
 		if err != nil {
-			return nil, fmt.Errorf("attach to %s in %v mode: %w", u.name, want, err)
+			return nil, fmt.Errorf("attach to %s in %v mode: %w", u.Name, want, err)
 		}
-		if can := xdpFeatures(u.ifindex); want == ModeNative && can.known && !can.all(xdpNdoXmit) {
-			log.Warn("the driver does not accept redirected frames now: what endpoints send is lost and counted (on a veth: until the other end has GRO or an XDP program)", "interface", u.name)
+		if can := nic.XDPFeatures(u.Index); want == ModeNative && can.Known && !can.All(nic.XDPNdoXmit) {
+			log.Warn("the driver does not accept redirected frames now: what endpoints send is lost and counted (on a veth: until the other end has GRO or an XDP program)", "interface", u.Name)
 		}
 		return p, nil
 	}
-	why := u.notNative(xdpFeatures(u.ifindex))
+	why := u.NotNative(nic.XDPFeatures(u.Index))
 	if why == "" {
 		p, err := attachIn(h, ModeNative, u, keep, log)
 		if err == nil {
 			// Many drivers report only after the attachment that they accept redirected frames.
-			if xdpFeatures(u.ifindex).all(xdpNdoXmit) {
-				log.Info("native mode chosen", "interface", u.name, "driver", u.driver, "because", "the driver has XDP and accepts redirected frames")
+			if nic.XDPFeatures(u.Index).All(nic.XDPNdoXmit) {
+				log.Info("native mode chosen", "interface", u.Name, "driver", u.Driver, "because", "the driver has XDP and accepts redirected frames")
 				return p, nil
 			}
 			err = errors.Join(errors.New("the driver does not accept redirected frames"), p.detach())
 		}
 		if errors.Is(err, ErrForeignProgram) {
-			return nil, fmt.Errorf("attach to %s: %w", u.name, err)
+			return nil, fmt.Errorf("attach to %s: %w", u.Name, err)
 		}
 		why = err.Error()
 	}
-	log.Info("tcx mode chosen", "interface", u.name, "driver", u.driver, "because", why)
+	log.Info("tcx mode chosen", "interface", u.Name, "driver", u.Driver, "because", why)
 	p, err := attachIn(h, ModeTCX, u, keep, log)
 	if err != nil {
-		return nil, fmt.Errorf("attach to %s in tcx mode: %w", u.name, err)
+		return nil, fmt.Errorf("attach to %s in tcx mode: %w", u.Name, err)
 	}
 	return p, nil
 }
@@ -81,11 +82,11 @@ var newTypes = btf.NewCache
 
 // attachIn loads and attaches the programs in one mode. The uplink's link is pinned last, so
 // pins with it are complete.
-func attachIn(h *netlink.Handle, m Mode, u *uplink, keep *pins, log *slog.Logger) (_ *programs, err error) {
-	if err := u.free(h, m); err != nil {
+func attachIn(h *netlink.Handle, m Mode, u *nic.Uplink, keep *pins, log *slog.Logger) (_ *programs, err error) {
+	if err := checkFree(h, u, m); err != nil {
 		return nil, err
 	}
-	p := &programs{mode: m, mtu: u.mtu, nl: h, ifindex: u.ifindex, pins: keep}
+	p := &programs{mode: m, mtu: u.MTU, nl: h, ifindex: u.Index, pins: keep}
 	defer func() {
 		if err != nil {
 			err = errors.Join(unsupported(err), p.detach())
@@ -95,13 +96,13 @@ func attachIn(h *netlink.Handle, m Mode, u *uplink, keep *pins, log *slog.Logger
 	if err != nil {
 		return nil, err
 	}
-	spec.Maps["sockets"].MaxEntries = u.queues
-	config := bpf.Config(u.addr, u.ifindex, u.netns, u.mtu, m != ModeNative, false)
+	spec.Maps["sockets"].MaxEntries = u.Queues
+	config := bpf.Config(u.Addr, u.Index, u.Netns, u.MTU, m != ModeNative, false)
 	if m != ModeNative {
-		cutter, err := makeCutter(h, u.ifindex)
+		cutter, err := makeCutter(h, u.Index)
 		switch {
 		case errors.Is(err, unix.EOPNOTSUPP):
-			log.Warn("super-frames to untrusted endpoints are dropped: this kernel has no ifb devices (modprobe ifb)", "interface", u.name)
+			log.Warn("super-frames to untrusted endpoints are dropped: this kernel has no ifb devices (modprobe ifb)", "interface", u.Name)
 		case err != nil:
 			return nil, err
 		}
@@ -109,7 +110,7 @@ func attachIn(h *netlink.Handle, m Mode, u *uplink, keep *pins, log *slog.Logger
 		rand.Read(secret[:])
 		config.CutBy(cutter, secret)
 	}
-	up, top, err := makeUp(h, u.ifindex)
+	up, top, err := makeUp(h, u.Index)
 	if err != nil {
 		return nil, err
 	}
@@ -141,27 +142,27 @@ func attachIn(h *netlink.Handle, m Mode, u *uplink, keep *pins, log *slog.Logger
 	err = p.changeState(func(s *bpf.State) {
 		*s = bpf.State{
 			Objects: bpf.ObjectsHash(),
-			Netns:   u.netns,
+			Netns:   u.Netns,
 			NextId:  1,
-			Ifindex: uint32(u.ifindex),
-			Mtu:     u.mtu,
-			Link:    u.addr,
+			Ifindex: uint32(u.Index),
+			Mtu:     u.MTU,
+			Link:    u.Addr,
 			Mode:    uint16(m),
 		}
 	})
 	if err != nil {
 		return nil, err
 	}
-	shown, err := p.showVLANTags(u.name)
+	shown, err := p.showVLANTags(u.Name)
 	if err != nil {
 		return nil, err
 	}
 	if shown {
-		log.Info("receive VLAN offload turned off, so that XDP sees VLAN tags", "interface", u.name)
+		log.Info("receive VLAN offload turned off, so that XDP sees VLAN tags", "interface", u.Name)
 	}
 	if m == ModeNative {
 		// What is left on the driver ignores, or it refuses the program.
-		if _, err := p.stopMerging(u.name); err != nil {
+		if _, err := p.stopMerging(u.Name); err != nil {
 			return nil, err
 		}
 	}
@@ -184,17 +185,17 @@ func attachIn(h *netlink.Handle, m Mode, u *uplink, keep *pins, log *slog.Logger
 		}
 	}
 	// From here on ports can send by the uplink. They receive when its program is attached, below.
-	if err := p.maps.Devices.Put(uint32(u.ifindex), uint32(u.ifindex)); err != nil {
+	if err := p.maps.Devices.Put(uint32(u.Index), uint32(u.Index)); err != nil {
 		return nil, fmt.Errorf("uplink into the device map: %w", err)
 	}
 	if m == ModeTCX { // before other programs, which can end the chain
-		p.uplink, err = link.AttachTCX(link.TCXOptions{Program: p.loaded[bpf.MuxProgUnetUplinkTcx], Attach: ebpf.AttachTCXIngress, Interface: u.ifindex, Anchor: link.Head()})
+		p.uplink, err = link.AttachTCX(link.TCXOptions{Program: p.loaded[bpf.MuxProgUnetUplinkTcx], Attach: ebpf.AttachTCXIngress, Interface: u.Index, Anchor: link.Head()})
 	} else {
 		flags := link.XDPAttachFlags(p.attachFlag())
-		p.uplink, err = link.AttachXDP(link.XDPOptions{Program: p.loaded[bpf.MuxProgUnetUplink], Interface: u.ifindex, Flags: flags})
+		p.uplink, err = link.AttachXDP(link.XDPOptions{Program: p.loaded[bpf.MuxProgUnetUplink], Interface: u.Index, Flags: flags})
 	}
 	if err = foreign(err); err != nil && m == ModeNative && !errors.Is(err, ErrForeignProgram) {
-		err = u.nativeRefused(p.loaded[bpf.MuxProgUnetUplink], err)
+		err = u.NativeRefused(p.loaded[bpf.MuxProgUnetUplink].FD(), err)
 	}
 	if err != nil {
 		return nil, err
@@ -368,7 +369,7 @@ func (p *programs) uncouple() error {
 			return fmt.Errorf("detach from the uplink: %w", err)
 		}
 	}
-	return errors.Join(refuseLocal(p.state), deleteUp(p.nl, p.ifindex), deleteCutter(p.nl, p.ifindex), p.restoreOffloads(hidesVLAN|mergesFrames))
+	return errors.Join(refuseLocal(p.state), deleteUp(p.nl, p.ifindex), deleteCutter(p.nl, p.ifindex), p.restoreOffloads(nic.HidesVLAN|nic.MergesFrames))
 }
 
 // detachLink detaches the program of a link from its device at once; by closing the last descriptor of
@@ -391,44 +392,4 @@ func (p *programs) release() error {
 		err = errors.Join(err, prog.Close())
 	}
 	return errors.Join(err, closeLinks(p.sideLinks), p.maps.Close())
-}
-
-// Mode is how the programs of a mux are attached. The values are in the state of pinned muxes.
-type Mode uint8
-
-const (
-	// ModeAuto is native if the interface is hardware whose driver supports XDP, redirects
-	// and redirected frames, shows VLAN tags, and is not vmxnet3; otherwise tcx. On a veth native is slower: it copies each skb
-	// into an XDP frame first.
-	ModeAuto Mode = 0
-	// ModeNative runs the programs in the driver. On a veth the other end then needs GRO or
-	// an XDP program, else frames sent there are lost.
-	ModeNative Mode = 2
-	// ModeTCX runs the uplink's program at its traffic control ingress, and those of ports on
-	// skbs, with any driver.
-	ModeTCX Mode = 3
-)
-
-// modes are the modes that can be asked for. The value 1 in the state of a pinned mux is that of a mode that
-// there is no more (ADR 58).
-var modes = []Mode{ModeAuto, ModeTCX, ModeNative}
-
-func (m Mode) String() string {
-	switch m {
-	case ModeNative:
-		return "native"
-	case ModeTCX:
-		return "tcx"
-	}
-	return "auto"
-}
-
-// ParseMode is the inverse of [Mode.String].
-func ParseMode(s string) (Mode, error) {
-	for _, m := range modes {
-		if s == m.String() {
-			return m, nil
-		}
-	}
-	return 0, fmt.Errorf("mode %q: want auto, tcx or native", s)
 }

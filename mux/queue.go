@@ -13,6 +13,7 @@ import (
 
 	"github.com/unet-go/unet/bpf"
 	"github.com/unet-go/unet/internal/route"
+	"github.com/unet-go/unet/mux/internal/nic"
 )
 
 // A device can have more queues than it uses. In native mode virtio_net adds queues for redirected
@@ -23,12 +24,12 @@ import (
 // usableQueues is the number of queues of the uplink that receive and send now.
 func (m *Mux) usableQueues() (n uint32, err error) {
 	err = route.Within(m.ns, func() error {
-		name, err := nameOf(m.nl, m.up.ifindex)()
+		name, err := nic.NameOf(m.nl, m.up.Index)()
 		if err != nil {
 			return err
 		}
-		n, err = activeQueues(name, m.up.queues)
-		n = min(n, sendingQueues(m.up.ifindex, m.up.queues))
+		n, err = nic.ActiveQueues(name, m.up.Queues)
+		n = min(n, nic.SendingQueues(m.up.Index, m.up.Queues))
 		return err
 	})
 	return n, err
@@ -40,7 +41,7 @@ func (m *Mux) checkQueue(queue uint32) error {
 	n, err := m.usableQueues()
 	if err == nil && queue >= n {
 		err = fmt.Errorf("%w: %d of the %d queues of %s receive and send now, and queue %d is none of them: see ethtool -L %s (virtio_net takes it only before unetd is started, and has queues for XDP that cannot send)",
-			ErrNoQueue, n, m.up.queues, m.up.name, queue, m.up.name)
+			ErrNoQueue, n, m.up.Queues, m.up.Name, queue, m.up.Name)
 	}
 	return err
 }
@@ -122,8 +123,8 @@ func (m *Mux) adoptQueues(users int) error {
 }
 
 // queuePrograms are the programs of queues in tcx mode, in the order in which they are detached.
-func queuePrograms(u *uplink) []string {
-	if u.kind == "vlan" { // the kernel has removed the VLAN tag of its frames
+func queuePrograms(u *nic.Uplink) []string {
+	if u.Kind == "vlan" { // the kernel has removed the VLAN tag of its frames
 		return []string{bpf.MuxProgUnetQueue}
 	}
 	return []string{bpf.MuxProgUnetQueue, bpf.MuxProgUnetNoteVlan}
@@ -131,7 +132,7 @@ func queuePrograms(u *uplink) []string {
 
 // attachQueue loads the programs of queues over the tables of the mux, and attaches them. The
 // calling thread is in the uplink's namespace.
-func (p *programs) attachQueue(u *uplink) (links []link.Link, err error) {
+func (p *programs) attachQueue(u *nic.Uplink) (links []link.Link, err error) {
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, p.detachQueue(links))
@@ -143,7 +144,7 @@ func (p *programs) attachQueue(u *uplink) (links []link.Link, err error) {
 		return nil, err
 	}
 	notes := len(queuePrograms(u)) > 1
-	config := bpf.Config(u.addr, u.ifindex, u.netns, p.mtu, true, notes)
+	config := bpf.Config(u.Addr, u.Index, u.Netns, p.mtu, true, notes)
 	if err := spec.Variables["config"].Set(config); err != nil {
 		return nil, err
 	}
@@ -181,7 +182,7 @@ func (p *programs) attachQueue(u *uplink) (links []link.Link, err error) {
 	if err := p.countLosses(progs.Queue, bpf.LostUplinkRedirect); err != nil {
 		return links, err
 	}
-	name, err := nameOf(p.nl, u.ifindex)() // it may have another name by now
+	name, err := nic.NameOf(p.nl, u.Index)() // it may have another name by now
 	if err != nil {
 		return links, err
 	}
@@ -192,7 +193,7 @@ func (p *programs) attachQueue(u *uplink) (links []link.Link, err error) {
 	if left != 0 { // the kernel would warn (netdev_WARN in dev_disable_gro_hw), which is a panic with panic_on_warn
 		return links, fmt.Errorf("%w: the driver of %s does not turn %v off, and the kernel warns of generic XDP with it: attach to a port", errors.ErrUnsupported, name, left)
 	}
-	queue, err := link.AttachXDP(link.XDPOptions{Program: progs.Queue, Interface: u.ifindex, Flags: link.XDPGenericMode})
+	queue, err := link.AttachXDP(link.XDPOptions{Program: progs.Queue, Interface: u.Index, Flags: link.XDPGenericMode})
 	if err != nil {
 		return links, foreign(err)
 	}
@@ -217,7 +218,7 @@ func (p *programs) detachQueue(links []link.Link) (err error) {
 			}
 		}
 	}
-	return errors.Join(err, closeLinks(links), p.restoreOffloads(mergesFrames))
+	return errors.Join(err, closeLinks(links), p.restoreOffloads(nic.MergesFrames))
 }
 
 // pinLink pins the link of a program, if the mux is pinned.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/unet-go/unet/bpf"
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/mux/internal/nic"
 )
 
 // The limits of what endpoints send are in two tables of the kernel (bpf/src/limit.h), which are also the
@@ -56,7 +57,7 @@ func (m *Mux) setRates(l *Lease, r endpoint.Rates) error {
 	}
 	port, none := l.at.owner.Port, r == endpoint.Rates{}
 	attach := func(p *ebpf.Program) error {
-		if err := setXDP(m.rt, int(port), p.FD(), m.progs.attachFlag()); err != nil {
+		if err := nic.SetXDP(m.rt, int(port), p.FD(), m.progs.attachFlag()); err != nil {
 			return fmt.Errorf("attach to the outer end: %w", err)
 		}
 		return nil

@@ -98,7 +98,7 @@ func (m *Mux) Report() (Report, error) {
 		return Report{}, err
 	}
 	var tables []*published
-	r := Report{Uplink: m.Uplink(), MTU: m.mtu(), Link: devices[uint32(m.up.ifindex)]}
+	r := Report{Uplink: m.Uplink(), MTU: m.mtu(), Link: devices[uint32(m.up.Index)]}
 	m.mu.Lock()
 	r.Limits, r.Users, r.Ended = m.users.limits, m.users.users(), maps.Clone(m.endings)
 	r.Endpoints = make([]EndpointReport, 0, len(m.leases))

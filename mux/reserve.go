@@ -50,7 +50,7 @@ func (m *Mux) newReserver() (*reserver, error) {
 	}
 	limit := int(min(files.Cur, 1<<30)) / 4 * 3
 	return &reserver{
-		ifindex: m.up.ifindex, room: m.socketsLeft(limit), limit: limit,
+		ifindex: m.up.Index, room: m.socketsLeft(limit), limit: limit,
 		closed: m.gaveBack.Add(copyTime), refuse: m.progs.loaded[refuseProgram],
 	}, nil
 }

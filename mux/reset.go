@@ -171,7 +171,7 @@ func (r *resetter) route(f flow) (_ resetPath, ok bool) {
 		return resetPath{}, false
 	case peer != nil && !peer.suspended:
 		port := peer.by.at.owner.Port
-		return resetPath{m.up.addr, int(port), bpf.MuxLocal}, port != 0
+		return resetPath{m.up.Addr, int(port), bpf.MuxLocal}, port != 0
 	}
 	dst := f.remote.Addr()
 	to, known := r.hops[dst]
@@ -179,10 +179,10 @@ func (r *resetter) route(f flow) (_ resetPath, ok bool) {
 		to = r.resolve(dst)
 		r.hops[dst] = to
 	}
-	if to != m.up.addr {
-		return resetPath{to, m.up.ifindex, bpf.MuxUplink}, to != wire.LinkAddr{}
+	if to != m.up.Addr {
+		return resetPath{to, m.up.Index, bpf.MuxUplink}, to != wire.LinkAddr{}
 	}
-	up, err := m.nl.LinkByName(upName(m.up.ifindex))
+	up, err := m.nl.LinkByName(upName(m.up.Index))
 	if err != nil {
 		return resetPath{}, false
 	}
@@ -233,7 +233,7 @@ func (r *resetter) send(to resetPath, f flow, h wire.TCPFields) error {
 	frame := room[:frameLen(f)]
 	src, dst := f.local.Addr(), f.remote.Addr()
 	h.SrcPort, h.DstPort = f.local.Port(), f.remote.Port()
-	wire.PutEthernet(frame, to.link, r.m.up.addr, etherType(src))
+	wire.PutEthernet(frame, to.link, r.m.up.Addr, etherType(src))
 	if src.Is4() {
 		wire.PutIPv4(frame[ip:], wire.IPv4Fields{
 			TTL: 64, Protocol: wire.ProtocolTCP, DontFragment: true, TotalLen: uint16(len(frame) - ip), Src: src.As4(), Dst: dst.As4(),
@@ -260,7 +260,7 @@ func (r *resetter) listen(of wire.EtherType) (err error) {
 	if r.answerers[of] != nil {
 		return nil
 	}
-	r.answerers[of], err = route.Listen(r.m.ns, r.m.up.ifindex, "answers", of, r.filter(of))
+	r.answerers[of], err = route.Listen(r.m.ns, r.m.up.Index, "answers", of, r.filter(of))
 	if err != nil {
 		delete(r.answerers, of)
 	}
@@ -331,7 +331,7 @@ func (r *resetter) answer(from *os.File) {
 			r.m.countSent(bpf.MuxRate, 1)
 			continue
 		}
-		if r.send(resetPath{to, r.m.up.ifindex, bpf.MuxUplink}, f, h) != nil {
+		if r.send(resetPath{to, r.m.up.Index, bpf.MuxUplink}, f, h) != nil {
 			return
 		}
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/unet-go/unet/bpf"
 	"github.com/unet-go/unet/internal/ethtool"
+	"github.com/unet-go/unet/mux/internal/nic"
 )
 
 // unet_note_vlan runs for every frame of the machine and takes some 60 ns (ADR 7). So it is attached only while
@@ -136,7 +137,7 @@ func makeCutter(h *netlink.Handle, uplink int) (ifindex int, err error) {
 	}()
 	a := netlink.NewLinkAttrs()
 	a.Name = cutterName(uplink)
-	a.MTU = portMTU
+	a.MTU = nic.PortMTU
 	a.NumTxQueues, a.NumRxQueues = 1, 1
 	a.GSOMaxSegs, a.GSOMaxSize, a.GSOIPv4MaxSize = 1, 1024, 1024 // so the kernel segments all packets sent there
 	a.TxQLen = cutterRoom
@@ -152,7 +153,7 @@ func makeCutter(h *netlink.Handle, uplink int) (ifindex int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	if err := errors.Join(disableIPv6(a.Name), distrust(a.Name)); err != nil {
+	if err := errors.Join(nic.DisableIPv6(a.Name), nic.Distrust(a.Name)); err != nil {
 		return 0, err
 	}
 	// Without a queueing discipline packets are segmented at once. cut.h limits their number.
@@ -192,15 +193,15 @@ func makeUp(h *netlink.Handle, uplink int) (up, top netlink.Link, err error) {
 		return nil, nil, err
 	}
 	a := netlink.NewLinkAttrs()
-	a.Name, a.MTU, a.HardwareAddr = upName(uplink), portMTU, bpf.KernelLink[:]
+	a.Name, a.MTU, a.HardwareAddr = upName(uplink), nic.PortMTU, bpf.KernelLink[:]
 	a.NumTxQueues, a.NumRxQueues = 1, 1
 	pair := netlink.NewVeth(a)
-	pair.PeerName, pair.PeerMTU, pair.PeerHardwareAddr, pair.PeerNumTxQueues, pair.PeerNumRxQueues = fmt.Sprintf("unettop%d", uplink), portMTU, bpf.KernelLink[:], 1, 1
+	pair.PeerName, pair.PeerMTU, pair.PeerHardwareAddr, pair.PeerNumTxQueues, pair.PeerNumRxQueues = fmt.Sprintf("unettop%d", uplink), nic.PortMTU, bpf.KernelLink[:], 1, 1
 	err = h.LinkAdd(pair)
 	ends := make([]netlink.Link, 2)
 	for i, name := range []string{pair.Name, pair.PeerName} {
 		if err == nil {
-			err = errors.Join(disableIPv6(name), distrust(name))
+			err = errors.Join(nic.DisableIPv6(name), nic.Distrust(name))
 		}
 		if err == nil {
 			ends[i], err = h.LinkByName(name)
@@ -220,7 +221,7 @@ func makeUp(h *netlink.Handle, uplink int) (up, top netlink.Link, err error) {
 // other end has generic receive offload.
 func (p *programs) attachUp(up, top netlink.Link) error {
 	if p.mode == ModeNative {
-		err := withEthtool(func(e *ethtool.Socket) error { return e.SetFeatures(top.Attrs().Name, map[string]bool{"rx-gro": true}) })
+		err := nic.WithEthtool(func(e *ethtool.Socket) error { return e.SetFeatures(top.Attrs().Name, map[string]bool{"rx-gro": true}) })
 		if err != nil {
 			return fmt.Errorf("generic receive offload of %s: %w", top.Attrs().Name, err)
 		}
@@ -241,7 +242,7 @@ func (p *programs) attachUp(up, top netlink.Link) error {
 
 // deleteUp deletes the pair of an uplink, if there is one.
 func deleteUp(h *netlink.Handle, uplink int) error {
-	return deleteDevice(h, upName(uplink), "veth")
+	return nic.DeleteDevice(h, upName(uplink), "veth")
 }
 
 const acceptLocal = "/proc/sys/net/ipv4/conf/lo/accept_local"
@@ -293,7 +294,7 @@ func onLo() (n int, err error) {
 // could not segment them, or the device was down.
 func cutterLost(h *netlink.Handle, uplink int) (uint64, error) {
 	l, err := h.LinkByName(cutterName(uplink))
-	if isAbsent(err) {
+	if nic.IsAbsent(err) {
 		return 0, nil
 	}
 	if err != nil {
@@ -305,22 +306,7 @@ func cutterLost(h *netlink.Handle, uplink int) (uint64, error) {
 
 // deleteCutter deletes the cutter of an uplink, if there is one.
 func deleteCutter(h *netlink.Handle, uplink int) error {
-	return deleteDevice(h, cutterName(uplink), cutterKind)
-}
-
-// deleteDevice deletes a device of a kind, if there is one.
-func deleteDevice(h *netlink.Handle, name, kind string) error {
-	l, err := h.LinkByName(name)
-	if err == nil && l.Type() != kind {
-		return nil // another program's device
-	}
-	if err == nil {
-		err = h.LinkDel(l)
-	}
-	if err = absentDeviceIsFine(err); err != nil {
-		return fmt.Errorf("delete %s: %w", name, err)
-	}
-	return nil
+	return nic.DeleteDevice(h, cutterName(uplink), cutterKind)
 }
 
 // XDP does not see a VLAN tag (802.1Q) that is in the skb and not in the frame, so an endpoint
@@ -335,12 +321,12 @@ func (p *programs) showVLANTags(name string) (shown bool, err error) {
 	if p.mode == ModeTCX {
 		return false, nil // its program sees the tag in the skb
 	}
-	on, err := p.noteOffloads(name, hidesVLAN)
+	on, err := p.noteOffloads(name, nic.HidesVLAN)
 	if on == 0 || err != nil {
 		return false, err
 	}
-	setErr := setOffloads(name, on, false)
-	left, err := offloadsOn(name, hidesVLAN)
+	setErr := nic.SetOffloads(name, on, false)
+	left, err := nic.OffloadsOn(name, nic.HidesVLAN)
 	if err != nil {
 		return false, err
 	}
@@ -351,47 +337,35 @@ func (p *programs) showVLANTags(name string) (shown bool, err error) {
 }
 
 // stopMerging turns off the offloads that must be off for XDP. left: the driver does not turn these off.
-func (p *programs) stopMerging(name string) (left offloads, err error) {
-	on, err := p.noteOffloads(name, mergesFrames)
+func (p *programs) stopMerging(name string) (left nic.Offloads, err error) {
+	on, err := p.noteOffloads(name, nic.MergesFrames)
 	if on == 0 || err != nil {
 		return 0, err
 	}
-	setErr := setOffloads(name, on, false)
-	left, err = offloadsOn(name, mergesFrames)
+	setErr := nic.SetOffloads(name, on, false)
+	left, err = nic.OffloadsOn(name, nic.MergesFrames)
 	return left, errors.Join(err, setErr)
 }
 
 // noteOffloads returns which of the offloads are on, and records them, to be restored.
-func (p *programs) noteOffloads(name string, of offloads) (on offloads, err error) {
-	if on, err = offloadsOn(name, of); on == 0 || err != nil {
+func (p *programs) noteOffloads(name string, of nic.Offloads) (on nic.Offloads, err error) {
+	if on, err = nic.OffloadsOn(name, of); on == 0 || err != nil {
 		return 0, err
 	}
 	return on, p.changeState(func(s *bpf.State) { s.RestoreOffloads |= uint32(on) })
 }
 
-// restoreOffloads turns on again which of the offloads were on. The calling thread is in the
+// nic.RestoreOffloads turns on again which of the offloads were on. The calling thread is in the
 // uplink's namespace.
-func (p *programs) restoreOffloads(of offloads) error {
+func (p *programs) restoreOffloads(of nic.Offloads) error {
 	p.stateMu.Lock()
-	was := offloads(p.state.RestoreOffloads) & of
+	was := nic.Offloads(p.state.RestoreOffloads) & of
 	p.stateMu.Unlock()
 	if was == 0 {
 		return nil
 	}
-	if err := restoreOffloads(p.ifindex, was); err != nil {
+	if err := nic.RestoreOffloads(p.ifindex, was); err != nil {
 		return err
 	}
 	return p.changeState(func(s *bpf.State) { s.RestoreOffloads &^= uint32(was) })
-}
-
-// restoreOffloads turns offloads on, if the interface exists in the calling thread's namespace.
-func restoreOffloads(ifindex int, of offloads) error {
-	if of == 0 {
-		return nil
-	}
-	l, err := netlink.LinkByIndex(ifindex)
-	if err != nil {
-		return nil // the interface is gone
-	}
-	return setOffloads(l.Attrs().Name, of, true)
 }

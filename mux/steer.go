@@ -18,6 +18,7 @@ import (
 	"github.com/unet-go/unet/bpf"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/route"
+	"github.com/unet-go/unet/mux/internal/nic"
 )
 
 // A frame can be redirected only to a socket on the queue that it came in on. So the frames of a
@@ -43,21 +44,21 @@ type spread struct {
 // spread reads how the uplink spreads received frames now.
 func (m *Mux) spread() (s spread, err error) {
 	err = route.Within(m.ns, func() error {
-		name, err := nameOf(m.nl, m.up.ifindex)()
+		name, err := nic.NameOf(m.nl, m.up.Index)()
 		if err != nil {
 			return err
 		}
-		if s.channels, err = activeQueues(name, m.up.queues); err != nil {
+		if s.channels, err = nic.ActiveQueues(name, m.up.Queues); err != nil {
 			return err
 		}
-		if s.queues = max(s.channels, realQueues(m.up.ifindex, typeRX, m.up.queues)); s.queues <= 1 {
+		if s.queues = max(s.channels, nic.ReceivingQueues(m.up.Index, m.up.Queues)); s.queues <= 1 {
 			return nil
 		}
-		s.channels = min(s.channels, sendingQueues(m.up.ifindex, m.up.queues)) // virtio_net counts those that it has added, too
-		if s.table, err = rssTable(m.up.ifindex); err != nil {
+		s.channels = min(s.channels, nic.SendingQueues(m.up.Index, m.up.Queues)) // virtio_net counts those that it has added, too
+		if s.table, err = nic.RSSTable(m.up.Index); err != nil {
 			return err
 		}
-		states, err := features(name)
+		states, err := nic.Features(name)
 		rules := states["rx-ntuple-filter"]
 		s.filtersOff = rules.Changeable && !rules.Active
 		return err
@@ -116,7 +117,7 @@ func (m *Mux) steer(l *Lease, t endpoint.Tag, adopting bool) ([]flowRule, error)
 	}
 	rx, err := m.steering.spread()
 	if err != nil {
-		return nil, fmt.Errorf("receive queues of %s: %w", m.up.name, err)
+		return nil, fmt.Errorf("receive queues of %s: %w", m.up.Name, err)
 	}
 	if rx.leads(t, l.queue) {
 		return unneeded()
@@ -128,16 +129,16 @@ func (m *Mux) steer(l *Lease, t endpoint.Tag, adopting bool) ([]flowRule, error)
 		return rules, nil
 	case errors.Is(err, errElsewhere):
 		return nil, denied(t, "%w", err)
-	case m.up.virtual, rx.channels <= 1 && rx.table == nil:
+	case m.up.Virtual, rx.channels <= 1 && rx.table == nil:
 		if l.spreadOver == 0 {
 			m.log.Warn("frames of an endpoint on a queue also come in on other queues, as the sender chooses: these go to the kernel (rx_pass_other_queue)",
-				"interface", m.up.name, "queues", rx.queues, "queue", l.queue, "tag", t)
+				"interface", m.up.Name, "queues", rx.queues, "queue", l.queue, "tag", t)
 		}
 		l.spreadOver = rx.queues
 		return nil, nil
 	}
 	return nil, denied(t, "%s spreads received frames over %d queues, and the endpoint is on queue %d (%w): %s",
-		m.up.name, rx.queues, l.queue, err, rx.remedy(m.up.name, t, l.queue))
+		m.up.Name, rx.queues, l.queue, err, rx.remedy(m.up.Name, t, l.queue))
 }
 
 // steerAgain leads the frames of tags that have no rule, when the number of queues or the RSS table
@@ -163,7 +164,7 @@ func (m *Mux) steerAgain() {
 		}
 		if failed != nil {
 			m.log.Warn("frames of an endpoint on a queue come in on other queues now: these go to the kernel (rx_pass_other_queue)",
-				"interface", m.up.name, "queue", l.queue, "endpoint", l.id, "error", failed)
+				"interface", m.up.Name, "queue", l.queue, "endpoint", l.id, "error", failed)
 		}
 	}
 }
@@ -184,8 +185,8 @@ func (s spread) remedy(uplink string, t endpoint.Tag, queue uint32) string {
 // unsteer removes the rules of a tag, except those that other tags need.
 func (m *Mux) unsteer(rules []flowRule) error {
 	if err := m.steering.release(rules); err != nil {
-		m.log.Warn("a classification rule cannot be removed: this is tried again with the next one (ethtool -n)", "interface", m.up.name, "error", err)
-		return fmt.Errorf("classification rules of %s: %w", m.up.name, err)
+		m.log.Warn("a classification rule cannot be removed: this is tried again with the next one (ethtool -n)", "interface", m.up.Name, "error", err)
+		return fmt.Errorf("classification rules of %s: %w", m.up.Name, err)
 	}
 	return nil
 }
@@ -424,7 +425,7 @@ func (s *steering) drop(flows flowRule) error {
 	if err == nil && found && now == have.rule {
 		err = s.driver.remove(have.at)
 	}
-	if err = absentDeviceIsFine(err); err == nil {
+	if err = nic.AbsentDeviceIsFine(err); err == nil {
 		delete(s.inserted, flows)
 	}
 	return err
@@ -450,7 +451,7 @@ func (s *steering) sweep(dead, alive map[endpoint.Tag]uint32) error {
 		return nil
 	}
 	if err != nil {
-		return absentDeviceIsFine(err)
+		return nic.AbsentDeviceIsFine(err)
 	}
 	stale := map[flowRule]bool{}
 	for t, queue := range dead {
@@ -465,7 +466,7 @@ func (s *steering) sweep(dead, alive map[endpoint.Tag]uint32) error {
 	}
 	for at, r := range table.others {
 		if stale[r] {
-			err = errors.Join(err, absentDeviceIsFine(s.driver.remove(at)))
+			err = errors.Join(err, nic.AbsentDeviceIsFine(s.driver.remove(at)))
 		}
 	}
 	return err
@@ -508,22 +509,11 @@ func unsteerPinned(h *netlink.Handle, ifindex int, keep *pins) error {
 	if err != nil {
 		return err
 	}
-	rules, err := newDriverRules(nameOf(h, ifindex))
+	rules, err := newDriverRules(nic.NameOf(h, ifindex))
 	if err != nil {
 		return err
 	}
 	defer rules.close()
 	s := steering{driver: rules}
 	return s.sweep(onQueuesOf(tags), nil)
-}
-
-// nameOf returns a function that finds the present name of an interface.
-func nameOf(h *netlink.Handle, ifindex int) func() (string, error) {
-	return func() (string, error) {
-		l, err := h.LinkByIndex(ifindex)
-		if err != nil {
-			return "", fmt.Errorf("interface %d: %w", ifindex, err)
-		}
-		return l.Attrs().Name, nil
-	}
 }

@@ -113,7 +113,7 @@ struct unet_state {
 	__u32 mtu;
 	__u8 link[6];       /* the uplink's MAC address */
 	__u16 mode;         /* 2: native, 3: tcx */
-	__u32 restore_offloads; /* a set (mux/nic.go): the offloads that were on before, and are to be turned on again */
+	__u32 restore_offloads; /* a set (package nic): the offloads that were on before, and are to be turned on again */
 	__u32 accept_local; /* 1: the setting of lo was 0, and is to be restored */
 };
 

@@ -1,14 +1,9 @@
 //go:build linux
 
-package mux
+package nic
 
 import (
-	"bytes"
-	"log/slog"
-	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -44,17 +39,17 @@ func TestActiveQueues(t *testing.T) {
 	inNamespace(t, func(nic netlink.Link) {
 		want := func(name string, all, want uint32) {
 			t.Helper()
-			if n, err := activeQueues(name, all); err != nil || n != want {
+			if n, err := ActiveQueues(name, all); err != nil || n != want {
 				t.Errorf("%s: %d active queues, %v; want %d", name, n, err, want)
 			}
 		}
-		if err := withEthtool(func(e *ethtool.Socket) error { return setChannels(e, "nic", 2) }); err != nil {
+		if err := WithEthtool(func(e *ethtool.Socket) error { return setChannels(e, "nic", 2) }); err != nil {
 			t.Fatal(err)
 		}
 		want("nic", 4, 2)
 		want("nic", 1, 1) // of the queues that the mux has tables for
 		want("lo", 1, 1)  // its driver does not say
-		if n, err := activeQueues("none", 1); err == nil {
+		if n, err := ActiveQueues("none", 1); err == nil {
 			t.Errorf("no interface: %d queues", n)
 		}
 	})
@@ -62,34 +57,34 @@ func TestActiveQueues(t *testing.T) {
 
 func TestOffloads(t *testing.T) {
 	inNamespace(t, func(nic netlink.Link) {
-		want := func(name string, of, want offloads) {
+		want := func(name string, of, want Offloads) {
 			t.Helper()
-			if on, err := offloadsOn(name, of); err != nil || on != want {
+			if on, err := OffloadsOn(name, of); err != nil || on != want {
 				t.Errorf("%s: of %v are on: %v, %v; want %v", name, of, on, err, want)
 			}
 		}
-		set := func(name string, of offloads, on bool) {
+		set := func(name string, of Offloads, on bool) {
 			t.Helper()
-			if err := setOffloads(name, of, on); err != nil {
+			if err := SetOffloads(name, of, on); err != nil {
 				t.Error(err)
 			}
 		}
-		want("nic", hidesVLAN|mergesFrames, hidesVLAN) // a veth has no others
+		want("nic", HidesVLAN|MergesFrames, HidesVLAN) // a veth has no others
 		set("nic", 1, false)
-		want("nic", hidesVLAN, 2)
-		want("nic", mergesFrames, 0)
+		want("nic", HidesVLAN, 2)
+		want("nic", MergesFrames, 0)
 		set("nic", 1, true)
-		set("nic", mergesFrames, true) // refused without an error
-		want("nic", hidesVLAN|mergesFrames, hidesVLAN)
-		want("lo", hidesVLAN|mergesFrames, 0)
-		if _, err := offloadsOn("none", hidesVLAN); err == nil {
+		set("nic", MergesFrames, true) // refused without an error
+		want("nic", HidesVLAN|MergesFrames, HidesVLAN)
+		want("lo", HidesVLAN|MergesFrames, 0)
+		if _, err := OffloadsOn("none", HidesVLAN); err == nil {
 			t.Error("no interface, and no error")
 		}
 	})
-	if s := (hidesVLAN | mergesFrames).String(); s != "rx-vlan-hw-parse,rx-vlan-stag-hw-parse,rx-gro-hw,rx-lro" {
+	if s := (HidesVLAN | MergesFrames).String(); s != "rx-vlan-hw-parse,rx-vlan-stag-hw-parse,rx-gro-hw,rx-lro" {
 		t.Error(s)
 	}
-	if s := offloads(0).String(); s != "" {
+	if s := Offloads(0).String(); s != "" {
 		t.Error(s)
 	}
 }
@@ -102,10 +97,10 @@ func TestDriverName(t *testing.T) {
 		if d, err := driverName("none"); err == nil {
 			t.Errorf("no interface: driver %q", d)
 		}
-		if table, err := rssTable(nic.Attrs().Index); err != nil || table != nil { // a veth has none
+		if table, err := RSSTable(nic.Attrs().Index); err != nil || table != nil { // a veth has none
 			t.Errorf("table of receive queues: %v, %v", table, err)
 		}
-		if table, err := rssTable(1 << 20); err == nil {
+		if table, err := RSSTable(1 << 20); err == nil {
 			t.Errorf("no interface: %v", table)
 		}
 	})
@@ -120,21 +115,21 @@ func TestChannelsNotice(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer ns.Close()
-		sock, err := subscribeChannels(ns)
+		sock, err := SubscribeChannels(ns)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer sock.Close()
 		notice := func(change func(*ethtool.Socket) error) bool {
 			t.Helper()
-			if err := withEthtool(change); err != nil {
+			if err := WithEthtool(change); err != nil {
 				t.Fatal(err)
 			}
 			msgs, _, err := sock.Receive()
 			if err != nil || len(msgs) != 1 {
 				t.Fatalf("%d messages, %v", len(msgs), err)
 			}
-			return isChannelsNotice(msgs[0].Data)
+			return IsChannelsNotice(msgs[0].Data)
 		}
 		if notice(func(e *ethtool.Socket) error { return e.SetFeatures("nic", map[string]bool{offloadNames[0]: false}) }) {
 			t.Error("a change of an offload counts as a change of queues")
@@ -143,48 +138,9 @@ func TestChannelsNotice(t *testing.T) {
 			t.Error("a change of queues is not recognised")
 		}
 	})
-	if isChannelsNotice(nil) {
+	if IsChannelsNotice(nil) {
 		t.Error("an empty message counts as a change of queues")
 	}
-}
-
-// A mux logs that the number of active queues has changed.
-func TestChangeOfActiveQueuesIsLogged(t *testing.T) {
-	var log syncBuffer
-	var m *Mux
-	inNamespace(t, func(netlink.Link) {
-		var err error
-		if m, err = Open(Config{Interface: "nic", Log: slog.New(slog.NewTextHandler(&log, nil))}); err != nil {
-			t.Fatal(err)
-		}
-		if err := withEthtool(func(e *ethtool.Socket) error { return setChannels(e, "nic", 2) }); err != nil {
-			t.Error(err)
-		}
-	})
-	defer m.Close()
-	for deadline := time.Now().Add(20 * time.Second); !strings.Contains(log.String(), "interface=nic active=2\n"); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("log: %s", log.String())
-		}
-	}
-}
-
-// syncBuffer is a buffer for several goroutines.
-type syncBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *syncBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *syncBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
 }
 
 // setChannels sets the number of active receive queues.

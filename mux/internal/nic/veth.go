@@ -1,6 +1,6 @@
 //go:build linux
 
-package mux
+package nic
 
 import (
 	"errors"
@@ -13,24 +13,24 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
-	"github.com/unet-go/unet/bpf"
 	"github.com/unet-go/unet/internal/route"
+	"github.com/unet-go/unet/wire"
 )
 
 // Requests to rtnetlink that package netlink does not have, each on a given socket. For the
 // same requests package netlink would open several sockets for each port, and it cannot create
 // the inner end with a given ifindex and flags.
 
-// portMTU is the largest MTU of a veth. A super-frame of the kernel is up to 64 KiB long, and a
+// PortMTU is the largest MTU of a veth. A super-frame of the kernel is up to 64 KiB long, and a
 // device with a smaller MTU drops it without an error. The port program checks the length of
 // frames that leave by the uplink.
-const portMTU = 65535
+const PortMTU = 65535
 
 // innerName is the name of each inner end, in its own namespace.
 const innerName = "port"
 
-// openRoute opens an rtnetlink socket in a namespace. The namespace exists as long as the socket.
-func openRoute(ns netns.NsHandle) (*nl.SocketHandle, error) {
+// OpenRoute opens an rtnetlink socket in a namespace. The namespace exists as long as the socket.
+func OpenRoute(ns netns.NsHandle) (*nl.SocketHandle, error) {
 	sock, err := nl.GetNetlinkSocketAt(ns, netns.None(), unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, fmt.Errorf("netlink: %w", err)
@@ -44,13 +44,12 @@ func routeRequest(sock *nl.SocketHandle, kind, flags int) *nl.NetlinkRequest {
 	return req
 }
 
-// addVeth makes a port's pair. The inner end is in the namespace of the socket, has the ifindex
-// innerIndex, and is up. The outer end is in outerNS, is down, and has the MAC address by which the
-// programs drop what the kernel itself sends there. ARP is off on both. It returns the ifindex of the
-// outer end.
+// AddVeth makes a port's pair. The inner end is in the namespace of the socket, has the ifindex
+// innerIndex, and is up. The outer end is in outerNS, is down, and has the MAC address outerLink. ARP is
+// off on both. It returns the ifindex of the outer end.
 //
 // A request can give an ifindex only to the device that it creates first: the inner end.
-func addVeth(inner *nl.SocketHandle, innerIndex int, outerName string, outerNS netns.NsHandle) (outerIndex int, err error) {
+func AddVeth(inner *nl.SocketHandle, innerIndex int, outerName string, outerLink wire.LinkAddr, outerNS netns.NsHandle) (outerIndex int, err error) {
 	req := routeRequest(inner, unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK|unix.NLM_F_ECHO)
 	head := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	head.Index = int32(innerIndex)
@@ -59,7 +58,7 @@ func addVeth(inner *nl.SocketHandle, innerIndex int, outerName string, outerNS n
 	req.AddData(head)
 	req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(innerName)))
 	one := nl.Uint32Attr(1) // a redirect into a device of several queues chooses one by CPU number
-	req.AddData(nl.NewRtAttr(unix.IFLA_MTU, nl.Uint32Attr(portMTU)))
+	req.AddData(nl.NewRtAttr(unix.IFLA_MTU, nl.Uint32Attr(PortMTU)))
 	req.AddData(nl.NewRtAttr(unix.IFLA_NUM_TX_QUEUES, one))
 	req.AddData(nl.NewRtAttr(unix.IFLA_NUM_RX_QUEUES, one))
 	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
@@ -69,8 +68,8 @@ func addVeth(inner *nl.SocketHandle, innerIndex int, outerName string, outerNS n
 	peerHead.Flags = unix.IFF_NOARP
 	peerHead.Change = peerHead.Flags
 	peer.AddRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(outerName))
-	peer.AddRtAttr(unix.IFLA_ADDRESS, bpf.KernelLink[:])
-	peer.AddRtAttr(unix.IFLA_MTU, nl.Uint32Attr(portMTU))
+	peer.AddRtAttr(unix.IFLA_ADDRESS, outerLink[:])
+	peer.AddRtAttr(unix.IFLA_MTU, nl.Uint32Attr(PortMTU))
 	peer.AddRtAttr(unix.IFLA_NUM_TX_QUEUES, one)
 	peer.AddRtAttr(unix.IFLA_NUM_RX_QUEUES, one)
 	peer.AddRtAttr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(outerNS)))
@@ -97,9 +96,9 @@ func addVeth(inner *nl.SocketHandle, innerIndex int, outerName string, outerNS n
 	return 0, fmt.Errorf("BUG: no IFLA_LINK in the kernel's answer about %s", innerName)
 }
 
-// setXDP attaches a program, by its descriptor, to a device of the socket's namespace, until the
+// SetXDP attaches a program, by its descriptor, to a device of the socket's namespace, until the
 // device is deleted; -1 detaches the present program.
-func setXDP(sock *nl.SocketHandle, ifindex, program, flags int) error {
+func SetXDP(sock *nl.SocketHandle, ifindex, program, flags int) error {
 	req := routeRequest(sock, unix.RTM_SETLINK, unix.NLM_F_ACK)
 	head := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	head.Index = int32(ifindex)
@@ -112,11 +111,11 @@ func setXDP(sock *nl.SocketHandle, ifindex, program, flags int) error {
 	return err
 }
 
-// deleter deletes ports. The kernel waits for an RCU grace period before it frees a device (16
+// Deleter deletes ports. The kernel waits for an RCU grace period before it frees a device (16
 // ms measured), once for all devices that one request deletes. So the ports of all calls that
 // come during a request are deleted by the next one. It names them by a device group (ip link
 // group) that no other device is in.
-type deleter struct {
+type Deleter struct {
 	nl    *netlink.Handle
 	rt    *nl.SocketHandle
 	group int
@@ -124,7 +123,7 @@ type deleter struct {
 	request sync.Mutex // held during a request
 
 	mu      sync.Mutex
-	linkDel func(netlink.Link) error // nl.LinkDel, except in a test
+	linkDel func(netlink.Link) error // nl.LinkDel, except after replaceLinkDel
 	queue   []*deletion
 }
 
@@ -135,7 +134,7 @@ type deletion struct {
 	done    chan error // of capacity 1
 }
 
-func newDeleter(h *netlink.Handle, rt *nl.SocketHandle) (*deleter, error) {
+func NewDeleter(h *netlink.Handle, rt *nl.SocketHandle) (*Deleter, error) {
 	links, err := route.Dump(h.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("list interfaces: %w", err)
@@ -144,16 +143,24 @@ func newDeleter(h *netlink.Handle, rt *nl.SocketHandle) (*deleter, error) {
 	for _, l := range links {
 		taken[l.Attrs().Group] = true
 	}
-	r := &deleter{nl: h, rt: rt, linkDel: h.LinkDel}
+	r := &Deleter{nl: h, rt: rt, linkDel: h.LinkDel}
 	for r.group == 0 || taken[uint32(r.group)] {
 		r.group = 1<<30 + rand.IntN(1<<30)
 	}
 	return r, nil
 }
 
-// delete deletes a port and waits until that is done. The first of the callers that wait for the
+// ReplaceLinkDel replaces the function that deletes one device, for a test, and returns the one before.
+func (r *Deleter) ReplaceLinkDel(del func(netlink.Link) error) (before func(netlink.Link) error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	before, r.linkDel = r.linkDel, del
+	return before
+}
+
+// Delete deletes a port and waits until that is done. The first of the callers that wait for the
 // end of a request deletes the ports of all of them.
-func (r *deleter) delete(ifindex uint32, name string) error {
+func (r *Deleter) Delete(ifindex uint32, name string) error {
 	me := &deletion{ifindex: ifindex, name: name, done: make(chan error, 1)}
 	r.mu.Lock()
 	r.queue = append(r.queue, me)
@@ -170,8 +177,8 @@ func (r *deleter) delete(ifindex uint32, name string) error {
 	return <-me.done
 }
 
-// deleteAll deletes ports, by ifindex.
-func (r *deleter) deleteAll(ports map[uint32]string) error {
+// DeleteAll deletes ports, by ifindex.
+func (r *Deleter) DeleteAll(ports map[uint32]string) error {
 	var list []*deletion
 	for ifindex, name := range ports {
 		list = append(list, &deletion{ifindex: ifindex, name: name, done: make(chan error, 1)})
@@ -185,7 +192,7 @@ func (r *deleter) deleteAll(ports map[uint32]string) error {
 }
 
 // run deletes ports and sends the results.
-func (r *deleter) run(list []*deletion) {
+func (r *Deleter) run(list []*deletion) {
 	r.mu.Lock()
 	one := r.linkDel
 	r.mu.Unlock()
@@ -196,7 +203,7 @@ func (r *deleter) run(list []*deletion) {
 		return
 	}
 	for _, d := range list {
-		err := absentDeviceIsFine(one(d.device()))
+		err := AbsentDeviceIsFine(one(d.device()))
 		if err != nil {
 			err = fmt.Errorf("delete port %s: %w", d.name, err)
 		}
@@ -209,9 +216,9 @@ func (d *deletion) device() netlink.Link {
 }
 
 // deleteGroup deletes ports by one request.
-func (r *deleter) deleteGroup(list []*deletion) error {
+func (r *Deleter) deleteGroup(list []*deletion) error {
 	for _, d := range list {
-		if err := absentDeviceIsFine(r.nl.LinkSetGroup(d.device(), r.group)); err != nil {
+		if err := AbsentDeviceIsFine(r.nl.LinkSetGroup(d.device(), r.group)); err != nil {
 			return err
 		}
 	}
@@ -219,13 +226,13 @@ func (r *deleter) deleteGroup(list []*deletion) error {
 	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
 	req.AddData(nl.NewRtAttr(unix.IFLA_GROUP, nl.Uint32Attr(uint32(r.group))))
 	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
-	return absentDeviceIsFine(err)
+	return AbsentDeviceIsFine(err)
 }
 
-// absentDeviceIsFine ignores that a device does not exist. Its rules are deleted with it, and the
+// AbsentDeviceIsFine ignores that a device does not exist. Its rules are deleted with it, and the
 // kernel deletes a port when the last descriptor of its socket is closed.
-func absentDeviceIsFine(err error) error {
-	if isAbsent(err) || errors.Is(err, unix.ENODEV) {
+func AbsentDeviceIsFine(err error) error {
+	if IsAbsent(err) || errors.Is(err, unix.ENODEV) {
 		return nil
 	}
 	return err

@@ -1,6 +1,6 @@
 //go:build linux
 
-package mux
+package nic
 
 import (
 	"errors"
