@@ -245,7 +245,7 @@ func (m *Mux) adopt() error {
 			delete(tags, t)
 		}
 	}
-	if err := m.steering.sweep(onQueuesOf(dead), onQueuesOf(tags)); err != nil {
+	if err := m.steering.Drop(onQueuesOf(dead), onQueuesOf(tags)); err != nil {
 		m.log.Warn("classification rules of ended endpoints cannot be removed (ethtool -n)", "interface", m.up.Name, "error", err)
 	}
 	for t := range dead {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/unet-go/unet/bpf"
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/mux/internal/steer"
 )
 
 // claim is the holder and the state of a held tag.
@@ -25,7 +26,7 @@ type claim struct {
 	// for a block), and one for an owned IPv6 address. A message tag, an owned IPv4 address
 	// and a port of an owned address have none.
 	reserved []int
-	rules    []flowRule // that lead its frames to its endpoint's queue (steer.go)
+	rules    []steer.Rule // that lead its frames to its endpoint's queue (steering.go)
 	// suspended: the uplink does not have the tag's address now, so the tag is not in
 	// effect (addresses.go).
 	suspended bool

@@ -46,7 +46,7 @@
 //
 // A frame can be redirected only to a socket on the queue that it came in on. On an uplink
 // with several receive queues the mux inserts classification rules into the driver for the tags
-// of an endpoint on a queue, and refuses tags whose frames cannot be led there (steer.go). On a
+// of an endpoint on a queue, and refuses tags whose frames cannot be led there (steering.go, package steer). On a
 // virtual link the sender chooses the queue: frames of such tags on other queues go to the kernel
 // (rx_pass_other_queue). Ports get frames from every queue.
 //

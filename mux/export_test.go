@@ -23,6 +23,8 @@ import (
 	"github.com/unet-go/unet/internal/notices"
 	"github.com/unet-go/unet/internal/share"
 	"github.com/unet-go/unet/mux/internal/nic"
+	"github.com/unet-go/unet/mux/internal/steer"
+	"github.com/unet-go/unet/mux/internal/steer/steertest"
 )
 
 // DetachPortProgram detaches the program of a port's outer end.
@@ -290,32 +292,33 @@ var ProgramName = programName
 func (m *Mux) SteerByModel(channels, added, locations uint32) (rules func() int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	d := newModelDriver(locations)
+	d := steertest.NewModel[steer.Rule](locations)
 	if locations == 0 {
-		d.refuses = unix.EOPNOTSUPP
+		d.Refuses = unix.EOPNOTSUPP
 	}
-	d.accepts = func(r flowRule) error {
+	d.Accepts = func(r steer.Rule) error {
 		tags, err := tagsInKernel(&m.progs.maps)
 		for t := range tags {
-			if slices.Contains(slices.Concat(rulesOf(t, uint32(r.ring))...), r) {
-				return err
+			for queue := range channels + added { // a rule names its queue
+				if slices.Contains(slices.Concat(steer.RulesOf(t, queue)...), r) {
+					return err
+				}
 			}
 		}
 		return errors.Join(errors.New("the tag of a rule is not in the kernel's table"), err)
 	}
-	s := spread{queues: channels + added, channels: channels, table: make([]uint32, 2*channels)}
+	s := steer.Spread{Queues: channels + added, Channels: channels, Table: make([]uint32, 2*channels)}
 	if added > 0 {
-		s.table = nil // as virtio_net
+		s.Table = nil // as virtio_net
 	}
-	for i := range s.table {
-		s.table[i] = uint32(i) % s.queues
+	for i := range s.Table {
+		s.Table[i] = uint32(i) % s.Queues
 	}
-	m.up.Virtual = false
-	m.steering = steering{driver: d, spread: func() (spread, error) { return s, nil }}
+	m.steering = steer.New(m.up.Name, false, d, func() (steer.Spread, error) { return s, nil })
 	return func() int {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		return len(d.rules)
+		return len(d.Rules)
 	}
 }
 

@@ -29,6 +29,7 @@ import (
 	"github.com/unet-go/unet/internal/share"
 	"github.com/unet-go/unet/internal/xsk"
 	"github.com/unet-go/unet/mux/internal/nic"
+	"github.com/unet-go/unet/mux/internal/steer"
 )
 
 // Config describes a mux.
@@ -101,7 +102,7 @@ type Mux struct {
 	mu         sync.Mutex // guards what follows, and the kernel's tables
 	tags       claimTable
 	groups     map[endpoint.Tag]*group
-	steering   steering
+	steering   *steer.Steering
 	users      *ledger
 	aside      map[netip.Addr]bool // owned addresses that are being claimed
 	queues     map[uint32]bool     // queues of the uplink that leases hold; true: the lease's socket is bound
@@ -376,12 +377,12 @@ func (m *Mux) prepare(cfg Config) (err error) {
 		return err
 	}
 	m.handles.push(m.routes.Close)
-	rules, err := newDriverRules(nic.NameOf(m.nl, m.up.Index))
+	rules, err := steer.OpenDriverRules(nic.NameOf(m.nl, m.up.Index))
 	if err != nil {
 		return err
 	}
-	m.handles.push(rules.close)
-	m.steering = steering{driver: rules, spread: m.spread}
+	m.handles.push(rules.Close)
+	m.steering = steer.New(m.up.Name, m.up.Virtual, rules, m.spread)
 	m.nat = nat.NewReader(nat.Link{Name: m.up.Name, Index: m.up.Index})
 	return nil
 }

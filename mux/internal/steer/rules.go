@@ -1,6 +1,6 @@
 //go:build linux
 
-package mux
+package steer
 
 import (
 	"encoding/binary"
@@ -37,9 +37,9 @@ const (
 	atEtherType       = 12
 )
 
-// flowRule is a classification rule: frames of a kind that are equal to key where mask is set come
+// Rule is a classification rule: frames of a kind that are equal to key where mask is set come
 // in on ring. It can be compared: bits of key outside of mask are 0.
-type flowRule struct {
+type Rule struct {
 	kind      uint32
 	key, mask [52]byte // union ethtool_flow_union
 	ring      uint64
@@ -47,7 +47,7 @@ type flowRule struct {
 
 // where returns r with the additional condition that the field at has a value in the bits of
 // mask; nil: in all bits.
-func (r flowRule) where(at int, value, mask []byte) flowRule {
+func (r Rule) where(at int, value, mask []byte) Rule {
 	for i, v := range value {
 		m := byte(0xff)
 		if mask != nil {
@@ -59,14 +59,14 @@ func (r flowRule) where(at int, value, mask []byte) flowRule {
 }
 
 // flows is r without its ring: two rules with the same flows are about the same frames.
-func (r flowRule) flows() flowRule {
+func (r Rule) flows() Rule {
 	r.ring = 0
 	return r
 }
 
 // covers reports whether all frames that match o match r. Rules of IP addresses alone cover those
 // of TCP and UDP: source and destination are at the same place.
-func (r flowRule) covers(o flowRule) bool {
+func (r Rule) covers(o Rule) bool {
 	only := len(r.mask) // r.mask has no bit from here on
 	switch {
 	case r.kind == o.kind:
@@ -85,21 +85,21 @@ func (r flowRule) covers(o flowRule) bool {
 	return true
 }
 
-// rulesOf are the rules that lead the frames of a tag to a queue: alternatives, one for a driver
+// RulesOf are the rules that lead the frames of a tag to a queue: alternatives, one for a driver
 // that has masks of ports, another for one that has not.
-func rulesOf(t endpoint.Tag, queue uint32) (alternatives [][]flowRule) {
-	rule := func(kind uint32) flowRule { return flowRule{kind: kind, ring: uint64(queue)} }
-	ether := func(is wire.EtherType) flowRule {
+func RulesOf(t endpoint.Tag, queue uint32) (alternatives [][]Rule) {
+	rule := func(kind uint32) Rule { return Rule{kind: kind, ring: uint64(queue)} }
+	ether := func(is wire.EtherType) Rule {
 		return rule(flowEther).where(atEtherType, binary.BigEndian.AppendUint16(nil, uint16(is)), nil)
 	}
 	switch {
 	case t.Kind == endpoint.TagMessage:
-		return [][]flowRule{{ether(wire.EtherTypeUNet)}}
+		return [][]Rule{{ether(wire.EtherTypeUNet)}}
 	case t.Kind == endpoint.TagAddr && t.Addr.Is4():
-		return [][]flowRule{{rule(flowIP4).where(atDst4, t.Addr.AsSlice(), nil), ether(wire.EtherTypeARP)}}
+		return [][]Rule{{rule(flowIP4).where(atDst4, t.Addr.AsSlice(), nil), ether(wire.EtherTypeARP)}}
 	case t.Kind == endpoint.TagAddr:
 		group := route.SolicitedNode(t.Addr)
-		return [][]flowRule{{rule(flowIP6).where(atDst6, t.Addr.AsSlice(), nil), rule(flowIP6).where(atDst6, group[:], nil)}}
+		return [][]Rule{{rule(flowIP6).where(atDst6, t.Addr.AsSlice(), nil), rule(flowIP6).where(atDst6, group[:], nil)}}
 	}
 	r, at := ofAddr(t, rule), atPort4
 	if t.Addr.Is6() {
@@ -107,18 +107,18 @@ func rulesOf(t endpoint.Tag, queue uint32) (alternatives [][]flowRule) {
 	}
 	port := func(n uint16) []byte { return binary.BigEndian.AppendUint16(nil, n) }
 	if !t.Block {
-		return [][]flowRule{{r.where(at, port(t.Port), nil)}}
+		return [][]Rule{{r.where(at, port(t.Port), nil)}}
 	}
-	single := make([]flowRule, endpoint.BlockPorts)
+	single := make([]Rule, endpoint.BlockPorts)
 	for i := range single {
 		single[i] = r.where(at, port(t.Port+uint16(i)), nil)
 	}
 	mask := uint16(^uint16(endpoint.BlockPorts - 1))
-	return [][]flowRule{{r.where(at, port(t.Port), port(mask))}, single}
+	return [][]Rule{{r.where(at, port(t.Port), port(mask))}, single}
 }
 
 // ofAddr is a rule for all ports of the protocol and address of a tag.
-func ofAddr(t endpoint.Tag, rule func(kind uint32) flowRule) flowRule {
+func ofAddr(t endpoint.Tag, rule func(kind uint32) Rule) Rule {
 	tcp := t.Kind == endpoint.TagTCP
 	switch {
 	case t.Addr.Is4() && tcp:
@@ -131,40 +131,41 @@ func ofAddr(t endpoint.Tag, rule func(kind uint32) flowRule) flowRule {
 	return rule(flowUDP6).where(atDst6, t.Addr.AsSlice(), nil)
 }
 
-// classifier is the classification rules of a driver. Each rule has a location, and a frame that
+// Driver is the classification rules of a driver. Each rule has a location, and a frame that
 // matches several rules goes by the lowest one. An error that wraps EOPNOTSUPP: it has none.
-type classifier interface {
-	// locations lists the locations in use, and the number of locations. chooses: the driver
+type Driver interface {
+	// Locations lists the locations in use, and the number of locations. chooses: the driver
 	// chooses the location of a new rule.
-	locations() (used []uint32, size uint32, chooses bool, err error)
-	// get reads the rule at a location. found is false if there is none.
-	get(at uint32) (r flowRule, found bool, err error)
-	// insert inserts a rule at a location (anyLocation: the driver chooses it), and returns the location.
-	insert(r flowRule, at uint32) (uint32, error)
-	remove(at uint32) error
+	Locations() (used []uint32, size uint32, chooses bool, err error)
+	// Get reads the rule at a location. found is false if there is none.
+	Get(at uint32) (r Rule, found bool, err error)
+	// Insert inserts a rule at a location (anyLocation: the driver chooses it), and returns the location.
+	Insert(r Rule, at uint32) (uint32, error)
+	// Remove removes the rule at a location.
+	Remove(at uint32) error
 }
 
 // anyLocation is RX_CLS_LOC_ANY.
 const anyLocation = 0xffffffff
 
-// driverRules are the rules of an interface in the kernel, by the ioctl SIOCETHTOOL.
-type driverRules struct {
+// DriverRules are the rules of an interface in the kernel, by the ioctl SIOCETHTOOL.
+type DriverRules struct {
 	socket  *ethtool.Socket // of the interface's namespace
 	name    func() (string, error)
 	command func(iface string, command []byte) error
 }
 
-// newDriverRules is for an interface of the calling thread's namespace. name returns the
+// OpenDriverRules is for an interface of the calling thread's namespace. name returns the
 // interface's present name.
-func newDriverRules(name func() (string, error)) (*driverRules, error) {
+func OpenDriverRules(name func() (string, error)) (*DriverRules, error) {
 	s, err := ethtool.Open()
 	if err != nil {
 		return nil, err
 	}
-	return &driverRules{s, name, s.Command}, nil
+	return &DriverRules{s, name, s.Command}, nil
 }
 
-func (d *driverRules) close() error { return d.socket.Close() }
+func (d *DriverRules) Close() error { return d.socket.Close() }
 
 // rxnfc is struct ethtool_rxnfc of linux/ethtool.h, with room for a number of locations.
 type rxnfc []byte
@@ -197,7 +198,7 @@ func (b rxnfc) get32(at int) uint32    { return binary.NativeEndian.Uint32(b[at:
 func (b rxnfc) put32(at int, v uint32) { binary.NativeEndian.PutUint32(b[at:], v) }
 
 // putRule sets the rule of a command that inserts one.
-func (b rxnfc) putRule(r flowRule, at uint32) {
+func (b rxnfc) putRule(r Rule, at uint32) {
 	b.put32(rxnfcFlow, r.kind)
 	copy(b[rxnfcKey:], r.key[:])
 	copy(b[rxnfcMask:], r.mask[:])
@@ -208,10 +209,10 @@ func (b rxnfc) putRule(r flowRule, at uint32) {
 	b.put32(rxnfcLocation, at)
 }
 
-// rule is the inverse of putRule. The kind keeps the flags of fields that a flowRule does not
+// rule is the inverse of putRule. The kind keeps the flags of fields that a Rule does not
 // have, so such a rule is equal to none of unet's. Some drivers report FLOW_EXT with no such field.
-func (b rxnfc) rule() flowRule {
-	r := flowRule{kind: b.get32(rxnfcFlow), ring: binary.NativeEndian.Uint64(b[rxnfcRing:])}
+func (b rxnfc) rule() Rule {
+	r := Rule{kind: b.get32(rxnfcFlow), ring: binary.NativeEndian.Uint64(b[rxnfcRing:])}
 	copy(r.key[:], b[rxnfcKey:])
 	copy(r.mask[:], b[rxnfcMask:])
 	for i, m := range r.mask {
@@ -223,7 +224,7 @@ func (b rxnfc) rule() flowRule {
 	return r
 }
 
-func (d *driverRules) do(b rxnfc) error {
+func (d *DriverRules) do(b rxnfc) error {
 	name, err := d.name()
 	if err != nil {
 		return err
@@ -231,7 +232,7 @@ func (d *driverRules) do(b rxnfc) error {
 	return d.command(name, b)
 }
 
-func (d *driverRules) locations() (used []uint32, size uint32, chooses bool, err error) {
+func (d *DriverRules) Locations() (used []uint32, size uint32, chooses bool, err error) {
 	for more := 0; ; more += 16 { // rules that are inserted between the two commands
 		b := newRxnfc(unix.ETHTOOL_GRXCLSRLCNT, 0)
 		err := d.do(b)
@@ -258,24 +259,24 @@ func (d *driverRules) locations() (used []uint32, size uint32, chooses bool, err
 	}
 }
 
-func (d *driverRules) get(at uint32) (flowRule, bool, error) {
+func (d *DriverRules) Get(at uint32) (Rule, bool, error) {
 	b := newRxnfc(unix.ETHTOOL_GRXCLSRULE, 0)
 	b.put32(rxnfcLocation, at)
 	err := d.do(b)
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) { // what drivers return for a free location
-		return flowRule{}, false, nil
+		return Rule{}, false, nil
 	}
 	return b.rule(), err == nil, err
 }
 
-func (d *driverRules) insert(r flowRule, at uint32) (uint32, error) {
+func (d *DriverRules) Insert(r Rule, at uint32) (uint32, error) {
 	b := newRxnfc(unix.ETHTOOL_SRXCLSRLINS, 0)
 	b.putRule(r, at)
 	err := d.do(b)
 	return b.get32(rxnfcLocation), err
 }
 
-func (d *driverRules) remove(at uint32) error {
+func (d *DriverRules) Remove(at uint32) error {
 	b := newRxnfc(unix.ETHTOOL_SRXCLSRLDEL, 0)
 	b.put32(rxnfcLocation, at)
 	return d.do(b)

@@ -1,12 +1,10 @@
 //go:build linux
 
-package mux
+package steer
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"net/netip"
@@ -18,80 +16,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/mux/internal/steer/steertest"
 )
 
-// modelDriver is the rules of a driver. As in many drivers, an insertion at a location in use
-// replaces the rule there.
-type modelDriver struct {
-	rules     map[uint32]flowRule
-	size      uint32
-	chooses   bool
-	accepts   func(flowRule) error // asked before a rule is inserted and removed; nil: all rules
-	listed    func()               // called when the locations were listed
-	refuses   error                // of locations
-	getErr    error                // of get
-	removeErr error                // of remove
-}
+// modelDriver is a driver of classification rules.
+type modelDriver = steertest.Model[Rule]
 
-func newModelDriver(size uint32) *modelDriver {
-	return &modelDriver{rules: map[uint32]flowRule{}, size: size}
-}
-
-func (d *modelDriver) locations() ([]uint32, uint32, bool, error) {
-	list := slices.Collect(maps.Keys(d.rules))
-	if d.listed != nil {
-		d.listed()
-	}
-	return list, d.size, d.chooses, d.refuses
-}
-
-func (d *modelDriver) get(at uint32) (flowRule, bool, error) {
-	r, found := d.rules[at]
-	return r, found && d.getErr == nil, d.getErr
-}
-
-func (d *modelDriver) insert(r flowRule, at uint32) (uint32, error) {
-	if d.accepts != nil {
-		if err := d.accepts(r); err != nil {
-			return 0, err
-		}
-	}
-	if at == anyLocation && d.chooses {
-		at = d.highest()
-	}
-	if at >= d.size {
-		return 0, unix.ENOSPC
-	}
-	d.rules[at] = r
-	return at, nil
-}
-
-// highest is the highest free location, which ethtool(8) takes; d.size: there is none.
-func (d *modelDriver) highest() uint32 {
-	for at := d.size; at > 0; at-- {
-		if _, used := d.rules[at-1]; !used {
-			return at - 1
-		}
-	}
-	return d.size
-}
-
-func (d *modelDriver) remove(at uint32) error {
-	if d.removeErr != nil {
-		return d.removeErr
-	}
-	r, found := d.rules[at]
-	if !found {
-		return unix.EINVAL
-	}
-	if d.accepts != nil {
-		if err := d.accepts(r); err != nil {
-			return err
-		}
-	}
-	delete(d.rules, at)
-	return nil
-}
+func newModelDriver(size uint32) *modelDriver { return steertest.NewModel[Rule](size) }
 
 func tagOfText(t *testing.T, text string) endpoint.Tag {
 	t.Helper()
@@ -133,7 +64,7 @@ func TestRulesHaveKernelLayout(t *testing.T) {
 		{"msg:7", []string{"0:32 16:12 32:88b5 104:ffff 168:02 176:05"}},
 	} {
 		var got []string
-		for _, r := range rulesOf(tagOfText(t, c.tag), 2)[0] {
+		for _, r := range RulesOf(tagOfText(t, c.tag), 2)[0] {
 			b := newRxnfc(unix.ETHTOOL_SRXCLSRLINS, 0)
 			b.putRule(r, 5)
 			got = append(got, nonzero(b))
@@ -149,7 +80,7 @@ func TestRulesHaveKernelLayout(t *testing.T) {
 
 // A rule with conditions that unet's rules do not have does not count as one of them.
 func TestRulesWithOtherConditionsAreNotOurs(t *testing.T) {
-	ours := rulesOf(tagOfText(t, "udp:10.0.0.1:7000"), 2)[0][0]
+	ours := RulesOf(tagOfText(t, "udp:10.0.0.1:7000"), 2)[0][0]
 	b := newRxnfc(unix.ETHTOOL_GRXCLSRULE, 0)
 	b.putRule(ours, 5)
 	b.put32(rxnfcFlow, flowUDP4|0x80000000)
@@ -174,15 +105,15 @@ func TestDriverWithoutRules(t *testing.T) {
 		errno syscall.Errno
 		none  bool
 	}{{unix.EINVAL, true}, {unix.EOPNOTSUPP, true}, {unix.EIO, false}} {
-		d := driverRules{
+		d := DriverRules{
 			name:    func() (string, error) { return "uplink", nil },
 			command: func(string, []byte) error { return c.errno },
 		}
-		if _, _, _, err := d.locations(); errors.Is(err, unix.EOPNOTSUPP) != c.none || !errors.Is(err, c.errno) {
+		if _, _, _, err := d.Locations(); errors.Is(err, unix.EOPNOTSUPP) != c.none || !errors.Is(err, c.errno) {
 			t.Errorf("%v: %v", c.errno, err)
 		}
-		s := steering{driver: &d}
-		if err := s.sweep(map[endpoint.Tag]uint32{tagOfText(t, "udp:10.0.0.1:7000"): 1}, nil); (err == nil) != c.none {
+		s := Steering{driver: &d}
+		if err := s.Drop(map[endpoint.Tag]uint32{tagOfText(t, "udp:10.0.0.1:7000"): 1}, nil); (err == nil) != c.none {
 			t.Errorf("%v: sweep of the rules of ended endpoints: %v", c.errno, err)
 		}
 	}
@@ -192,17 +123,17 @@ func TestDriverWithoutRules(t *testing.T) {
 func TestQueueOfTagWithoutRule(t *testing.T) {
 	const port, owned4, owned6, message = "tcp:10.0.0.1:80", "addr:10.0.0.77", "addr:fd00::77", "msg:7"
 	for _, c := range []struct {
-		s     spread
+		s     Spread
 		queue uint32
 		leads []string // of the four
 	}{
-		{spread{queues: 1}, 0, []string{port, owned4, owned6, message}},
-		{spread{queues: 4, table: []uint32{0, 1, 2, 3}}, 0, []string{message}},
-		{spread{queues: 4, table: []uint32{0, 1, 2, 3}}, 1, nil},
-		{spread{queues: 4, table: []uint32{2, 2}}, 2, []string{port, owned6}},
-		{spread{queues: 4, table: []uint32{2, 2}}, 0, []string{message}},
-		{spread{queues: 4, table: []uint32{0, 0}}, 0, []string{port, owned4, owned6, message}},
-		{spread{queues: 4}, 0, nil}, // as virtio_net without RSS: the host chooses
+		{Spread{Queues: 1}, 0, []string{port, owned4, owned6, message}},
+		{Spread{Queues: 4, Table: []uint32{0, 1, 2, 3}}, 0, []string{message}},
+		{Spread{Queues: 4, Table: []uint32{0, 1, 2, 3}}, 1, nil},
+		{Spread{Queues: 4, Table: []uint32{2, 2}}, 2, []string{port, owned6}},
+		{Spread{Queues: 4, Table: []uint32{2, 2}}, 0, []string{message}},
+		{Spread{Queues: 4, Table: []uint32{0, 0}}, 0, []string{port, owned4, owned6, message}},
+		{Spread{Queues: 4}, 0, nil}, // as virtio_net without RSS: the host chooses
 	} {
 		for _, tag := range []string{port, owned4, owned6, message} {
 			if got := c.s.leads(tagOfText(t, tag), c.queue); got != slices.Contains(c.leads, tag) {
@@ -216,26 +147,26 @@ func TestQueueOfTagWithoutRule(t *testing.T) {
 // of the block are removed.
 func TestBlockOnDriverWithoutPortMasks(t *testing.T) {
 	d := newModelDriver(100)
-	d.accepts = func(r flowRule) error {
+	d.Accepts = func(r Rule) error {
 		if m := r.mask[atPort4 : atPort4+2]; m[0] != 0xff || m[1] != 0xff {
 			return unix.EINVAL
 		}
 		return nil
 	}
-	s := steering{driver: d}
+	s := Steering{driver: d}
 	block := tagOfText(t, "udp:10.0.0.1:40000-40063")
 	rules, err := s.insert(block, 1, false)
-	if err != nil || len(rules) != 64 || len(d.rules) != 64 {
-		t.Fatalf("%d rules, %d in the driver, %v", len(rules), len(d.rules), err)
+	if err != nil || len(rules) != 64 || len(d.Rules) != 64 {
+		t.Fatalf("%d rules, %d in the driver, %v", len(rules), len(d.Rules), err)
 	}
 	if _, err := s.insert(tagOfText(t, "udp:10.0.0.1:40064-40127"), 1, false); !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("a block that has no room: %v", err)
 	}
-	if len(d.rules) != 64 {
-		t.Errorf("%d rules after an error", len(d.rules))
+	if len(d.Rules) != 64 {
+		t.Errorf("%d rules after an error", len(d.Rules))
 	}
-	if err := s.release(rules); err != nil || len(d.rules) != 0 || len(s.inserted) != 0 {
-		t.Errorf("%d rules are left: %v", len(d.rules), err)
+	if err := s.Release(rules); err != nil || len(d.Rules) != 0 || len(s.inserted) != 0 {
+		t.Errorf("%d rules are left: %v", len(d.Rules), err)
 	}
 }
 
@@ -243,29 +174,29 @@ func TestBlockOnDriverWithoutPortMasks(t *testing.T) {
 // endpoint on another queue gets an error.
 func TestRulesThatTagsShare(t *testing.T) {
 	d := newModelDriver(16)
-	s := steering{driver: d}
+	s := Steering{driver: d}
 	first, err := s.insert(tagOfText(t, "msg:7"), 1, false)
 	if err != nil {
 		t.Fatal(err)
 	}
 	second, err := s.insert(tagOfText(t, "msg:8"), 1, false)
-	if err != nil || len(d.rules) != 1 {
-		t.Fatalf("%d rules, %v", len(d.rules), err)
+	if err != nil || len(d.Rules) != 1 {
+		t.Fatalf("%d rules, %v", len(d.Rules), err)
 	}
 	if _, err := s.insert(tagOfText(t, "msg:9"), 2, false); !errors.Is(err, errElsewhere) {
 		t.Errorf("on another queue: %v", err)
 	}
-	if _, err := s.insert(tagOfText(t, "addr:10.0.0.77"), 1, false); err != nil || len(d.rules) != 3 {
-		t.Fatalf("%d rules, %v", len(d.rules), err)
+	if _, err := s.insert(tagOfText(t, "addr:10.0.0.77"), 1, false); err != nil || len(d.Rules) != 3 {
+		t.Fatalf("%d rules, %v", len(d.Rules), err)
 	}
-	if _, err := s.insert(tagOfText(t, "addr:10.0.0.78"), 2, false); !errors.Is(err, errElsewhere) || len(d.rules) != 3 {
-		t.Errorf("%d rules, %v", len(d.rules), err)
+	if _, err := s.insert(tagOfText(t, "addr:10.0.0.78"), 2, false); !errors.Is(err, errElsewhere) || len(d.Rules) != 3 {
+		t.Errorf("%d rules, %v", len(d.Rules), err)
 	}
-	if err := s.release(first); err != nil || len(d.rules) != 3 {
-		t.Errorf("%d rules after the first of two, %v", len(d.rules), err)
+	if err := s.Release(first); err != nil || len(d.Rules) != 3 {
+		t.Errorf("%d rules after the first of two, %v", len(d.Rules), err)
 	}
-	if err := s.release(second); err != nil || len(d.rules) != 2 {
-		t.Errorf("%d rules after both, %v", len(d.rules), err)
+	if err := s.Release(second); err != nil || len(d.Rules) != 2 {
+		t.Errorf("%d rules after both, %v", len(d.Rules), err)
 	}
 }
 
@@ -273,42 +204,42 @@ func TestRulesThatTagsShare(t *testing.T) {
 // another queue is an error.
 func TestRulesOfTheOperator(t *testing.T) {
 	tag := tagOfText(t, "tcp:10.0.0.1:80")
-	exact := rulesOf(tag, 2)[0][0]
-	ofAddress := rulesOf(tagOfText(t, "addr:10.0.0.1"), 2)[0][0]
-	ofPort := flowRule{kind: flowTCP4, ring: 2}.where(atPort4, []byte{0, 80}, nil)
-	for _, r := range []flowRule{exact, ofAddress, ofPort} {
+	exact := RulesOf(tag, 2)[0][0]
+	ofAddress := RulesOf(tagOfText(t, "addr:10.0.0.1"), 2)[0][0]
+	ofPort := Rule{kind: flowTCP4, ring: 2}.where(atPort4, []byte{0, 80}, nil)
+	for _, r := range []Rule{exact, ofAddress, ofPort} {
 		d := newModelDriver(16)
-		d.rules[9] = r
-		s := steering{driver: d}
+		d.Rules[9] = r
+		s := Steering{driver: d}
 		rules, err := s.insert(tag, 2, false)
-		if err != nil || len(rules) != 0 || len(d.rules) != 1 {
-			t.Errorf("%+v: %v, %d rules", r, err, len(d.rules))
+		if err != nil || len(rules) != 0 || len(d.Rules) != 1 {
+			t.Errorf("%+v: %v, %d rules", r, err, len(d.Rules))
 		}
-		if err := s.release(rules); err != nil || d.rules[9] != r {
+		if err := s.Release(rules); err != nil || d.Rules[9] != r {
 			t.Errorf("%+v did not stay: %v", r, err)
 		}
 	}
-	for _, r := range []flowRule{
-		rulesOf(tagOfText(t, "udp:10.0.0.1:80"), 2)[0][0],
-		rulesOf(tagOfText(t, "tcp:10.0.0.2:80"), 2)[0][0],
-		rulesOf(tagOfText(t, "addr:10.0.0.2"), 2)[0][0],
+	for _, r := range []Rule{
+		RulesOf(tagOfText(t, "udp:10.0.0.1:80"), 2)[0][0],
+		RulesOf(tagOfText(t, "tcp:10.0.0.2:80"), 2)[0][0],
+		RulesOf(tagOfText(t, "addr:10.0.0.2"), 2)[0][0],
 		exact.where(8, []byte{0, 9}, nil),    // one source port only
 		ofAddress.where(14, []byte{17}, nil), // UDP only
-		rulesOf(tagOfText(t, "msg:1"), 2)[0][0],
+		RulesOf(tagOfText(t, "msg:1"), 2)[0][0],
 		{kind: flowTCP4, ring: 3},
 	} {
 		d := newModelDriver(16)
-		d.rules[9] = r
-		s := steering{driver: d}
-		if rules, err := s.insert(tag, 2, false); err != nil || !slices.Equal(rules, []flowRule{exact}) || d.rules[0] != exact || d.rules[9] != r {
+		d.Rules[9] = r
+		s := Steering{driver: d}
+		if rules, err := s.insert(tag, 2, false); err != nil || !slices.Equal(rules, []Rule{exact}) || d.Rules[0] != exact || d.Rules[9] != r {
 			t.Errorf("%+v counts as a rule that leads the tag: %v", r, err)
 		}
 	}
 	d := newModelDriver(16)
-	d.rules[9] = rulesOf(tag, 3)[0][0]
-	s := steering{driver: d}
-	if _, err := s.insert(tag, 2, false); !errors.Is(err, errElsewhere) || len(d.rules) != 1 {
-		t.Errorf("to another queue: %v, %d rules", err, len(d.rules))
+	d.Rules[9] = RulesOf(tag, 3)[0][0]
+	s := Steering{driver: d}
+	if _, err := s.insert(tag, 2, false); !errors.Is(err, errElsewhere) || len(d.Rules) != 1 {
+		t.Errorf("to another queue: %v, %d rules", err, len(d.Rules))
 	}
 }
 
@@ -316,50 +247,50 @@ func TestRulesOfTheOperator(t *testing.T) {
 // more than the tag to another queue is an error only if it stands below the tag's own rule.
 func TestRulesOfTheOperatorByLocation(t *testing.T) {
 	tag := tagOfText(t, "tcp:10.0.0.1:80")
-	exact := rulesOf(tag, 2)[0][0]
-	toQueue := func(queue uint64) flowRule {
-		r := rulesOf(tagOfText(t, "addr:10.0.0.1"), 0)[0][0]
+	exact := RulesOf(tag, 2)[0][0]
+	toQueue := func(queue uint64) Rule {
+		r := RulesOf(tagOfText(t, "addr:10.0.0.1"), 0)[0][0]
 		r.ring = queue
 		return r
 	}
 	for _, c := range []struct {
 		what      string
-		rules     map[uint32]flowRule
+		rules     map[uint32]Rule
 		chooses   bool
 		elsewhere bool
 		inserted  int
 	}{
-		{"elsewhere at 0", map[uint32]flowRule{0: toQueue(3)}, false, true, 0},
-		{"elsewhere at 1", map[uint32]flowRule{1: toQueue(3)}, false, false, 1},
-		{"elsewhere at 0, to the queue at 1", map[uint32]flowRule{0: toQueue(3), 1: toQueue(2)}, false, true, 0},
-		{"to the queue at 0, elsewhere at 1", map[uint32]flowRule{0: toQueue(2), 1: toQueue(3)}, false, false, 0},
-		{"elsewhere at 1, to the queue at 2", map[uint32]flowRule{1: toQueue(3), 2: toQueue(2)}, false, false, 1},
-		{"to the queue at 0, the tag elsewhere at 1", map[uint32]flowRule{0: toQueue(2), 1: rulesOf(tag, 3)[0][0]}, false, true, 0},
-		{"the driver chooses a higher location", map[uint32]flowRule{0: toQueue(3)}, true, true, 0},
-		{"the driver chooses a lower location", map[uint32]flowRule{15: toQueue(3)}, true, false, 1},
+		{"elsewhere at 0", map[uint32]Rule{0: toQueue(3)}, false, true, 0},
+		{"elsewhere at 1", map[uint32]Rule{1: toQueue(3)}, false, false, 1},
+		{"elsewhere at 0, to the queue at 1", map[uint32]Rule{0: toQueue(3), 1: toQueue(2)}, false, true, 0},
+		{"to the queue at 0, elsewhere at 1", map[uint32]Rule{0: toQueue(2), 1: toQueue(3)}, false, false, 0},
+		{"elsewhere at 1, to the queue at 2", map[uint32]Rule{1: toQueue(3), 2: toQueue(2)}, false, false, 1},
+		{"to the queue at 0, the tag elsewhere at 1", map[uint32]Rule{0: toQueue(2), 1: RulesOf(tag, 3)[0][0]}, false, true, 0},
+		{"the driver chooses a higher location", map[uint32]Rule{0: toQueue(3)}, true, true, 0},
+		{"the driver chooses a lower location", map[uint32]Rule{15: toQueue(3)}, true, false, 1},
 	} {
 		d := newModelDriver(16)
-		d.rules, d.chooses = maps.Clone(c.rules), c.chooses
-		s := steering{driver: d}
+		d.Rules, d.Chooses = maps.Clone(c.rules), c.chooses
+		s := Steering{driver: d}
 		rules, err := s.insert(tag, 2, false)
 		if errors.Is(err, errElsewhere) != c.elsewhere || !c.elsewhere && err != nil {
 			t.Errorf("%s: %v", c.what, err)
 		}
-		if len(rules) != c.inserted || len(d.rules) != len(c.rules)+c.inserted {
-			t.Errorf("%s: %d rules for the tag, the driver has %v", c.what, len(rules), d.rules)
+		if len(rules) != c.inserted || len(d.Rules) != len(c.rules)+c.inserted {
+			t.Errorf("%s: %d rules for the tag, the driver has %v", c.what, len(rules), d.Rules)
 		}
 	}
 	// An earlier process's rule is found beside one that covers it, in whatever order they are read.
 	for range 50 {
 		d := newModelDriver(16)
-		d.rules[0], d.rules[5] = toQueue(2), exact
-		s := steering{driver: d}
+		d.Rules[0], d.Rules[5] = toQueue(2), exact
+		s := Steering{driver: d}
 		rules, err := s.insert(tag, 2, true)
-		if err != nil || !slices.Equal(rules, []flowRule{exact}) {
+		if err != nil || !slices.Equal(rules, []Rule{exact}) {
 			t.Fatalf("taken over: %v, %v", rules, err)
 		}
-		if err := s.release(rules); err != nil || !maps.Equal(d.rules, map[uint32]flowRule{0: toQueue(2)}) {
-			t.Fatalf("left: %v, %v", d.rules, err)
+		if err := s.Release(rules); err != nil || !maps.Equal(d.Rules, map[uint32]Rule{0: toQueue(2)}) {
+			t.Fatalf("left: %v, %v", d.Rules, err)
 		}
 	}
 }
@@ -368,65 +299,62 @@ func TestRulesOfTheOperatorByLocation(t *testing.T) {
 // have ended.
 func TestRulesAreTakenOver(t *testing.T) {
 	d := newModelDriver(16)
-	before := steering{driver: d}
+	before := Steering{driver: d}
 	held, ended, other := tagOfText(t, "tcp:10.0.0.1:80"), tagOfText(t, "addr:10.0.0.77"), tagOfText(t, "udp:10.0.0.1:9")
 	for _, tag := range []endpoint.Tag{held, ended} {
 		if _, err := before.insert(tag, 1, false); err != nil {
 			t.Fatal(err)
 		}
 	}
-	operators := rulesOf(other, 3)[0][0]
-	d.rules[7] = operators
-	s := steering{driver: d}
+	operators := RulesOf(other, 3)[0][0]
+	d.Rules[7] = operators
+	s := Steering{driver: d}
 	// The rule of all messages is also that of a tag that is held.
 	messages := [2]endpoint.Tag{tagOfText(t, "msg:7"), tagOfText(t, "msg:8")}
 	if _, err := before.insert(messages[0], 1, false); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.sweep(map[endpoint.Tag]uint32{ended: 1, messages[0]: 1}, map[endpoint.Tag]uint32{held: 1, messages[1]: 1}); err != nil || len(d.rules) != 3 {
-		t.Errorf("%d rules without those of ended endpoints: %v", len(d.rules), err)
+	if err := s.Drop(map[endpoint.Tag]uint32{ended: 1, messages[0]: 1}, map[endpoint.Tag]uint32{held: 1, messages[1]: 1}); err != nil || len(d.Rules) != 3 {
+		t.Errorf("%d rules without those of ended endpoints: %v", len(d.Rules), err)
 	}
 	rules, err := s.insert(held, 1, true)
 	if err != nil || len(rules) != 1 {
-		t.Fatalf("%v, %d rules", err, len(d.rules))
+		t.Fatalf("%v, %d rules", err, len(d.Rules))
 	}
 	ofMessages, err := s.insert(messages[1], 1, true)
-	if err != nil || len(ofMessages) != 1 || len(d.rules) != 3 {
-		t.Fatalf("%v, %d rules", err, len(d.rules))
+	if err != nil || len(ofMessages) != 1 || len(d.Rules) != 3 {
+		t.Fatalf("%v, %d rules", err, len(d.Rules))
 	}
 	rules = append(rules, ofMessages...)
-	if err := s.release(rules); err != nil || len(d.rules) != 1 || d.rules[7] != operators {
-		t.Errorf("%v are left: %v", d.rules, err)
+	if err := s.Release(rules); err != nil || len(d.Rules) != 1 || d.Rules[7] != operators {
+		t.Errorf("%v are left: %v", d.Rules, err)
 	}
 }
 
 // A process that takes over removes the rules of a tag with the tag, also if the tag needs no rule any
 // more: its frames come in on the queue without one, or the endpoint has the owned address, too.
 func TestRulesThatAreNotNeededAreTakenOver(t *testing.T) {
-	block, owned := tagOfText(t, "tcp:10.0.0.1:40000-40063"), tagOfText(t, "addr:10.0.0.1")
+	block := tagOfText(t, "tcp:10.0.0.1:40000-40063")
 	for _, ofOwned := range []bool{false, true} {
 		d := newModelDriver(16)
-		before := steering{driver: d}
+		before := Steering{driver: d}
 		if _, err := before.insert(block, 1, false); err != nil {
 			t.Fatal(err)
 		}
-		rx := spread{queues: 4, table: []uint32{1, 1}}
-		l := &Lease{holdsQueue: true, queue: 1}
-		m := &Mux{log: slog.New(slog.DiscardHandler), steering: steering{driver: d, spread: func() (spread, error) { return rx, nil }}}
-		m.tags.held = map[endpoint.Tag]*claim{}
+		rx := Spread{Queues: 4, Table: []uint32{1, 1}}
+		s := New("", false, d, func() (Spread, error) { return rx, nil })
 		if ofOwned {
-			rx.table = []uint32{0, 1}
-			m.tags.held[owned] = &claim{by: l}
+			rx.Table = []uint32{0, 1}
 		}
-		if rules, err := m.steer(l, block, false); err != nil || len(rules) != 0 {
+		if rules, _, err := s.Lead(block, 1, ofOwned, false); err != nil || len(rules) != 0 {
 			t.Errorf("a new tag: %v, %v", rules, err)
 		}
-		rules, err := m.steer(l, block, true)
-		if err != nil || len(rules) != 1 || len(d.rules) != 1 {
-			t.Errorf("%v, %v, the driver has %v", rules, err, d.rules)
+		rules, _, err := s.Lead(block, 1, ofOwned, true)
+		if err != nil || len(rules) != 1 || len(d.Rules) != 1 {
+			t.Errorf("%v, %v, the driver has %v", rules, err, d.Rules)
 		}
-		if err := m.unsteer(rules); err != nil || len(d.rules) != 0 {
-			t.Errorf("left: %v, %v", d.rules, err)
+		if err := s.Release(rules); err != nil || len(d.Rules) != 0 {
+			t.Errorf("left: %v, %v", d.Rules, err)
 		}
 	}
 }
@@ -436,39 +364,39 @@ func TestRulesBesideAnotherProgram(t *testing.T) {
 	for seed := range uint64(50) {
 		rng := rand.New(rand.NewPCG(seed, 7))
 		d := newModelDriver(24)
-		d.chooses = seed%5 == 0
-		theirs := map[uint32]flowRule{}
+		d.Chooses = seed%5 == 0
+		theirs := map[uint32]Rule{}
 		port := uint16(0)
 		other := func() {
 			port++
-			at := d.highest()
+			at := d.Highest()
 			if rng.IntN(2) == 0 { // where the mux inserts next
-				for at = 0; d.rules[at] != (flowRule{}); at++ {
+				for at = 0; d.Rules[at] != (Rule{}); at++ {
 				}
 			}
-			if at < d.size {
-				r := rulesOf(endpoint.TCPTag(netip.AddrPortFrom(netip.MustParseAddr("10.9.9.9"), port)), 3)[0][0]
-				d.rules[at], theirs[at] = r, r
+			if at < d.Size {
+				r := RulesOf(endpoint.TCPTag(netip.AddrPortFrom(netip.MustParseAddr("10.9.9.9"), port)), 3)[0][0]
+				d.Rules[at], theirs[at] = r, r
 			}
 		}
-		d.listed = func() {
+		d.Listed = func() {
 			switch rng.IntN(4) {
 			case 0:
 				other()
 			case 1:
 				for at := range theirs {
-					delete(d.rules, at)
+					delete(d.Rules, at)
 					delete(theirs, at)
 					break
 				}
 			}
 		}
-		s := steering{driver: d}
-		held := map[endpoint.Tag][]flowRule{}
+		s := Steering{driver: d}
+		held := map[endpoint.Tag][]Rule{}
 		for range 200 {
 			tag := endpoint.UDPTag(netip.AddrPortFrom(netip.MustParseAddr("10.0.0.1"), uint16(1+rng.IntN(20))))
 			if rules, is := held[tag]; is {
-				if err := s.release(rules); err != nil {
+				if err := s.Release(rules); err != nil {
 					t.Fatalf("seed %d: %v", seed, err)
 				}
 				delete(held, tag)
@@ -479,12 +407,12 @@ func TestRulesBesideAnotherProgram(t *testing.T) {
 			}
 			want := maps.Clone(theirs)
 			for tag := range held {
-				r := rulesOf(tag, 1)[0][0]
+				r := RulesOf(tag, 1)[0][0]
 				at := s.inserted[r.flows()].at
 				want[at] = r
 			}
-			if !maps.Equal(want, d.rules) {
-				t.Fatalf("seed %d: the driver has %v, want %v", seed, d.rules, want)
+			if !maps.Equal(want, d.Rules) {
+				t.Fatalf("seed %d: the driver has %v, want %v", seed, d.Rules, want)
 			}
 		}
 	}
@@ -493,15 +421,15 @@ func TestRulesBesideAnotherProgram(t *testing.T) {
 // A rule that another program has replaced is not removed with the tag.
 func TestReplacedRuleStays(t *testing.T) {
 	d := newModelDriver(16)
-	s := steering{driver: d}
+	s := Steering{driver: d}
 	rules, err := s.insert(tagOfText(t, "tcp:10.0.0.1:80"), 1, false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	replaced := rulesOf(tagOfText(t, "tcp:10.0.0.1:81"), 3)[0][0]
-	d.rules[0] = replaced
-	if err := s.release(rules); err != nil || d.rules[0] != replaced {
-		t.Errorf("%v, %v", d.rules, err)
+	replaced := RulesOf(tagOfText(t, "tcp:10.0.0.1:81"), 3)[0][0]
+	d.Rules[0] = replaced
+	if err := s.Release(rules); err != nil || d.Rules[0] != replaced {
+		t.Errorf("%v, %v", d.Rules, err)
 	}
 }
 
@@ -510,11 +438,9 @@ func TestReplacedRuleStays(t *testing.T) {
 func TestRuleThatCannotBeRemoved(t *testing.T) {
 	first, second := tagOfText(t, "tcp:10.0.0.1:80"), tagOfText(t, "tcp:10.0.0.1:81")
 	for _, ofGet := range []bool{false, true} {
-		var log bytes.Buffer
 		d := newModelDriver(16)
-		m := &Mux{log: slog.New(slog.NewTextHandler(&log, nil)), steering: steering{driver: d}}
-		s := &m.steering
-		insert := func(tag endpoint.Tag, queue uint32) []flowRule {
+		s := Steering{driver: d}
+		insert := func(tag endpoint.Tag, queue uint32) []Rule {
 			t.Helper()
 			rules, err := s.insert(tag, queue, false)
 			if err != nil || len(rules) != 1 {
@@ -522,24 +448,22 @@ func TestRuleThatCannotBeRemoved(t *testing.T) {
 			}
 			return rules
 		}
-		left := func(rules []flowRule) {
+		left := func(rules []Rule) {
 			t.Helper()
 			if ofGet {
-				d.getErr = unix.EIO
+				d.GetErr = unix.EIO
 			} else {
-				d.removeErr = unix.EIO
+				d.RemoveErr = unix.EIO
 			}
-			err := m.unsteer(rules)
-			if !errors.Is(err, unix.EIO) || !strings.Contains(log.String(), "level=WARN") || len(s.inserted) == 0 {
-				t.Errorf("%v, %d entries, log %q", err, len(s.inserted), log.String())
+			if err := s.Release(rules); !errors.Is(err, unix.EIO) || len(s.inserted) == 0 {
+				t.Errorf("%v, %d entries", err, len(s.inserted))
 			}
-			log.Reset()
-			d.getErr = nil
+			d.GetErr = nil
 		}
 		want := func(what string, n int) {
 			t.Helper()
-			if len(d.rules) != n || len(s.inserted) != n {
-				t.Errorf("%s: %d rules, %d entries, want %d", what, len(d.rules), len(s.inserted), n)
+			if len(d.Rules) != n || len(s.inserted) != n {
+				t.Errorf("%s: %d rules, %d entries, want %d", what, len(d.Rules), len(s.inserted), n)
 			}
 		}
 		other := insert(second, 1)
@@ -548,16 +472,16 @@ func TestRuleThatCannotBeRemoved(t *testing.T) {
 		again := insert(first, 1)
 		want("claimed again", 2)
 		left(again)
-		d.removeErr = nil
-		if err := m.unsteer(other); err != nil {
+		d.RemoveErr = nil
+		if err := s.Release(other); err != nil {
 			t.Error(err)
 		}
 		want("another tag's is removed", 0)
 		left(insert(first, 1))
-		d.removeErr = nil
+		d.RemoveErr = nil
 		moved := insert(first, 2)
 		want("on another queue", 1)
-		if err := m.unsteer(moved); err != nil {
+		if err := s.Release(moved); err != nil {
 			t.Error(err)
 		}
 		want("all", 0)
