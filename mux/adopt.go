@@ -19,6 +19,7 @@ import (
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/route"
 	"github.com/unet-go/unet/mux/internal/nic"
+	"github.com/unet-go/unet/mux/internal/tables"
 )
 
 // To take over from a process that died, the next one reads only the kernel's tables. The order
@@ -115,7 +116,7 @@ func (p *programs) load(spec *ebpf.CollectionSpec, u *nic.Uplink) (err error) {
 	}
 	spec.Maps[bpf.MuxMapSockets].MaxEntries = queues.MaxEntries()
 	queues.Close()
-	if err := spec.LoadAndAssign(&p.maps, pinMaps(spec, p.pins)); err != nil {
+	if err := spec.LoadAndAssign(&p.maps.MuxMaps, pinMaps(spec, p.pins)); err != nil {
 		return fmt.Errorf("pinned maps: %w", err)
 	}
 	refuse, err := loadRefuse(p.maps.Counters)
@@ -202,15 +203,15 @@ func (m *Mux) adopt() error {
 	if err != nil {
 		return err
 	}
-	endpoints, err := endpointsInKernel(&m.progs.maps)
+	endpoints, err := m.progs.maps.AllEndpoints()
 	if err != nil {
 		return err
 	}
-	tags, err := tagsInKernel(&m.progs.maps)
+	tags, err := m.progs.maps.AllTags()
 	if err != nil {
 		return err
 	}
-	groups, err := groupsInKernel(&m.progs.maps)
+	groups, err := m.progs.maps.AllGroups()
 	if err != nil {
 		return err
 	}
@@ -220,7 +221,7 @@ func (m *Mux) adopt() error {
 		name, there := ports[owner.Port]
 		if owner.Port == 0 {
 			name = m.up.Name
-			if there, err = socketThere(m.progs.maps.Sockets, uint32(owner.Queue), m.unbound); err != nil {
+			if there, err = tables.SocketThere(m.progs.maps.Sockets, uint32(owner.Queue), m.unbound); err != nil {
 				return err
 			}
 		}
@@ -253,13 +254,13 @@ func (m *Mux) adopt() error {
 			return fmt.Errorf("tag of a dead endpoint: %v: %w", t, err)
 		}
 	}
-	if err := m.recount(maps.Keys(tags), maps.Keys(groups)); err != nil {
+	if err := m.progs.maps.Recount(maps.Keys(tags), maps.Keys(groups)); err != nil {
 		return err
 	}
 	for owner, e := range endpoints {
 		if alive[owner] == nil && !lingers[owner] {
 			m.log.Info("endpoint reclaimed, its socket is closed", "endpoint", e.Id, "uid", e.Uid, "pid", e.Pid)
-			if err := m.forgetEndpoint(owner); err != nil {
+			if err := m.progs.maps.DeleteEndpoint(owner); err != nil {
 				return err
 			}
 		}
@@ -336,7 +337,7 @@ func (m *Mux) adopted(owner bpf.Owner, e bpf.Endpoint, device string) (*Lease, e
 // adoptRest reports whether the socket of an endpoint without a port exists. If so, its slot
 // stays taken, and the endpoint counts, until the socket is closed.
 func (m *Mux) adoptRest(owner bpf.Owner, e bpf.Endpoint) (there bool, err error) {
-	there, err = socketThere(m.progs.maps.PortSockets, e.Slot, m.unbound)
+	there, err = tables.SocketThere(m.progs.maps.PortSockets, e.Slot, m.unbound)
 	if !there || err != nil {
 		return false, err
 	}

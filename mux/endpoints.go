@@ -12,8 +12,6 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/cilium/ebpf"
-
 	"github.com/unet-go/unet/bpf"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/xsk"
@@ -289,7 +287,7 @@ func (m *Mux) present(ctx context.Context, o Owner, sock, connections *os.File) 
 
 // putEndpoint enters an endpoint in the kernel's table, for the next process.
 func (m *Mux) putEndpoint(l *Lease) error {
-	err := m.progs.maps.Endpoints.Put(l.at.owner, bpf.Endpoint{
+	return m.progs.maps.PutEndpoint(l.at.owner, bpf.Endpoint{
 		Id:           l.id,
 		Cookie:       l.cookie,
 		SegmentBytes: uint64(l.segmentBytes),
@@ -299,33 +297,6 @@ func (m *Mux) putEndpoint(l *Lease) error {
 		Slot:         l.at.slot,
 		FillSize:     l.fillSize,
 	})
-	if err != nil {
-		return fmt.Errorf("endpoint into the table: %w", err)
-	}
-	return nil
-}
-
-// forgetEndpoint deletes an endpoint from the kernel's table.
-func (m *Mux) forgetEndpoint(owner bpf.Owner) error {
-	if err := absentIsFine(m.progs.maps.Endpoints.Delete(owner)); err != nil {
-		return fmt.Errorf("endpoint out of the table: %w", err)
-	}
-	return nil
-}
-
-// endpointsInKernel reads the whole table of endpoints, which must not change during the call.
-func endpointsInKernel(tables *bpf.MuxMaps) (map[bpf.Owner]bpf.Endpoint, error) {
-	list := map[bpf.Owner]bpf.Endpoint{}
-	var owner bpf.Owner
-	var e bpf.Endpoint
-	entries := tables.Endpoints.Iterate()
-	for entries.Next(&owner, &e) {
-		list[owner] = e
-	}
-	if err := entries.Err(); err != nil {
-		return nil, fmt.Errorf("read the table of endpoints: %w", err)
-	}
-	return list, nil
 }
 
 // IDs makes the numbers of endpoints unique over the muxes of a process that share it
@@ -374,22 +345,4 @@ func (m *Mux) giveSlot(slot uint32) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.slots, slot)
-}
-
-// socketThere reports whether a map of sockets has one at key. An XSKMAP cannot be read, but an
-// update with BPF_NOEXIST fails if the key is in use. The kernel deletes an entry when the
-// last descriptor and mapping of its socket are closed. other is any AF_XDP socket; it is in the
-// map for a moment. No other code may use the key during the call.
-func socketThere(sockets *ebpf.Map, key uint32, other *os.File) (bool, error) {
-	err := sockets.Update(key, uint32(other.Fd()), ebpf.UpdateNoExist)
-	if errors.Is(err, ebpf.ErrKeyExist) {
-		return true, nil
-	}
-	if err == nil {
-		err = absentIsFine(sockets.Delete(key))
-	}
-	if err != nil {
-		return false, fmt.Errorf("find out whether a socket exists: %w", err)
-	}
-	return false, nil
 }

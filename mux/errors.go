@@ -12,6 +12,7 @@ import (
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/xsk"
 	"github.com/unet-go/unet/mux/internal/nic"
+	"github.com/unet-go/unet/mux/internal/tables"
 )
 
 // Errors of [Open] and [Mux.OpenEndpoint], wrapped. Missing privileges are
@@ -34,7 +35,7 @@ var (
 	// ErrTooManyPorts: the mux has the largest number of ports (bpf.MaxPorts).
 	ErrTooManyPorts = busy("the mux has all the ports it can have")
 	// ErrTableFull: the tag table or the table of addresses is full, or all descriptors for reserved ports are in use.
-	ErrTableFull = busy("the tag table is full")
+	ErrTableFull = tables.ErrFull
 	// ErrInUse: another process serves the interface.
 	ErrInUse = errors.New("another process serves this interface")
 	// ErrRevoked: the mux has ended the lease because its owner harms others.

@@ -25,6 +25,7 @@ import (
 	"github.com/unet-go/unet/mux/internal/nic"
 	"github.com/unet-go/unet/mux/internal/steer"
 	"github.com/unet-go/unet/mux/internal/steer/steertest"
+	"github.com/unet-go/unet/mux/internal/tables"
 )
 
 // DetachPortProgram detaches the program of a port's outer end.
@@ -135,21 +136,21 @@ func (m *Mux) CheckTagCounts() error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	tags, err := tagsInKernel(&m.progs.maps)
+	tags, err := m.progs.maps.AllTags()
 	if errors.Is(err, os.ErrClosed) || m.progs.maps.Tags.FD() < 0 { // CloseTagTable
 		return nil
 	}
-	groups, err := groupsInKernel(&m.progs.maps)
+	groups, err := m.progs.maps.AllGroups()
 	if err != nil {
 		return err
 	}
 	want := map[uint32]uint32{}
 	for t := range groups {
-		want[bpf.CountOf(kindOf(t), t.Port)]++
+		want[bpf.CountOf(tables.KindOf(t), t.Port)]++
 	}
 	for t := range tags {
 		if t.Kind != endpoint.TagMessage {
-			want[bpf.CountOf(kindOf(t), t.Port)]++
+			want[bpf.CountOf(tables.KindOf(t), t.Port)]++
 		}
 	}
 	for i := range uint32(bpf.TagCounts) {
@@ -182,7 +183,7 @@ func (m *Mux) Claims() (held, inKernel map[endpoint.Tag]bool, reserved int, err 
 		held[t] = true
 		reserved += len(c.reserved)
 	}
-	kernel, err := tagsInKernel(&m.progs.maps)
+	kernel, err := m.progs.maps.AllTags()
 	for t := range kernel {
 		inKernel[t] = true
 	}
@@ -228,7 +229,7 @@ func (m *Mux) Suspended() (held, inKernel map[endpoint.Tag]bool, err error) {
 			held[t] = true
 		}
 	}
-	kernel, err := tagsInKernel(&m.progs.maps)
+	kernel, err := m.progs.maps.AllTags()
 	for t, o := range kernel {
 		if o.Suspended() {
 			inKernel[t] = true
@@ -297,7 +298,7 @@ func (m *Mux) SteerByModel(channels, added, locations uint32) (rules func() int)
 		d.Refuses = unix.EOPNOTSUPP
 	}
 	d.Accepts = func(r steer.Rule) error {
-		tags, err := tagsInKernel(&m.progs.maps)
+		tags, err := m.progs.maps.AllTags()
 		for t := range tags {
 			for queue := range channels + added { // a rule names its queue
 				if slices.Contains(slices.Concat(steer.RulesOf(t, queue)...), r) {

@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"os"
 
-	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/bpf"
@@ -95,7 +94,7 @@ func (m *Mux) claimGroup(c *claiming, t endpoint.Tag, r *reserver) error {
 	if err := m.addMember(t, g, l); err != nil {
 		return errors.Join(fmt.Errorf("claim %v: %w", t, err), m.closeIfEmpty(t, g))
 	}
-	if err := m.putMembers(t, g); err != nil {
+	if err := m.progs.maps.CountMembers(t, len(g.members)); err != nil {
 		return errors.Join(fmt.Errorf("claim %v: %w", t, err), m.leaveGroup(l, t))
 	}
 	return nil
@@ -117,11 +116,11 @@ func (m *Mux) openGroup(t endpoint.Tag, r *reserver) (*group, error) {
 		return nil, err
 	}
 	g := newGroup(t, fd)
-	if err := m.countTag(t, 1); err != nil {
+	if err := m.progs.maps.CountTag(t, 1); err != nil {
 		return nil, errors.Join(err, g.leave())
 	}
-	if err := m.enterGroup(t); err != nil {
-		return nil, errors.Join(err, m.eraseGroup(t), g.leave())
+	if err := m.progs.maps.PutGroup(t, uint32(m.up.Index)); err != nil {
+		return nil, errors.Join(err, m.progs.maps.DeleteGroup(t), g.leave())
 	}
 	m.groups[t] = g
 	return g, nil
@@ -164,69 +163,11 @@ func (r *reserver) join(a netip.Addr) (fd int, err error) {
 	return fd, nil
 }
 
-func groupKey(t endpoint.Tag) bpf.Tag6 { return bpf.GroupKey(netip.AddrPortFrom(t.Addr, t.Port)) }
-
-// enterGroup makes the entries of a tag without members, which countTag has counted.
-func (m *Mux) enterGroup(t endpoint.Tag) error {
-	uplink := uint32(m.up.Index)
-	for _, sets := range []*ebpf.Map{m.progs.maps.GroupPorts, m.progs.maps.GroupDevices} {
-		set, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.DevMapHash, KeySize: 4, ValueSize: 4, MaxEntries: bpf.GroupPorts + 1})
-		if err != nil {
-			return fmt.Errorf("devices of a group: %w", err)
-		}
-		if sets == m.progs.maps.GroupDevices {
-			err = set.Put(uplink, uplink)
-		}
-		if err = errors.Join(err, sets.Put(groupKey(t), uint32(set.FD())), set.Close()); err != nil {
-			return fmt.Errorf("devices of a group: %w", err)
-		}
-	}
-	return m.progs.maps.Groups.Put(groupKey(t), uint32(0))
-}
-
-// eraseGroup undoes enterGroup and the count of the tag.
-func (m *Mux) eraseGroup(t endpoint.Tag) error {
-	key := groupKey(t)
-	return errors.Join(
-		absentIsFine(m.progs.maps.Groups.Delete(key)),
-		absentIsFine(m.progs.maps.GroupDevices.Delete(key)),
-		absentIsFine(m.progs.maps.GroupPorts.Delete(key)),
-		m.countTag(t, -1),
-	)
-}
-
-// inSet calls f with one of the sets of devices of a tag.
-func inSet(sets *ebpf.Map, t endpoint.Tag, f func(*ebpf.Map) error) error {
-	var set *ebpf.Map
-	if err := sets.Lookup(groupKey(t), &set); err != nil {
-		return fmt.Errorf("devices of a group: %w", err)
-	}
-	return errors.Join(f(set), set.Close())
-}
-
-// enterMember enters a port in both sets, first in that of the ports, and eraseMember deletes it there last: a
-// process that takes over reads that set.
-func (m *Mux) enterMember(t endpoint.Tag, port uint32) error {
-	put := func(set *ebpf.Map) error { return set.Put(port, port) }
-	if err := inSet(m.progs.maps.GroupPorts, t, put); err != nil {
-		return err
-	}
-	return inSet(m.progs.maps.GroupDevices, t, put)
-}
-
-func (m *Mux) eraseMember(t endpoint.Tag, port uint32) error {
-	erase := func(set *ebpf.Map) error { return absentIsFine(set.Delete(port)) }
-	if err := inSet(m.progs.maps.GroupDevices, t, erase); err != nil {
-		return err
-	}
-	return inSet(m.progs.maps.GroupPorts, t, erase)
-}
-
-// addMember gives a port, once putMembers has counted it, copies of the group's datagrams. m.mu is held.
+// addMember gives a port, once CountMembers has counted it, copies of the group's datagrams. m.mu is held.
 func (m *Mux) addMember(t endpoint.Tag, g *group, l *Lease) error {
 	port := l.at.owner.Port
-	if err := m.enterMember(t, port); err != nil {
-		return errors.Join(err, m.eraseMember(t, port))
+	if err := m.progs.maps.PutMember(t, port); err != nil {
+		return errors.Join(err, m.progs.maps.DeleteMember(t, port))
 	}
 	g.members[l] = struct{}{}
 	l.tags[t] = struct{}{}
@@ -236,16 +177,11 @@ func (m *Mux) addMember(t endpoint.Tag, g *group, l *Lease) error {
 	return nil
 }
 
-// putMembers tells the programs how many members a group has.
-func (m *Mux) putMembers(t endpoint.Tag, g *group) error {
-	return m.progs.maps.Groups.Put(groupKey(t), uint32(len(g.members)))
-}
-
 // leaveGroup gives back a tag of a group that l holds. m.mu is held.
 func (m *Mux) leaveGroup(l *Lease, t endpoint.Tag) error {
 	g := m.groups[t]
 	port := l.at.owner.Port
-	if err := m.eraseMember(t, port); err != nil {
+	if err := m.progs.maps.DeleteMember(t, port); err != nil {
 		return fmt.Errorf("give %v back: %w", t, err)
 	}
 	delete(g.members, l)
@@ -254,7 +190,7 @@ func (m *Mux) leaveGroup(l *Lease, t endpoint.Tag) error {
 	m.users.groups.Give(share.ByUID(l.owner.UID), 1)
 	g.users.Give(share.ByUID(l.owner.UID), 1)
 	if len(g.members) > 0 {
-		return m.putMembers(t, g)
+		return m.progs.maps.CountMembers(t, len(g.members))
 	}
 	return m.closeIfEmpty(t, g)
 }
@@ -265,36 +201,7 @@ func (m *Mux) closeIfEmpty(t endpoint.Tag, g *group) error {
 		return nil
 	}
 	delete(m.groups, t)
-	return errors.Join(m.eraseGroup(t), g.leave())
-}
-
-// groupsInKernel reads the tags of groups from the kernel's tables, with the ports that hold each.
-func groupsInKernel(tables *bpf.MuxMaps) (map[endpoint.Tag][]uint32, error) {
-	list := map[endpoint.Tag][]uint32{}
-	var key bpf.Tag6
-	var id ebpf.MapID
-	entries := tables.GroupPorts.Iterate()
-	for entries.Next(&key, &id) {
-		addr, port := key.AddrPort()
-		t := endpoint.UDPTag(netip.AddrPortFrom(netip.AddrFrom16(addr), port))
-		list[t] = nil
-		set, err := ebpf.NewMapFromID(id)
-		if err != nil {
-			return nil, fmt.Errorf("devices of a group: %w", err)
-		}
-		var member, value uint32
-		members := set.Iterate()
-		for members.Next(&member, &value) {
-			list[t] = append(list[t], member)
-		}
-		if err := errors.Join(members.Err(), set.Close()); err != nil {
-			return nil, fmt.Errorf("devices of a group: %w", err)
-		}
-	}
-	if err := entries.Err(); err != nil {
-		return nil, fmt.Errorf("read the groups: %w", err)
-	}
-	return list, nil
+	return errors.Join(m.progs.maps.DeleteGroup(t), g.leave())
 }
 
 // readmitGroup takes over a tag of a group and joins the group again. It is held also if the join
@@ -306,15 +213,15 @@ func (m *Mux) readmitGroup(t endpoint.Tag, ports []uint32, alive map[uint32]*Lea
 	for _, port := range ports {
 		l := alive[port]
 		if l == nil {
-			err = errors.Join(err, m.eraseMember(t, port))
+			err = errors.Join(err, m.progs.maps.DeleteMember(t, port))
 			continue
 		}
 		err = errors.Join(err, m.addMember(t, g, l)) // in both sets: the other process may have stopped between them
 	}
 	if len(g.members) == 0 {
-		return errors.Join(err, m.eraseGroup(t))
+		return errors.Join(err, m.progs.maps.DeleteGroup(t))
 	}
-	err = errors.Join(err, m.putMembers(t, g)) // at the end: the members receive meanwhile
+	err = errors.Join(err, m.progs.maps.CountMembers(t, len(g.members))) // at the end: the members receive meanwhile
 	m.groups[t] = g
 	r, jerr := m.newReserver()
 	if jerr == nil {

@@ -19,6 +19,7 @@ import (
 	"github.com/unet-go/unet/internal/notices"
 	"github.com/unet-go/unet/internal/xsk"
 	"github.com/unet-go/unet/mux/internal/nic"
+	"github.com/unet-go/unet/mux/internal/tables"
 )
 
 // Lease is an endpoint's lease from its mux; see [endpoint.Lease].
@@ -451,14 +452,14 @@ func (m *Mux) doubt(e *lingering, err error) (again bool) {
 // one socket; until then the earlier socket counts as open.
 func (m *Mux) socketLingers(e *lingering) (bool, error) {
 	if e.info.Attach == endpoint.AttachPort {
-		return socketThere(m.progs.maps.PortSockets, e.at.slot, m.unbound)
+		return tables.SocketThere(m.progs.maps.PortSockets, e.at.slot, m.unbound)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if bound, taken := m.queues[e.info.Queue]; taken {
 		return !bound, nil
 	}
-	return socketThere(m.progs.maps.Sockets, e.info.Queue, m.unbound)
+	return tables.SocketThere(m.progs.maps.Sockets, e.info.Queue, m.unbound)
 }
 
 // freed removes an endpoint from the ledger and the kernel's table. Nothing is left of it.

@@ -62,7 +62,7 @@ type Mux struct {
 	nl          *netlink.Handle
 	rt          *nl.SocketHandle // for requests that package netlink does not have
 	deleter     *nic.Deleter
-	unbound     *os.File // an AF_XDP socket that is never bound (socketThere)
+	unbound     *os.File // an AF_XDP socket that is never bound (tables.SocketThere)
 	sender      int      // a packet socket that only sends
 	up          nic.Uplink
 	pins        *pins // nil: nothing is pinned
@@ -171,15 +171,13 @@ func (m *Mux) Counters() ([]endpoint.Counter, error) {
 	}
 	defer m.leave()
 	list := make([]endpoint.Counter, bpf.NumCounters)
-	var perCPU []uint64
 	for i := range list {
-		if err := m.progs.maps.Counters.Lookup(uint32(i), &perCPU); err != nil {
-			return nil, fmt.Errorf("counters: %w", err)
+		n, err := m.progs.maps.Counter(bpf.Counter(i))
+		if err != nil {
+			return nil, err
 		}
 		list[i].Name, list[i].Help, list[i].Interface = bpf.CounterName(bpf.Counter(i)), bpf.CounterHelp(bpf.Counter(i)), m.up.Name
-		for _, v := range perCPU {
-			list[i].Value += v
-		}
+		list[i].Value = n
 	}
 	lost, err := cutterLost(m.nl, m.up.Index)
 	if err != nil {

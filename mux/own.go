@@ -3,11 +3,9 @@
 package mux
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 
-	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/bpf"
@@ -36,80 +34,11 @@ func (m *Mux) enterOwn(own addresses) error {
 	if err != nil {
 		return err
 	}
-	maps := &m.progs.maps
-	var gone [][16]byte
-	var both, filter bpf.OwnFilter // of the former and the new addresses, and of the new ones
-	for a, kind := range want {
-		both.Add(a, kind)
-		filter.Add(a, kind)
-	}
-	var key [16]byte
-	var kind uint8
-	entries := maps.Own.Iterate()
-	for entries.Next(&key, &kind) {
-		both.Add(key, kind)
-		if want[key] == 0 {
-			gone = append(gone, key)
-		}
-		if want[key] == kind {
-			delete(want, key)
-		}
-	}
-	err = errors.Join(entries.Err(), maps.OwnFilters.Put(uint32(0), both))
-	for _, a := range gone {
-		err = errors.Join(err, maps.Own.Delete(a))
-	}
-	others := 0
-	for _, last := range []bool{false, true} { // if they are too many, those of other interfaces are left out
-		for a, kind := range want {
-			if last != (kind == bpf.OwnHost) {
-				continue
-			}
-			if perr := maps.Own.Put(a, kind); errors.Is(perr, unix.E2BIG) {
-				others++
-			} else {
-				err = errors.Join(err, perr)
-			}
-		}
-	}
+	others, err := m.progs.maps.PutOwn(want)
 	if others > 0 {
-		m.log.Warn("the host has more addresses than the table of unetd has room for: packets from the wire whose source is one of the others are not recognized as false; delete addresses", "room", maps.Own.MaxEntries(), "others", others)
+		m.log.Warn("the host has more addresses than the table of unetd has room for: packets from the wire whose source is one of the others are not recognized as false; delete addresses", "room", m.progs.maps.Own.MaxEntries(), "others", others)
 	}
-	if err = errors.Join(err, maps.OwnFilters.Put(uint32(0), filter)); err != nil {
-		return fmt.Errorf("addresses of the host: %w", err)
-	}
-	return nil
-}
-
-// enterOwned enters an owned address in the map own, before its tag is in effect. The filter permits look-ups of a
-// deleted address until the next enterOwn. m.mu is held.
-func (m *Mux) enterOwned(a netip.Addr) error {
-	maps := &m.progs.maps
-	var filter bpf.OwnFilter
-	if err := maps.OwnFilters.Lookup(uint32(0), &filter); err != nil {
-		return fmt.Errorf("addresses of the host: %w", err)
-	}
-	filter.Add(a.As16(), bpf.OwnEndpoint)
-	err := maps.OwnFilters.Put(uint32(0), filter)
-	if err == nil {
-		err = maps.Own.Update(a.As16(), bpf.OwnEndpoint, ebpf.UpdateNoExist)
-	}
-	if errors.Is(err, unix.E2BIG) {
-		return fmt.Errorf("%w: the addresses of the host leave no room for owned ones, of %d: ask an operator to delete some", ErrTableFull, maps.Own.MaxEntries())
-	}
-	if err != nil && !errors.Is(err, ebpf.ErrKeyExist) { // ErrKeyExist: the host has just taken it
-		return fmt.Errorf("addresses of the host: %w", err)
-	}
-	return nil
-}
-
-// eraseOwned deletes an owned address from the map own, unless the host has taken it. m.mu is held.
-func (m *Mux) eraseOwned(a netip.Addr) error {
-	var kind uint8
-	if err := m.progs.maps.Own.Lookup(a.As16(), &kind); err != nil || kind != bpf.OwnEndpoint {
-		return absentIsFine(err)
-	}
-	return m.progs.maps.Own.Delete(a.As16())
+	return err
 }
 
 // ownKinds returns what the map own is to have. Addresses count if their interface is in the VRF of the uplink, or, if

@@ -22,6 +22,7 @@ import (
 	"github.com/unet-go/unet/internal/route"
 	"github.com/unet-go/unet/internal/xsk"
 	"github.com/unet-go/unet/mux/internal/nic"
+	"github.com/unet-go/unet/mux/internal/tables"
 )
 
 // pins is the directory of a bpffs in which the maps, programs and links of a mux are pinned,
@@ -380,7 +381,7 @@ func living(h *netlink.Handle, keep *pins) (int, error) {
 	defer unbound.Close()
 	n := len(ports)
 	for queue := range sockets.MaxEntries() {
-		there, err := socketThere(sockets, queue, unbound)
+		there, err := tables.SocketThere(sockets, queue, unbound)
 		if err != nil {
 			return 0, err
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/unet-go/unet/internal/route"
 	"github.com/unet-go/unet/internal/xsk"
 	"github.com/unet-go/unet/mux/internal/nic"
+	"github.com/unet-go/unet/mux/internal/tables"
 )
 
 // attachment is the port or queue of an endpoint, possibly incomplete.
@@ -38,7 +39,7 @@ type attachment struct {
 func (m *Mux) takeAway(at *attachment) error {
 	var err error
 	if at.port {
-		err = absentIsFine(m.progs.maps.Devices.Delete(at.owner.Port))
+		err = tables.AbsentIsFine(m.progs.maps.Devices.Delete(at.owner.Port))
 		if failed := m.deleter.Delete(at.owner.Port, at.device); failed != nil {
 			return errors.Join(err, failed)
 		}
@@ -47,14 +48,14 @@ func (m *Mux) takeAway(at *attachment) error {
 	if at.owner.Port != 0 || at.device == "" { // a port, or nothing was made
 		return err
 	}
-	return errors.Join(err, m.forgetEndpoint(at.owner))
+	return errors.Join(err, m.progs.maps.DeleteEndpoint(at.owner))
 }
 
 // forgetPort deletes the entry of a port's endpoint and frees its slot. The socket is closed, or
 // will be: an opening that has failed closes it afterwards.
 func (m *Mux) forgetPort(at *attachment) error {
 	if at.owner.Port != 0 {
-		if err := m.forgetEndpoint(at.owner); err != nil {
+		if err := m.progs.maps.DeleteEndpoint(at.owner); err != nil {
 			return err // the slot stays taken: the next process looks for a socket there
 		}
 	}
@@ -241,15 +242,6 @@ func (m *Mux) enterEndpoint(l *Lease, sock *os.File) (err error) {
 	return m.putEndpoint(l)
 }
 
-// absentIsFine ignores that a map has no such entry: the kernel deletes the entries of sockets
-// and devices when these are closed or deleted.
-func absentIsFine(err error) error {
-	if errors.Is(err, ebpf.ErrKeyNotExist) {
-		return nil
-	}
-	return err
-}
-
 // holdPrograms attaches each program of ports to an idle device, the lo of a namespace made for
 // it. When a program is attached to its first device, and detached from its last one, the
 // kernel patches the program's call and waits for an RCU grace period
@@ -320,7 +312,7 @@ func (m *Mux) portGone(l *Lease) {
 	there := false // the socket
 	var err error
 	if !l.closed { // after that, gone() polls the slot
-		there, err = socketThere(m.progs.maps.PortSockets, l.at.slot, m.unbound)
+		there, err = tables.SocketThere(m.progs.maps.PortSockets, l.at.slot, m.unbound)
 	}
 	m.mu.Unlock()
 	switch {

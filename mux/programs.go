@@ -18,6 +18,7 @@ import (
 
 	"github.com/unet-go/unet/bpf"
 	"github.com/unet-go/unet/mux/internal/nic"
+	"github.com/unet-go/unet/mux/internal/tables"
 )
 
 // programs is the maps and programs of a mux, and the links that attach them. They exist as
@@ -29,7 +30,7 @@ type programs struct {
 	mtu       uint32          // the uplink's MTU when they were loaded: the limit of what endpoints send
 	stateMu   sync.Mutex      // guards state, while goroutines run
 	state     bpf.State       // as in the kernel's table
-	maps      bpf.MuxMaps
+	maps      tables.Tables
 	loaded    map[string]*ebpf.Program // by name: programsOf(mode), or portPrograms(mode) if they were taken over, and refuseProgram
 	uplink    link.Link
 	sideLinks []link.Link // of the programs named by sidePrograms
@@ -133,7 +134,7 @@ func attachIn(h *netlink.Handle, m Mode, u *nic.Uplink, keep *pins, log *slog.Lo
 	}
 	defer objects.Close()
 	p.loaded, objects.Programs = objects.Programs, nil
-	if err := objects.Assign(&p.maps); err != nil {
+	if err := objects.Assign(&p.maps.MuxMaps); err != nil {
 		return nil, err
 	}
 	if p.loaded[refuseProgram], err = loadRefuse(p.maps.Counters); err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/unet-go/unet/bpf"
 	"github.com/unet-go/unet/internal/route"
 	"github.com/unet-go/unet/mux/internal/nic"
+	"github.com/unet-go/unet/mux/internal/tables"
 )
 
 // A device can have more queues than it uses. In native mode virtio_net adds queues for redirected
@@ -207,7 +208,7 @@ func (p *programs) detachQueue(links []link.Link) (err error) {
 	for _, l := range links {
 		info, ierr := l.Info()
 		if ierr == nil && info.XDP() != nil {
-			ierr = errors.Join(l.Detach(), absentIsFine(p.maps.Losses.Delete(uint32(info.Program))))
+			ierr = errors.Join(l.Detach(), tables.AbsentIsFine(p.maps.Losses.Delete(uint32(info.Program))))
 		}
 		err = errors.Join(err, ierr)
 	}

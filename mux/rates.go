@@ -12,6 +12,7 @@ import (
 	"github.com/unet-go/unet/bpf"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/mux/internal/nic"
+	"github.com/unet-go/unet/mux/internal/tables"
 )
 
 // The limits of what endpoints send are in two tables of the kernel (bpf/src/limit.h), which are also the
@@ -63,7 +64,7 @@ func (m *Mux) setRates(l *Lease, r endpoint.Rates) error {
 		return nil
 	}
 	if none {
-		if err := errors.Join(absentIsFine(m.progs.maps.PortLimits.Delete(port)), attach(m.progs.loaded[bpf.MuxProgUnetPort])); err != nil {
+		if err := errors.Join(tables.DeleteLimit(m.progs.maps.PortLimits, port), attach(m.progs.loaded[bpf.MuxProgUnetPort])); err != nil {
 			return err
 		}
 	} else {
@@ -87,11 +88,11 @@ func (m *Mux) putLimits(l *Lease, uid uint32, r endpoint.Rates) error {
 	if r.User != (endpoint.Rate{}) {
 		m.sweepUsers()
 		user = uid
-		if err := putLimit(m.progs.maps.UserLimits, user, r.User, bpf.NoUser); err != nil {
+		if err := tables.PutLimit(m.progs.maps.UserLimits, user, r.User, bpf.NoUser); err != nil {
 			return err
 		}
 	}
-	return putLimit(m.progs.maps.PortLimits, l.at.owner.Port, r.Endpoint, user)
+	return tables.PutLimit(m.progs.maps.PortLimits, l.at.owner.Port, r.Endpoint, user)
 }
 
 // countRates notes the rates that an endpoint has now. m.rates.mu is held.
@@ -115,7 +116,7 @@ func (m *Mux) endRates(l *Lease) error {
 	if l.at.owner.Port == 0 {
 		return nil // on a queue
 	}
-	err := absentIsFine(m.progs.maps.PortLimits.Delete(l.at.owner.Port)) // also one that setRates could not finish
+	err := tables.DeleteLimit(m.progs.maps.PortLimits, l.at.owner.Port) // also one that setRates could not finish
 	if l.rates == (endpoint.Rates{}) {
 		return err
 	}
@@ -132,11 +133,11 @@ func (m *Mux) sweepUsers() {
 	now := clock()
 	for uid := range m.rates.emptied {
 		if m.rates.users[uid] == 0 {
-			l, _, err := limitIn(m.progs.maps.UserLimits, uid)
+			l, _, err := tables.ReadLimit(m.progs.maps.UserLimits, uid)
 			if err == nil && l.FullAt() > now {
 				continue
 			}
-			if err = errors.Join(err, absentIsFine(m.progs.maps.UserLimits.Delete(uid))); err != nil {
+			if err = errors.Join(err, tables.DeleteLimit(m.progs.maps.UserLimits, uid)); err != nil {
 				m.log.Warn("limit of a user without endpoints", "uid", uid, "error", err)
 			}
 		}
@@ -193,15 +194,15 @@ func (m *Mux) adoptRates(l *Lease) error {
 
 // ratesInKernel reads the rates of an endpoint on a port, and its entry.
 func (m *Mux) ratesInKernel(l *Lease) (r endpoint.Rates, of bpf.Limit, err error) {
-	of, there, err := limitIn(m.progs.maps.PortLimits, l.at.owner.Port)
+	of, there, err := tables.ReadLimit(m.progs.maps.PortLimits, l.at.owner.Port)
 	if err != nil || !there {
 		return r, of, err
 	}
-	r.Endpoint = rateOf(&of)
+	r.Endpoint = tables.RateOf(&of)
 	if of.Uid != bpf.NoUser {
 		var user bpf.Limit
-		user, _, err = limitIn(m.progs.maps.UserLimits, of.Uid)
-		r.User = rateOf(&user)
+		user, _, err = tables.ReadLimit(m.progs.maps.UserLimits, of.Uid)
+		r.User = tables.RateOf(&user)
 	}
 	return r, of, err
 }
@@ -227,62 +228,19 @@ func (m *Mux) sweepLimits(alive map[bpf.Owner]*Lease) error {
 	}
 	m.rates.mu.Lock()
 	defer m.rates.mu.Unlock()
-	var key uint32
-	var l bpf.Limit
-	var gone []uint32
-	entries := m.progs.maps.PortLimits.Iterate()
-	for entries.Next(&key, &l) {
-		if !ports[key] {
-			gone = append(gone, key)
+	limited, err := tables.LimitKeys(m.progs.maps.PortLimits)
+	for _, port := range limited {
+		if !ports[port] {
+			err = errors.Join(err, tables.DeleteLimit(m.progs.maps.PortLimits, port))
 		}
 	}
-	err := entries.Err()
-	for _, port := range gone {
-		err = errors.Join(err, absentIsFine(m.progs.maps.PortLimits.Delete(port)))
+	users, uerr := tables.LimitKeys(m.progs.maps.UserLimits)
+	for _, uid := range users {
+		m.rates.emptied[uid] = struct{}{}
 	}
-	entries = m.progs.maps.UserLimits.Iterate()
-	for entries.Next(&key, &l) {
-		m.rates.emptied[key] = struct{}{}
-	}
-	if err = errors.Join(err, entries.Err()); err != nil {
+	if err = errors.Join(err, uerr); err != nil {
 		return fmt.Errorf("tables of limits: %w", err)
 	}
 	m.sweepUsers()
 	return nil
-}
-
-// putLimit makes or changes an entry of a table of limits. Buckets keep what they have, up to the new
-// size; what the programs do to a changed entry during the call is lost.
-func putLimit(table *ebpf.Map, key uint32, r endpoint.Rate, uid uint32) error {
-	l, there, err := limitIn(table, key)
-	if err != nil || there && l.Uid == uid && rateOf(&l) == r {
-		return err
-	}
-	l.Uid = uid
-	l.Packets = l.Packets.Change(bpf.NewBucket(r.Packets, r.PacketBurst))
-	l.Bytes = l.Bytes.Change(bpf.NewBucket(r.Bytes, r.ByteBurst))
-	if err := table.Update(key, &l, ebpf.UpdateLock); err != nil {
-		return fmt.Errorf("limit into the table: %w", err)
-	}
-	return nil
-}
-
-// limitIn reads an entry of a table of limits.
-func limitIn(table *ebpf.Map, key uint32) (l bpf.Limit, there bool, err error) {
-	err = table.LookupWithFlags(key, &l, ebpf.LookupLock)
-	if errors.Is(err, ebpf.ErrKeyNotExist) {
-		return l, false, nil
-	}
-	if err != nil {
-		return l, false, fmt.Errorf("read the table of limits: %w", err)
-	}
-	return l, true, nil
-}
-
-// rateOf is the rate of an entry.
-func rateOf(l *bpf.Limit) endpoint.Rate {
-	return endpoint.Rate{
-		Packets: int64(l.Packets.Rate), PacketBurst: int64(l.Packets.Full / bpf.BucketUnit),
-		Bytes: int64(l.Bytes.Rate), ByteBurst: int64(l.Bytes.Full / bpf.BucketUnit),
-	}
 }

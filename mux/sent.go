@@ -14,6 +14,7 @@ import (
 	"github.com/unet-go/unet/bpf"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/route"
+	"github.com/unet-go/unet/mux/internal/tables"
 )
 
 // The mux sends some frames for an endpoint itself, by packet sockets that no port program sees: the
@@ -73,7 +74,7 @@ func (m *Mux) pay(l *Lease, n, size int) int {
 		if of.rate == (endpoint.Rate{}) {
 			continue
 		}
-		limit, there, err := limitIn(of.table, of.key)
+		limit, there, err := tables.ReadLimit(of.table, of.key)
 		if err != nil {
 			m.log.Warn("rates of an endpoint", "endpoint", l.id, "uid", uid, "error", err)
 			return 0
@@ -92,7 +93,7 @@ func (m *Mux) pay(l *Lease, n, size int) int {
 	for i := range limits[:found] {
 		to := &limits[i]
 		to.limit.Take(n, size, now)
-		if err := to.table.Update(to.key, &to.limit, ebpf.UpdateLock); err != nil {
+		if err := tables.WriteLimit(to.table, to.key, &to.limit); err != nil {
 			m.log.Warn("rates of an endpoint", "endpoint", l.id, "uid", uid, "error", err)
 			return 0
 		}
@@ -175,13 +176,7 @@ func (m *Mux) countSent(c bpf.Counter, n int) {
 	if m.uncounted { // a probe that was in progress
 		return
 	}
-	var perCPU []uint64
-	err := m.progs.maps.Counters.Lookup(uint32(c), &perCPU)
-	if err == nil {
-		perCPU[0] += uint64(n)
-		err = m.progs.maps.Counters.Put(uint32(c), perCPU)
-	}
-	if err != nil {
+	if err := m.progs.maps.AddToCounter(c, n); err != nil {
 		m.log.Warn("counter of frames sent by unetd", "counter", bpf.CounterName(c), "error", err)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/unet-go/unet/internal/route"
 	"github.com/unet-go/unet/mux/internal/nic"
 	"github.com/unet-go/unet/mux/internal/steer"
+	"github.com/unet-go/unet/mux/internal/tables"
 )
 
 // A frame can be redirected only to a socket on the queue that it came in on. So the frames of a
@@ -118,8 +119,8 @@ func unsteerPinned(h *netlink.Handle, ifindex int, keep *pins) error {
 	if err != nil {
 		return err
 	}
-	var tables bpf.MuxMaps
-	for name, table := range map[string]**ebpf.Map{bpf.MuxMapTags: &tables.Tags, bpf.MuxMapTags6: &tables.Tags6} {
+	var b tables.Tables
+	for name, table := range map[string]**ebpf.Map{bpf.MuxMapTags: &b.Tags, bpf.MuxMapTags6: &b.Tags6} {
 		m, err := ebpf.LoadPinnedMap(keep.at(name), nil)
 		if errors.Is(err, os.ErrNotExist) {
 			return nil
@@ -133,7 +134,7 @@ func unsteerPinned(h *netlink.Handle, ifindex int, keep *pins) error {
 		}
 		*table = m
 	}
-	tags, err := tagsInKernel(&tables)
+	tags, err := b.AllTags()
 	if err != nil {
 		return err
 	}
