@@ -39,6 +39,7 @@ var layers = map[string]struct{ own, other []string }{
 	"mux/internal/steer/steertest": {other: []string{"golang.org/x/sys/unix"}},
 	"mux/internal/steer":           {own: []string{"endpoint", "internal/ethtool", "internal/route", "mux/internal/nic", "wire"}, other: []string{"github.com/vishvananda/netlink", "golang.org/x/sys/unix"}},
 	"mux/internal/tables":          {own: []string{"bpf", "endpoint"}, other: []string{"github.com/cilium/ebpf", "golang.org/x/sys/unix"}},
+	"mux/internal/attach":          {own: []string{"bpf", "endpoint", "internal/ethtool", "internal/route", "internal/xsk", "mux/internal/nic", "mux/internal/steer", "mux/internal/tables"}, other: []string{"github.com/cilium/ebpf", "github.com/vishvananda/netlink", "github.com/vishvananda/netns", "golang.org/x/sys/unix"}},
 	"internal/account":             {own: []string{"endpoint"}},
 	"internal/notices":             {own: []string{"endpoint"}},
 	"internal/share":               {own: []string{"endpoint"}},

@@ -168,7 +168,7 @@ func (ct *claimTable) letGo() error {
 
 // putTag enters a tag in the kernel's table: from now on its frames go to o.
 func (m *Mux) putTag(t endpoint.Tag, o bpf.Owner) error {
-	err := m.progs.maps.PutTag(t, o)
+	err := m.progs.Maps.PutTag(t, o)
 	if err == nil && t.Kind == endpoint.TagAddr {
 		m.ownerChanged(t.Addr) // its MAC address is the uplink's now
 	}
@@ -177,7 +177,7 @@ func (m *Mux) putTag(t endpoint.Tag, o bpf.Owner) error {
 
 // deleteTag deletes a tag from the kernel's table. A tag that is not there is not an error.
 func (m *Mux) deleteTag(t endpoint.Tag) error {
-	deleted, err := m.progs.maps.DeleteTag(t)
+	deleted, err := m.progs.Maps.DeleteTag(t)
 	if deleted && t.Kind == endpoint.TagAddr {
 		m.ownerChanged(t.Addr)
 	}

@@ -96,7 +96,7 @@ func (m *Mux) open(ctx context.Context, o Owner, req endpoint.Request) (*endpoin
 		level = slog.LevelInfo
 	}
 	m.log.Log(ctx, level, "endpoint opened", "endpoint", grant.ID, "attach", grant.Attach.String(), "device", l.at.device, "queue", l.queue,
-		"mode", m.progs.mode.String(), "zero_copy", grant.ZeroCopy, "copy_reason", grant.CopyReason, "frame_size", geometry.FrameSize, "tags", len(grant.Tags))
+		"mode", m.progs.Mode.String(), "zero_copy", grant.ZeroCopy, "copy_reason", grant.CopyReason, "frame_size", geometry.FrameSize, "tags", len(grant.Tags))
 	return grant, l, nil
 }
 
@@ -178,7 +178,7 @@ func (l *Lease) info() endpoint.Info {
 		Queue:        l.queue,
 		SegmentBytes: l.segmentBytes,
 		Leased:       l.leased,
-		Mode:         l.m.progs.mode.String(),
+		Mode:         l.m.progs.Mode.String(),
 		ZeroCopy:     l.bound.ZeroCopy,
 		CopyReason:   l.bound.Why,
 		SpreadOver:   l.spreadOver,
@@ -210,7 +210,7 @@ func (m *Mux) Endpoints() []endpoint.Info {
 func (m *Mux) Uplink() endpoint.Uplink {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return endpoint.Uplink{Interface: m.up.Name, Index: m.up.Index, Mode: m.progs.mode.String(), Up: !m.down, Endpoints: len(m.leases)}
+	return endpoint.Uplink{Interface: m.up.Name, Index: m.up.Index, Mode: m.progs.Mode.String(), Up: !m.down, Endpoints: len(m.leases)}
 }
 
 // Present returns the lease of an endpoint that was taken over. The cookie of its socket
@@ -287,7 +287,7 @@ func (m *Mux) present(ctx context.Context, o Owner, sock, connections *os.File) 
 
 // putEndpoint enters an endpoint in the kernel's table, for the next process.
 func (m *Mux) putEndpoint(l *Lease) error {
-	return m.progs.maps.PutEndpoint(l.at.owner, bpf.Endpoint{
+	return m.progs.Maps.PutEndpoint(l.at.owner, bpf.Endpoint{
 		Id:           l.id,
 		Cookie:       l.cookie,
 		SegmentBytes: uint64(l.segmentBytes),
@@ -317,7 +317,7 @@ func (i *IDs) skip(next uint64) {
 func (m *Mux) newID() (id uint64, err error) {
 	m.ids.mu.Lock()
 	defer m.ids.mu.Unlock()
-	err = m.progs.changeState(func(s *bpf.State) {
+	err = m.progs.ChangeState(func(s *bpf.State) {
 		id = max(s.NextId, m.ids.next)
 		s.NextId = id + 1
 	})

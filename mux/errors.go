@@ -6,11 +6,11 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/xsk"
+	"github.com/unet-go/unet/mux/internal/attach"
 	"github.com/unet-go/unet/mux/internal/nic"
 	"github.com/unet-go/unet/mux/internal/tables"
 )
@@ -25,9 +25,11 @@ var (
 	// ErrNotEthernet: the interface is of another type, such as lo or a tunnel.
 	ErrNotEthernet = nic.ErrNotEthernet
 	// ErrForeignProgram: an XDP program of somebody else is attached.
-	ErrForeignProgram = errors.New("interface already carries an XDP program")
+	ErrForeignProgram = attach.ErrForeignProgram
 	// ErrVLANOffload: the driver removes VLAN tags from frames, and this cannot be turned off.
-	ErrVLANOffload = errors.New("receive VLAN offload cannot be turned off")
+	ErrVLANOffload = attach.ErrVLANOffload
+	// ErrInUse: another process serves the interface.
+	ErrInUse = attach.ErrInUse
 	// ErrQueueBusy: the queue of the uplink has another endpoint.
 	ErrQueueBusy = busy("queue already has an endpoint")
 	// ErrNoQueue: the uplink has no queue of that number, or does not receive and send by it now.
@@ -36,8 +38,6 @@ var (
 	ErrTooManyPorts = busy("the mux has all the ports it can have")
 	// ErrTableFull: the tag table or the table of addresses is full, or all descriptors for reserved ports are in use.
 	ErrTableFull = tables.ErrFull
-	// ErrInUse: another process serves the interface.
-	ErrInUse = errors.New("another process serves this interface")
 	// ErrRevoked: the mux has ended the lease because its owner harms others.
 	ErrRevoked = errors.New("endpoint revoked")
 	// ErrRevokedByOperator: the lease has ended by [Mux.Revoke].
@@ -73,23 +73,6 @@ func known(err error) error {
 		if errors.Is(err, e.is) && !errors.Is(err, e.as) {
 			return fmt.Errorf("%w: %w", e.as, err)
 		}
-	}
-	return err
-}
-
-// unsupported turns the eBPF library's error for a missing feature into that of package xsk.
-// Linux 6.6 has all features.
-func unsupported(err error) error {
-	if errors.Is(err, ebpf.ErrNotSupported) {
-		return fmt.Errorf("%w: %w", &xsk.UnsupportedError{Feature: "what the XDP programs of the mux need", MinKernel: "6.6"}, err)
-	}
-	return err
-}
-
-// foreign turns the kernel's error for a second XDP program into ErrForeignProgram.
-func foreign(err error) error {
-	if errors.Is(err, unix.EBUSY) || errors.Is(err, unix.EEXIST) {
-		return fmt.Errorf("%w: %w", ErrForeignProgram, err)
 	}
 	return err
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/notices"
 	"github.com/unet-go/unet/internal/share"
+	"github.com/unet-go/unet/mux/internal/attach"
 	"github.com/unet-go/unet/mux/internal/nic"
 	"github.com/unet-go/unet/mux/internal/steer"
 	"github.com/unet-go/unet/mux/internal/steer/steertest"
@@ -30,7 +31,7 @@ import (
 
 // DetachPortProgram detaches the program of a port's outer end.
 func (l *Lease) DetachPortProgram() error {
-	return nic.SetXDP(l.m.rt, int(l.at.owner.Port), -1, l.m.progs.attachFlag())
+	return nic.SetXDP(l.m.rt, int(l.at.owner.Port), -1, l.m.progs.AttachFlag())
 }
 
 // UndoDistrust undoes the effect of distrust on an interface.
@@ -48,7 +49,7 @@ func (m *Mux) HoldProbes() (release func()) {
 // ShareKernelTypes makes all muxes of this process read the types of the kernel once.
 func ShareKernelTypes() {
 	types := btf.NewCache()
-	newTypes = func() *btf.Cache { return types }
+	attach.NewTypes = func() *btf.Cache { return types }
 }
 
 // HideFillRings makes Open find that the kernel lacks a field of fill rings, until restore.
@@ -76,7 +77,7 @@ func (m *Mux) config() (c bpf.MuxUnetConfig, err error) {
 		return c, err
 	}
 	v := spec.Variables["config"]
-	info, err := m.progs.loaded[bpf.MuxProgUnetUplink].Info()
+	info, err := m.progs.Loaded[bpf.MuxProgUnetUplink].Info()
 	if err != nil {
 		return c, err
 	}
@@ -122,10 +123,10 @@ func (m *Mux) FailDeletions(err error) (restore func()) {
 }
 
 // CloseTagTable makes every change of the tag table fail.
-func (m *Mux) CloseTagTable() error { return m.progs.maps.Tags.Close() }
+func (m *Mux) CloseTagTable() error { return m.progs.Maps.Tags.Close() }
 
 // TagTableSize is the size of the tag table.
-func (m *Mux) TagTableSize() int { return int(m.progs.maps.Tags.MaxEntries()) }
+func (m *Mux) TagTableSize() int { return int(m.progs.Maps.Tags.MaxEntries()) }
 
 // CheckTagCounts compares the tag counts in the kernel with the tags there.
 func (m *Mux) CheckTagCounts() error {
@@ -136,11 +137,11 @@ func (m *Mux) CheckTagCounts() error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	tags, err := m.progs.maps.AllTags()
-	if errors.Is(err, os.ErrClosed) || m.progs.maps.Tags.FD() < 0 { // CloseTagTable
+	tags, err := m.progs.Maps.AllTags()
+	if errors.Is(err, os.ErrClosed) || m.progs.Maps.Tags.FD() < 0 { // CloseTagTable
 		return nil
 	}
-	groups, err := m.progs.maps.AllGroups()
+	groups, err := m.progs.Maps.AllGroups()
 	if err != nil {
 		return err
 	}
@@ -155,7 +156,7 @@ func (m *Mux) CheckTagCounts() error {
 	}
 	for i := range uint32(bpf.TagCounts) {
 		var n uint32
-		err = errors.Join(err, m.progs.maps.TagCounts.Lookup(i, &n))
+		err = errors.Join(err, m.progs.Maps.TagCounts.Lookup(i, &n))
 		if n != want[i] {
 			err = errors.Join(err, fmt.Errorf("tag count %d is %d, and there are %d tags", i, n, want[i]))
 		}
@@ -183,7 +184,7 @@ func (m *Mux) Claims() (held, inKernel map[endpoint.Tag]bool, reserved int, err 
 		held[t] = true
 		reserved += len(c.reserved)
 	}
-	kernel, err := m.progs.maps.AllTags()
+	kernel, err := m.progs.Maps.AllTags()
 	for t := range kernel {
 		inKernel[t] = true
 	}
@@ -229,7 +230,7 @@ func (m *Mux) Suspended() (held, inKernel map[endpoint.Tag]bool, err error) {
 			held[t] = true
 		}
 	}
-	kernel, err := m.progs.maps.AllTags()
+	kernel, err := m.progs.Maps.AllTags()
 	for t, o := range kernel {
 		if o.Suspended() {
 			inKernel[t] = true
@@ -284,7 +285,7 @@ func (m *Mux) Reclaim(id uint64) endpoint.Info {
 }
 
 // ProgramName is the name of a program.
-var ProgramName = programName
+var ProgramName = attach.ProgramName
 
 // SteerByModel replaces the uplink's queues and classification rules by a model of a device with a
 // number of channels and an RSS table over them, of queues that the driver adds, and of locations
@@ -298,7 +299,7 @@ func (m *Mux) SteerByModel(channels, added, locations uint32) (rules func() int)
 		d.Refuses = unix.EOPNOTSUPP
 	}
 	d.Accepts = func(r steer.Rule) error {
-		tags, err := m.progs.maps.AllTags()
+		tags, err := m.progs.Maps.AllTags()
 		for t := range tags {
 			for queue := range channels + added { // a rule names its queue
 				if slices.Contains(slices.Concat(steer.RulesOf(t, queue)...), r) {
@@ -327,7 +328,7 @@ func (m *Mux) SteerByModel(channels, added, locations uint32) (rules func() int)
 func (m *Mux) LimitEntries() (ports, users int, err error) {
 	var key uint32
 	var l bpf.Limit
-	for n, table := range map[*int]*ebpf.Map{&ports: m.progs.maps.PortLimits, &users: m.progs.maps.UserLimits} {
+	for n, table := range map[*int]*ebpf.Map{&ports: m.progs.Maps.PortLimits, &users: m.progs.Maps.UserLimits} {
 		entries := table.Iterate()
 		for entries.Next(&key, &l) {
 			*n++
@@ -355,16 +356,16 @@ func (m *Mux) IsAnnouncing(a netip.Addr) bool {
 func (m *Mux) ReplaceOwn(n uint32) (restore func() error, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	before := m.progs.maps.Own
+	before := m.progs.Maps.Own
 	less, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Hash, KeySize: before.KeySize(), ValueSize: before.ValueSize(), MaxEntries: n, Flags: unix.BPF_F_NO_PREALLOC})
 	if err != nil {
 		return nil, err
 	}
-	m.progs.maps.Own = less
+	m.progs.Maps.Own = less
 	return func() error {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		m.progs.maps.Own = before
+		m.progs.Maps.Own = before
 		return less.Close()
 	}, nil
 }

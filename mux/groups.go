@@ -94,7 +94,7 @@ func (m *Mux) claimGroup(c *claiming, t endpoint.Tag, r *reserver) error {
 	if err := m.addMember(t, g, l); err != nil {
 		return errors.Join(fmt.Errorf("claim %v: %w", t, err), m.closeIfEmpty(t, g))
 	}
-	if err := m.progs.maps.CountMembers(t, len(g.members)); err != nil {
+	if err := m.progs.Maps.CountMembers(t, len(g.members)); err != nil {
 		return errors.Join(fmt.Errorf("claim %v: %w", t, err), m.leaveGroup(l, t))
 	}
 	return nil
@@ -116,11 +116,11 @@ func (m *Mux) openGroup(t endpoint.Tag, r *reserver) (*group, error) {
 		return nil, err
 	}
 	g := newGroup(t, fd)
-	if err := m.progs.maps.CountTag(t, 1); err != nil {
+	if err := m.progs.Maps.CountTag(t, 1); err != nil {
 		return nil, errors.Join(err, g.leave())
 	}
-	if err := m.progs.maps.PutGroup(t, uint32(m.up.Index)); err != nil {
-		return nil, errors.Join(err, m.progs.maps.DeleteGroup(t), g.leave())
+	if err := m.progs.Maps.PutGroup(t, uint32(m.up.Index)); err != nil {
+		return nil, errors.Join(err, m.progs.Maps.DeleteGroup(t), g.leave())
 	}
 	m.groups[t] = g
 	return g, nil
@@ -166,8 +166,8 @@ func (r *reserver) join(a netip.Addr) (fd int, err error) {
 // addMember gives a port, once CountMembers has counted it, copies of the group's datagrams. m.mu is held.
 func (m *Mux) addMember(t endpoint.Tag, g *group, l *Lease) error {
 	port := l.at.owner.Port
-	if err := m.progs.maps.PutMember(t, port); err != nil {
-		return errors.Join(err, m.progs.maps.DeleteMember(t, port))
+	if err := m.progs.Maps.PutMember(t, port); err != nil {
+		return errors.Join(err, m.progs.Maps.DeleteMember(t, port))
 	}
 	g.members[l] = struct{}{}
 	l.tags[t] = struct{}{}
@@ -181,7 +181,7 @@ func (m *Mux) addMember(t endpoint.Tag, g *group, l *Lease) error {
 func (m *Mux) leaveGroup(l *Lease, t endpoint.Tag) error {
 	g := m.groups[t]
 	port := l.at.owner.Port
-	if err := m.progs.maps.DeleteMember(t, port); err != nil {
+	if err := m.progs.Maps.DeleteMember(t, port); err != nil {
 		return fmt.Errorf("give %v back: %w", t, err)
 	}
 	delete(g.members, l)
@@ -190,7 +190,7 @@ func (m *Mux) leaveGroup(l *Lease, t endpoint.Tag) error {
 	m.users.groups.Give(share.ByUID(l.owner.UID), 1)
 	g.users.Give(share.ByUID(l.owner.UID), 1)
 	if len(g.members) > 0 {
-		return m.progs.maps.CountMembers(t, len(g.members))
+		return m.progs.Maps.CountMembers(t, len(g.members))
 	}
 	return m.closeIfEmpty(t, g)
 }
@@ -201,7 +201,7 @@ func (m *Mux) closeIfEmpty(t endpoint.Tag, g *group) error {
 		return nil
 	}
 	delete(m.groups, t)
-	return errors.Join(m.progs.maps.DeleteGroup(t), g.leave())
+	return errors.Join(m.progs.Maps.DeleteGroup(t), g.leave())
 }
 
 // readmitGroup takes over a tag of a group and joins the group again. It is held also if the join
@@ -213,15 +213,15 @@ func (m *Mux) readmitGroup(t endpoint.Tag, ports []uint32, alive map[uint32]*Lea
 	for _, port := range ports {
 		l := alive[port]
 		if l == nil {
-			err = errors.Join(err, m.progs.maps.DeleteMember(t, port))
+			err = errors.Join(err, m.progs.Maps.DeleteMember(t, port))
 			continue
 		}
 		err = errors.Join(err, m.addMember(t, g, l)) // in both sets: the other process may have stopped between them
 	}
 	if len(g.members) == 0 {
-		return errors.Join(err, m.progs.maps.DeleteGroup(t))
+		return errors.Join(err, m.progs.Maps.DeleteGroup(t))
 	}
-	err = errors.Join(err, m.progs.maps.CountMembers(t, len(g.members))) // at the end: the members receive meanwhile
+	err = errors.Join(err, m.progs.Maps.CountMembers(t, len(g.members))) // at the end: the members receive meanwhile
 	m.groups[t] = g
 	r, jerr := m.newReserver()
 	if jerr == nil {

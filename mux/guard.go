@@ -18,6 +18,7 @@ import (
 
 	"github.com/unet-go/unet/bpf"
 	"github.com/unet-go/unet/internal/xsk"
+	"github.com/unet-go/unet/mux/internal/attach"
 )
 
 // fillInterval is the time between two checks. So it is about the longest time for which an
@@ -148,7 +149,7 @@ func (m *Mux) revoke(l *Lease, why string) {
 // before this process: the slot in an alarm may have another endpoint now. If the endpoint
 // still exists, its next frame raises the alarm again.
 func (m *Mux) followAlarms() error {
-	alarms, err := ringbuf.NewReader(m.progs.maps.Alarms)
+	alarms, err := ringbuf.NewReader(m.progs.Maps.Alarms)
 	if err != nil {
 		return fmt.Errorf("alarms: %w", err)
 	}
@@ -211,10 +212,9 @@ var fillFields = []string{
 // checkFillFields finds out whether the programs can check fill rings on this kernel. If not,
 // untrusted owners get no endpoints, unless permitted.
 func (m *Mux) checkFillFields(permitted bool) error {
-	types := m.progs.types
-	m.progs.types = nil // they take some MiB
-	if types == nil {   // another process has loaded the programs
-		types = newTypes()
+	types := m.progs.TakeTypes()
+	if types == nil { // another process has loaded the programs
+		types = attach.NewTypes()
 	}
 	kernel, err := types.Kernel()
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/mux/internal/attach"
 	"github.com/unet-go/unet/mux/internal/nic"
 )
 
@@ -88,7 +89,7 @@ func Inspect(name string) (Inspection, error) {
 	if large := nic.ChooseBinding(in.Mode, u.Driver, can, u.MTU, nic.LargeFrame); large.ZeroCopy {
 		in.ZeroCopy = ""
 	}
-	in.Refused = checkFree(h, &u, in.Mode)
+	in.Refused = attach.CheckFree(h, &u, in.Mode)
 	if errors.Is(in.Refused, unix.EPERM) || errors.Is(in.Refused, unix.EACCES) {
 		in.Refused = fmt.Errorf("%w: %w", os.ErrPermission, in.Refused)
 	}
@@ -106,38 +107,46 @@ type PinState struct {
 
 // Pins lists the muxes that are pinned in a bpffs.
 func Pins(bpffs string) ([]PinState, error) {
-	if err := checkBPFFS(bpffs); err != nil {
+	if err := attach.CheckBPFFS(bpffs); err != nil {
 		return nil, err
 	}
 	cookie, err := nic.NetnsCookie()
 	if err != nil {
 		return nil, err
 	}
-	list, err := pinned(bpffs)
+	list, err := attach.Pinned(bpffs)
 	if err != nil {
 		return nil, err
 	}
 	var states []PinState
 	for _, p := range list {
-		s := PinState{Path: p.path, Here: p.netns == cookie}
-		if s.Gone, _, err = p.uplinkGone(); err != nil {
-			return nil, fmt.Errorf("%s: %w", p.path, err)
+		s := PinState{Path: p.Path, Here: p.Netns == cookie}
+		if s.Gone, _, err = p.UplinkGone(); err != nil {
+			return nil, fmt.Errorf("%s: %w", p.Path, err)
 		}
-		if l, err := netlink.LinkByIndex(p.ifindex); s.Here && err == nil {
+		if l, err := netlink.LinkByIndex(p.Index); s.Here && err == nil {
 			s.Interface = l.Attrs().Name
 		}
-		keep, err := lockPins(p.path) // released at once; a process that wants it meanwhile tries again (makePins)
+		keep, err := attach.LockPins(p.Path) // released at once; a process that wants it meanwhile tries again (attach.OpenPins)
 		switch {
-		case errors.Is(err, ErrInUse):
+		case errors.Is(err, attach.ErrInUse):
 			s.Served = true
 		case errors.Is(err, os.ErrNotExist): // removed meanwhile
 			continue
 		case err != nil:
 			return nil, err
 		default:
-			keep.close()
+			keep.Close()
 		}
 		states = append(states, s)
 	}
 	return states, nil
+}
+
+// Cleanup removes the muxes pinned in a bpffs that no process serves: the muxes of the calling
+// thread's network namespace, and those of any namespace whose uplink is gone. It keeps a mux
+// with endpoints in use, unless force is set: the next Open of its interface takes it over.
+// report is called with a line about each mux.
+func Cleanup(bpffs string, force bool, report func(what string)) error {
+	return attach.Cleanup(bpffs, force, report)
 }

@@ -159,7 +159,7 @@ func (l *Lease) route(ctx context.Context, dst netip.Addr, owned bool) (endpoint
 	defer cancel()
 	defer context.AfterFunc(l.ctx, cancel)()
 	r, err := l.m.routes.Resolve(ctx, dst)
-	r.MTU = min(r.MTU, l.m.progs.mtu)
+	r.MTU = min(r.MTU, l.m.progs.MTU)
 	return r, err
 }
 
@@ -452,14 +452,14 @@ func (m *Mux) doubt(e *lingering, err error) (again bool) {
 // one socket; until then the earlier socket counts as open.
 func (m *Mux) socketLingers(e *lingering) (bool, error) {
 	if e.info.Attach == endpoint.AttachPort {
-		return tables.SocketThere(m.progs.maps.PortSockets, e.at.slot, m.unbound)
+		return tables.SocketThere(m.progs.Maps.PortSockets, e.at.slot, m.unbound)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if bound, taken := m.queues[e.info.Queue]; taken {
 		return !bound, nil
 	}
-	return tables.SocketThere(m.progs.maps.Sockets, e.info.Queue, m.unbound)
+	return tables.SocketThere(m.progs.Maps.Sockets, e.info.Queue, m.unbound)
 }
 
 // freed removes an endpoint from the ledger and the kernel's table. Nothing is left of it.

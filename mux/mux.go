@@ -28,6 +28,7 @@ import (
 	"github.com/unet-go/unet/internal/route"
 	"github.com/unet-go/unet/internal/share"
 	"github.com/unet-go/unet/internal/xsk"
+	"github.com/unet-go/unet/mux/internal/attach"
 	"github.com/unet-go/unet/mux/internal/nic"
 	"github.com/unet-go/unet/mux/internal/steer"
 )
@@ -65,8 +66,8 @@ type Mux struct {
 	unbound     *os.File // an AF_XDP socket that is never bound (tables.SocketThere)
 	sender      int      // a packet socket that only sends
 	up          nic.Uplink
-	pins        *pins // nil: nothing is pinned
-	progs       *programs
+	pins        *attach.Pins // nil: nothing is pinned
+	progs       *attach.Programs
 	routes      *route.Resolver
 	nat         *nat.Reader
 	identity    endpoint.Identity
@@ -128,7 +129,7 @@ func (m *Mux) Identity() endpoint.Identity {
 
 // mtu is the longest IP packet that an endpoint may send, in bytes: the uplink's present
 // MTU, but at most the MTU that the programs were loaded with.
-func (m *Mux) mtu() uint32 { return min(m.uplinkMTU.Load(), m.progs.mtu) }
+func (m *Mux) mtu() uint32 { return min(m.uplinkMTU.Load(), m.progs.MTU) }
 
 // Failed receives an error if endpoints can no longer work and the mux should be closed: the
 // uplink was deleted or has another MAC address, frames of VLANs would look untagged
@@ -172,14 +173,14 @@ func (m *Mux) Counters() ([]endpoint.Counter, error) {
 	defer m.leave()
 	list := make([]endpoint.Counter, bpf.NumCounters)
 	for i := range list {
-		n, err := m.progs.maps.Counter(bpf.Counter(i))
+		n, err := m.progs.Maps.Counter(bpf.Counter(i))
 		if err != nil {
 			return nil, err
 		}
 		list[i].Name, list[i].Help, list[i].Interface = bpf.CounterName(bpf.Counter(i)), bpf.CounterHelp(bpf.Counter(i)), m.up.Name
 		list[i].Value = n
 	}
-	lost, err := cutterLost(m.nl, m.up.Index)
+	lost, err := attach.CutterLost(m.nl, m.up.Index)
 	if err != nil {
 		return nil, err
 	}
@@ -280,7 +281,7 @@ func (m *Mux) letGoOfTags() error {
 
 // detach removes from the kernel what Open has put there.
 func (m *Mux) detach() error {
-	return errors.Join(route.Within(m.ns, m.progs.uncouple), m.pins.remove())
+	return errors.Join(route.Within(m.ns, m.progs.Detach), m.pins.Remove())
 }
 
 // Open attaches a mux to an interface of the calling thread's network namespace, or takes
@@ -389,20 +390,20 @@ func (m *Mux) prepare(cfg Config) (err error) {
 // them.
 func (m *Mux) attach(cfg Config) (made bool, err error) {
 	if cfg.Pin != "" {
-		if err := sweep(m.nl, m.deleter, cfg.Pin, m.up.Netns, m.log); err != nil {
+		if err := attach.Sweep(m.nl, m.deleter, cfg.Pin, m.up.Netns, m.log); err != nil {
 			return false, err
 		}
-		if m.pins, err = makePins(cfg.Pin, m.up.Netns, m.up.Index); err != nil {
+		if m.pins, err = attach.OpenPins(cfg.Pin, m.up.Netns, m.up.Index); err != nil {
 			return false, fmt.Errorf("%s: %w", m.up.Name, err)
 		}
-		m.handles.push(m.pins.close)
+		m.handles.push(m.pins.Close)
 		adopted, err := m.takeOver(cfg)
 		if adopted || err != nil {
 			return false, err
 		}
 	}
-	if m.progs, err = attachPrograms(m.nl, &m.up, cfg.Mode, m.pins, m.log); err != nil {
-		return false, errors.Join(err, m.pins.remove())
+	if m.progs, err = attach.Attach(m.nl, &m.up, cfg.Mode, m.pins, m.log); err != nil {
+		return false, errors.Join(err, m.pins.Remove())
 	}
 	m.handles.push(m.releasePrograms)
 	m.handles.push(m.closeQueues)
@@ -411,20 +412,20 @@ func (m *Mux) attach(cfg Config) (made bool, err error) {
 
 // takeOver takes over the pinned mux, or removes it if it cannot be taken over.
 func (m *Mux) takeOver(cfg Config) (adopted bool, err error) {
-	names, err := m.pins.names()
+	names, err := m.pins.Names()
 	if err != nil || len(names) == 0 {
 		return false, err
 	}
-	m.progs, err = loadPinned(m.nl, m.pins, &m.up, cfg.Mode)
-	if errors.Is(err, errUnusable) {
+	m.progs, err = attach.Adopt(m.nl, m.pins, &m.up, cfg.Mode)
+	if errors.Is(err, attach.ErrUnusable) {
 		m.log.Warn("the pinned mux cannot be taken over: it is removed, and its endpoints end", "interface", m.up.Name, "why", err)
-		return false, takeDown(m.nl, m.deleter, m.up.Index, m.pins)
+		return false, attach.Drop(m.nl, m.deleter, m.up.Index, m.pins)
 	}
 	if err != nil {
 		return false, err
 	}
 	if cfg.Mode == ModeAuto {
-		m.log.Info(m.progs.mode.String()+" mode kept", "interface", m.up.Name, "driver", m.up.Driver, "because", "the mux that is taken over is attached in it")
+		m.log.Info(m.progs.Mode.String()+" mode kept", "interface", m.up.Name, "driver", m.up.Driver, "because", "the mux that is taken over is attached in it")
 	}
 	m.handles.push(m.releasePrograms)
 	m.handles.push(m.closeQueues)
@@ -436,13 +437,13 @@ func (m *Mux) takeOver(cfg Config) (adopted bool, err error) {
 
 // start starts the goroutines of a mux whose programs are attached.
 func (m *Mux) start(cfg Config) error {
-	if m.up.Virtual && m.progs.mode == ModeNative {
+	if m.up.Virtual && m.progs.Mode == ModeNative {
 		m.log.Info("in native mode on a virtual link XDP sees no VLAN tags if the other end has txvlan offload: if VLANs are used there, turn it off", "interface", m.up.Name)
 	}
 	m.uplinkMTU.Store(m.up.MTU)
-	m.identity = identityOf(&m.up, m.progs.mode)
+	m.identity = identityOf(&m.up, m.progs.Mode)
 	m.shown = m.up.Name
-	m.ids.skip(m.progs.state.NextId)
+	m.ids.skip(m.progs.NextID())
 	if err := m.holdPrograms(); err != nil {
 		return err
 	}
@@ -472,7 +473,7 @@ func (m *Mux) start(cfg Config) error {
 		}
 		m.running.Go(func() { m.reclaimAfterGrace(grace) })
 	}
-	m.log.Info("mux attached", "interface", m.up.Name, "mode", m.progs.mode.String(), "link", m.up.Addr, "mtu", m.up.MTU, "taken_over", waiting)
+	m.log.Info("mux attached", "interface", m.up.Name, "mode", m.progs.Mode.String(), "link", m.up.Addr, "mtu", m.up.MTU, "taken_over", waiting)
 	return nil
 }
 

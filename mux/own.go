@@ -34,9 +34,9 @@ func (m *Mux) enterOwn(own addresses) error {
 	if err != nil {
 		return err
 	}
-	others, err := m.progs.maps.PutOwn(want)
+	others, err := m.progs.Maps.PutOwn(want)
 	if others > 0 {
-		m.log.Warn("the host has more addresses than the table of unetd has room for: packets from the wire whose source is one of the others are not recognized as false; delete addresses", "room", m.progs.maps.Own.MaxEntries(), "others", others)
+		m.log.Warn("the host has more addresses than the table of unetd has room for: packets from the wire whose source is one of the others are not recognized as false; delete addresses", "room", m.progs.Maps.Own.MaxEntries(), "others", others)
 	}
 	return err
 }

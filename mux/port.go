@@ -16,6 +16,7 @@ import (
 	"github.com/unet-go/unet/bpf"
 	"github.com/unet-go/unet/internal/route"
 	"github.com/unet-go/unet/internal/xsk"
+	"github.com/unet-go/unet/mux/internal/attach"
 	"github.com/unet-go/unet/mux/internal/nic"
 	"github.com/unet-go/unet/mux/internal/tables"
 )
@@ -39,7 +40,7 @@ type attachment struct {
 func (m *Mux) takeAway(at *attachment) error {
 	var err error
 	if at.port {
-		err = tables.AbsentIsFine(m.progs.maps.Devices.Delete(at.owner.Port))
+		err = tables.AbsentIsFine(m.progs.Maps.Devices.Delete(at.owner.Port))
 		if failed := m.deleter.Delete(at.owner.Port, at.device); failed != nil {
 			return errors.Join(err, failed)
 		}
@@ -48,14 +49,14 @@ func (m *Mux) takeAway(at *attachment) error {
 	if at.owner.Port != 0 || at.device == "" { // a port, or nothing was made
 		return err
 	}
-	return errors.Join(err, m.progs.maps.DeleteEndpoint(at.owner))
+	return errors.Join(err, m.progs.Maps.DeleteEndpoint(at.owner))
 }
 
 // forgetPort deletes the entry of a port's endpoint and frees its slot. The socket is closed, or
 // will be: an opening that has failed closes it afterwards.
 func (m *Mux) forgetPort(at *attachment) error {
 	if at.owner.Port != 0 {
-		if err := m.progs.maps.DeleteEndpoint(at.owner); err != nil {
+		if err := m.progs.Maps.DeleteEndpoint(at.owner); err != nil {
 			return err // the slot stays taken: the next process looks for a socket there
 		}
 	}
@@ -85,7 +86,7 @@ func (m *Mux) openPort(l *Lease, params xsk.Params) (sock *os.File, err error) {
 		if sock, err = xsk.Create(params, l.memory); err != nil {
 			return err
 		}
-		if err := m.progs.maps.PortSockets.Put(at.slot, uint32(sock.Fd())); err != nil {
+		if err := m.progs.Maps.PortSockets.Put(at.slot, uint32(sock.Fd())); err != nil {
 			return fmt.Errorf("socket into the map of ports: %w", err)
 		}
 		if err := m.fills.add(l, sock); err != nil {
@@ -114,7 +115,7 @@ func (m *Mux) openInner(l *Lease, inner netns.NsHandle) error {
 		return err
 	}
 	ifindex := bpf.FirstIfindex + int(l.at.slot)
-	if err := nic.SetXDP(sock, ifindex, m.progs.loaded[deliverProgram(m.progs.mode, l.terms.Trusted)].FD(), m.progs.attachFlag()); err != nil {
+	if err := nic.SetXDP(sock, ifindex, m.progs.Loaded[attach.DeliverProgram(m.progs.Mode, l.terms.Trusted)].FD(), m.progs.AttachFlag()); err != nil {
 		return fmt.Errorf("attach to the inner end: %w", err)
 	}
 	return nil
@@ -154,14 +155,14 @@ func (m *Mux) openOuter(l *Lease, sock *os.File) error {
 	if err := errors.Join(nic.DisableIPv6(name), nic.Distrust(name)); err != nil {
 		return err
 	}
-	flags := m.progs.attachFlag() | unix.XDP_FLAGS_UPDATE_IF_NOEXIST
-	if err := nic.SetXDP(m.rt, int(port), m.progs.loaded[bpf.MuxProgUnetPort].FD(), flags); err != nil {
+	flags := m.progs.AttachFlag() | unix.XDP_FLAGS_UPDATE_IF_NOEXIST
+	if err := nic.SetXDP(m.rt, int(port), m.progs.Loaded[bpf.MuxProgUnetPort].FD(), flags); err != nil {
 		return fmt.Errorf("attach to the outer end: %w", err)
 	}
 	if err := m.setRates(l, l.terms.Rates); err != nil {
 		return err
 	}
-	if err := m.progs.maps.Devices.Put(port, port); err != nil {
+	if err := m.progs.Maps.Devices.Put(port, port); err != nil {
 		return fmt.Errorf("port into the device map: %w", err)
 	}
 	if err := m.enterEndpoint(l, sock); err != nil {
@@ -200,7 +201,7 @@ func (m *Mux) openQueue(l *Lease, queue uint32, params xsk.Params) (sock *os.Fil
 	m.mu.Lock()
 	m.queues[queue] = true
 	m.mu.Unlock()
-	if err := m.progs.maps.Sockets.Put(queue, uint32(sock.Fd())); err != nil {
+	if err := m.progs.Maps.Sockets.Put(queue, uint32(sock.Fd())); err != nil {
 		return sock, fmt.Errorf("socket into the queue map: %w", err)
 	}
 	return sock, m.enterEndpoint(l, sock)
@@ -209,7 +210,7 @@ func (m *Mux) openQueue(l *Lease, queue uint32, params xsk.Params) (sock *os.Fil
 // holdQueue reserves a queue of the uplink for a lease, until the lease's close has ended. The
 // programs redirect to the one socket that the map has for the queue, so a queue has one lease.
 func (m *Mux) holdQueue(l *Lease, queue uint32) error {
-	if n := m.progs.maps.Sockets.MaxEntries(); queue >= n {
+	if n := m.progs.Maps.Sockets.MaxEntries(); queue >= n {
 		return fmt.Errorf("%w: queue %d of %s, which has %d", ErrNoQueue, queue, m.up.Name, n)
 	}
 	if err := m.checkQueue(queue); err != nil {
@@ -248,8 +249,8 @@ func (m *Mux) enterEndpoint(l *Lease, sock *os.File) (err error) {
 // (bpf_dispatcher_change_prog). Without the idle devices the first endpoint would take 10 to
 // 15 ms longer for each program, and so would the end of the last one.
 func (m *Mux) holdPrograms() error {
-	for _, name := range portPrograms(m.progs.mode) {
-		idle, err := idleWith(m.progs.loaded[name])
+	for _, name := range attach.PortPrograms(m.progs.Mode) {
+		idle, err := idleWith(m.progs.Loaded[name])
 		if err != nil {
 			return fmt.Errorf("idle device: %w", err)
 		}
@@ -267,7 +268,7 @@ func idleWith(prog *ebpf.Program) (idle netns.NsHandle, err error) {
 			return err
 		}
 		defer sock.Close()
-		if err := nic.SetXDP(sock, loIndex, prog.FD(), unix.XDP_FLAGS_SKB_MODE); err != nil {
+		if err := nic.SetXDP(sock, attach.LoIndex, prog.FD(), unix.XDP_FLAGS_SKB_MODE); err != nil {
 			return fmt.Errorf("attach: %w", err)
 		}
 		fd, err := unix.FcntlInt(uintptr(inner), unix.F_DUPFD_CLOEXEC, 0)
@@ -312,7 +313,7 @@ func (m *Mux) portGone(l *Lease) {
 	there := false // the socket
 	var err error
 	if !l.closed { // after that, gone() polls the slot
-		there, err = tables.SocketThere(m.progs.maps.PortSockets, l.at.slot, m.unbound)
+		there, err = tables.SocketThere(m.progs.Maps.PortSockets, l.at.slot, m.unbound)
 	}
 	m.mu.Unlock()
 	switch {

@@ -58,17 +58,17 @@ func (m *Mux) setRates(l *Lease, r endpoint.Rates) error {
 	}
 	port, none := l.at.owner.Port, r == endpoint.Rates{}
 	attach := func(p *ebpf.Program) error {
-		if err := nic.SetXDP(m.rt, int(port), p.FD(), m.progs.attachFlag()); err != nil {
+		if err := nic.SetXDP(m.rt, int(port), p.FD(), m.progs.AttachFlag()); err != nil {
 			return fmt.Errorf("attach to the outer end: %w", err)
 		}
 		return nil
 	}
 	if none {
-		if err := errors.Join(tables.DeleteLimit(m.progs.maps.PortLimits, port), attach(m.progs.loaded[bpf.MuxProgUnetPort])); err != nil {
+		if err := errors.Join(tables.DeleteLimit(m.progs.Maps.PortLimits, port), attach(m.progs.Loaded[bpf.MuxProgUnetPort])); err != nil {
 			return err
 		}
 	} else {
-		if err := attach(m.progs.loaded[bpf.MuxProgUnetPortLimited]); err != nil {
+		if err := attach(m.progs.Loaded[bpf.MuxProgUnetPortLimited]); err != nil {
 			return err
 		}
 		if err := m.putLimits(l, uid, r); err != nil {
@@ -88,11 +88,11 @@ func (m *Mux) putLimits(l *Lease, uid uint32, r endpoint.Rates) error {
 	if r.User != (endpoint.Rate{}) {
 		m.sweepUsers()
 		user = uid
-		if err := tables.PutLimit(m.progs.maps.UserLimits, user, r.User, bpf.NoUser); err != nil {
+		if err := tables.PutLimit(m.progs.Maps.UserLimits, user, r.User, bpf.NoUser); err != nil {
 			return err
 		}
 	}
-	return tables.PutLimit(m.progs.maps.PortLimits, l.at.owner.Port, r.Endpoint, user)
+	return tables.PutLimit(m.progs.Maps.PortLimits, l.at.owner.Port, r.Endpoint, user)
 }
 
 // countRates notes the rates that an endpoint has now. m.rates.mu is held.
@@ -116,7 +116,7 @@ func (m *Mux) endRates(l *Lease) error {
 	if l.at.owner.Port == 0 {
 		return nil // on a queue
 	}
-	err := tables.DeleteLimit(m.progs.maps.PortLimits, l.at.owner.Port) // also one that setRates could not finish
+	err := tables.DeleteLimit(m.progs.Maps.PortLimits, l.at.owner.Port) // also one that setRates could not finish
 	if l.rates == (endpoint.Rates{}) {
 		return err
 	}
@@ -133,11 +133,11 @@ func (m *Mux) sweepUsers() {
 	now := clock()
 	for uid := range m.rates.emptied {
 		if m.rates.users[uid] == 0 {
-			l, _, err := tables.ReadLimit(m.progs.maps.UserLimits, uid)
+			l, _, err := tables.ReadLimit(m.progs.Maps.UserLimits, uid)
 			if err == nil && l.FullAt() > now {
 				continue
 			}
-			if err = errors.Join(err, tables.DeleteLimit(m.progs.maps.UserLimits, uid)); err != nil {
+			if err = errors.Join(err, tables.DeleteLimit(m.progs.Maps.UserLimits, uid)); err != nil {
 				m.log.Warn("limit of a user without endpoints", "uid", uid, "error", err)
 			}
 		}
@@ -194,14 +194,14 @@ func (m *Mux) adoptRates(l *Lease) error {
 
 // ratesInKernel reads the rates of an endpoint on a port, and its entry.
 func (m *Mux) ratesInKernel(l *Lease) (r endpoint.Rates, of bpf.Limit, err error) {
-	of, there, err := tables.ReadLimit(m.progs.maps.PortLimits, l.at.owner.Port)
+	of, there, err := tables.ReadLimit(m.progs.Maps.PortLimits, l.at.owner.Port)
 	if err != nil || !there {
 		return r, of, err
 	}
 	r.Endpoint = tables.RateOf(&of)
 	if of.Uid != bpf.NoUser {
 		var user bpf.Limit
-		user, _, err = tables.ReadLimit(m.progs.maps.UserLimits, of.Uid)
+		user, _, err = tables.ReadLimit(m.progs.Maps.UserLimits, of.Uid)
 		r.User = tables.RateOf(&user)
 	}
 	return r, of, err
@@ -228,13 +228,13 @@ func (m *Mux) sweepLimits(alive map[bpf.Owner]*Lease) error {
 	}
 	m.rates.mu.Lock()
 	defer m.rates.mu.Unlock()
-	limited, err := tables.LimitKeys(m.progs.maps.PortLimits)
+	limited, err := tables.LimitKeys(m.progs.Maps.PortLimits)
 	for _, port := range limited {
 		if !ports[port] {
-			err = errors.Join(err, tables.DeleteLimit(m.progs.maps.PortLimits, port))
+			err = errors.Join(err, tables.DeleteLimit(m.progs.Maps.PortLimits, port))
 		}
 	}
-	users, uerr := tables.LimitKeys(m.progs.maps.UserLimits)
+	users, uerr := tables.LimitKeys(m.progs.Maps.UserLimits)
 	for _, uid := range users {
 		m.rates.emptied[uid] = struct{}{}
 	}

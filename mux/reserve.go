@@ -13,11 +13,10 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/asm"
 	"golang.org/x/sys/unix"
 
-	"github.com/unet-go/unet/bpf"
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/mux/internal/attach"
 )
 
 // reserver reserves ports in the kernel's network stack: it binds a socket to each. The kernel
@@ -51,7 +50,7 @@ func (m *Mux) newReserver() (*reserver, error) {
 	limit := int(min(files.Cur, 1<<30)) / 4 * 3
 	return &reserver{
 		ifindex: m.up.Index, room: m.socketsLeft(limit), limit: limit,
-		closed: m.gaveBack.Add(copyTime), refuse: m.progs.loaded[refuseProgram],
+		closed: m.gaveBack.Add(copyTime), refuse: m.progs.Loaded[attach.RefuseProgram],
 	}, nil
 }
 
@@ -235,36 +234,6 @@ func (r *reserver) sockaddr(ap netip.AddrPort) unix.Sockaddr {
 		sa.ZoneId = uint32(r.ifindex)
 	}
 	return sa
-}
-
-// refuseProgram is the name of the socket filter that drops and counts. All sockets share it; a classic filter would take
-// a page of memory for each socket.
-const refuseProgram = "unet_refuse"
-
-// loadRefuse loads the socket filter, which returns the number of bytes that the socket may have: 0.
-func loadRefuse(counters *ebpf.Map) (*ebpf.Program, error) {
-	refuse, err := ebpf.NewProgram(&ebpf.ProgramSpec{
-		Name:    refuseProgram,
-		Type:    ebpf.SocketFilter,
-		License: "Apache-2.0",
-		Instructions: asm.Instructions{
-			asm.StoreImm(asm.RFP, -4, int64(bpf.LostReserved), asm.Word),
-			asm.Mov.Reg(asm.R2, asm.RFP),
-			asm.Add.Imm(asm.R2, -4),
-			asm.LoadMapPtr(asm.R1, counters.FD()),
-			asm.FnMapLookupElem.Call(),
-			asm.JEq.Imm(asm.R0, 0, "drop"),
-			asm.LoadMem(asm.R1, asm.R0, 0, asm.DWord),
-			asm.Add.Imm(asm.R1, 1),
-			asm.StoreMem(asm.R0, 0, asm.R1, asm.DWord),
-			asm.Mov.Imm(asm.R0, 0).WithSymbol("drop"),
-			asm.Return(),
-		},
-	})
-	if err != nil {
-		return nil, fmt.Errorf("socket filter: %w", err)
-	}
-	return refuse, nil
 }
 
 // excludedBlocks are the blocks with ports that the administrator has excluded from automatic

@@ -16,6 +16,7 @@ import (
 	"github.com/unet-go/unet/bpf"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/route"
+	"github.com/unet-go/unet/mux/internal/attach"
 	"github.com/unet-go/unet/wire"
 )
 
@@ -182,7 +183,7 @@ func (r *resetter) route(f flow) (_ resetPath, ok bool) {
 	if to != m.up.Addr {
 		return resetPath{to, m.up.Index, bpf.MuxUplink}, to != wire.LinkAddr{}
 	}
-	up, err := m.nl.LinkByName(upName(m.up.Index))
+	up, err := m.nl.LinkByName(attach.UpName(m.up.Index))
 	if err != nil {
 		return resetPath{}, false
 	}

@@ -70,7 +70,7 @@ func (m *Mux) pay(l *Lease, n, size int) int {
 		rate  endpoint.Rate
 		table *ebpf.Map
 		key   uint32
-	}{{l.rates.Endpoint, m.progs.maps.PortLimits, l.at.owner.Port}, {l.rates.User, m.progs.maps.UserLimits, uid}} {
+	}{{l.rates.Endpoint, m.progs.Maps.PortLimits, l.at.owner.Port}, {l.rates.User, m.progs.Maps.UserLimits, uid}} {
 		if of.rate == (endpoint.Rate{}) {
 			continue
 		}
@@ -176,7 +176,7 @@ func (m *Mux) countSent(c bpf.Counter, n int) {
 	if m.uncounted { // a probe that was in progress
 		return
 	}
-	if err := m.progs.maps.AddToCounter(c, n); err != nil {
+	if err := m.progs.Maps.AddToCounter(c, n); err != nil {
 		m.log.Warn("counter of frames sent by unetd", "counter", bpf.CounterName(c), "error", err)
 	}
 }
@@ -186,7 +186,7 @@ func (m *Mux) releasePrograms() error {
 	m.counting.Lock()
 	m.uncounted = true
 	m.counting.Unlock()
-	return m.progs.release()
+	return m.progs.Close()
 }
 
 // sendFrame sends a frame by a device without waiting, and counts it. An error that is
@@ -195,7 +195,7 @@ func (m *Mux) sendFrame(frame []byte, ifindex int, as bpf.Counter) error {
 	err := unix.Sendto(m.sender, frame, unix.MSG_DONTWAIT, &unix.SockaddrLinklayer{Ifindex: ifindex})
 	// ENOBUFS of a port: the backlog of its inner end was full, which is counted as lost_deliver_backlog. In
 	// native mode the frame is not counted there.
-	if err == nil || as == bpf.MuxLocal && err == unix.ENOBUFS && m.progs.mode != ModeNative {
+	if err == nil || as == bpf.MuxLocal && err == unix.ENOBUFS && m.progs.Mode != ModeNative {
 		m.countSent(as, 1)
 	}
 	if err == unix.EAGAIN || err == unix.ENOBUFS {

@@ -34,7 +34,7 @@ func (m *Mux) Status(from uint64) ([]endpoint.Status, error) {
 		s := endpoint.Status{Info: l.infoWithTags(), FillQueue: m.fills.depth(l)}
 		if d, ok := devices[l.at.owner.Port]; ok {
 			s.Port = &endpoint.PortCount{FramesOut: d.RxPackets, BytesOut: d.RxBytes, DroppedIn: d.TxDropped}
-			if m.progs.mode != ModeTCX { // bpf_redirect_peer leaves the outer end out
+			if m.progs.Mode != ModeTCX { // bpf_redirect_peer leaves the outer end out
 				s.Port.FramesIn, s.Port.BytesIn = &d.TxPackets, &d.TxBytes
 			}
 		}

@@ -5,17 +5,10 @@ package mux
 import (
 	"errors"
 	"fmt"
-	"os"
 
-	"github.com/cilium/ebpf"
-	"github.com/vishvananda/netlink"
-
-	"github.com/unet-go/unet/bpf"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/route"
-	"github.com/unet-go/unet/mux/internal/nic"
 	"github.com/unet-go/unet/mux/internal/steer"
-	"github.com/unet-go/unet/mux/internal/tables"
 )
 
 // A frame can be redirected only to a socket on the queue that it came in on. So the frames of a
@@ -99,49 +92,4 @@ func (m *Mux) unsteer(rules []steer.Rule) error {
 		return fmt.Errorf("classification rules of %s: %w", m.up.Name, err)
 	}
 	return nil
-}
-
-// onQueuesOf are the tags of endpoints on queues, with their queues.
-func onQueuesOf(tags map[endpoint.Tag]bpf.Owner) map[endpoint.Tag]uint32 {
-	list := map[endpoint.Tag]uint32{}
-	for t, owner := range tags {
-		if owner.Port == 0 {
-			list[t] = uint32(owner.Queue)
-		}
-	}
-	return list
-}
-
-// unsteerPinned removes the rules of the tags in pinned tables. The calling thread is in the
-// uplink's namespace, which is h's.
-func unsteerPinned(h *netlink.Handle, ifindex int, keep *pins) error {
-	spec, err := bpf.LoadMux()
-	if err != nil {
-		return err
-	}
-	var b tables.Tables
-	for name, table := range map[string]**ebpf.Map{bpf.MuxMapTags: &b.Tags, bpf.MuxMapTags6: &b.Tags6} {
-		m, err := ebpf.LoadPinnedMap(keep.at(name), nil)
-		if errors.Is(err, os.ErrNotExist) {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("pinned map: %w", err)
-		}
-		defer m.Close()
-		if m.KeySize() != spec.Maps[name].KeySize || m.ValueSize() != spec.Maps[name].ValueSize {
-			return nil // made by another version
-		}
-		*table = m
-	}
-	tags, err := b.AllTags()
-	if err != nil {
-		return err
-	}
-	rules, err := steer.OpenDriverRules(nic.NameOf(h, ifindex))
-	if err != nil {
-		return err
-	}
-	defer rules.Close()
-	return steer.New("", false, rules, nil).Drop(onQueuesOf(tags), nil)
 }

@@ -10,56 +10,16 @@ import (
 	"slices"
 	"syscall"
 
-	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
-	"github.com/unet-go/unet/bpf"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/route"
+	"github.com/unet-go/unet/mux/internal/attach"
 	"github.com/unet-go/unet/mux/internal/nic"
 )
-
-// checkFree returns ErrInUse if another mux in tcx mode is attached to the uplink, and
-// ErrForeignProgram if the uplink has an XDP program; in tcx mode the latter only if it is that of another mux.
-// The calling thread is in the uplink's namespace.
-func checkFree(h *netlink.Handle, u *nic.Uplink, m Mode) error {
-	l, err := h.LinkByIndex(u.Index)
-	if err != nil {
-		return fmt.Errorf("interface %q: %w", u.Name, err)
-	}
-	chain, err := link.QueryPrograms(link.QueryOptions{Target: u.Index, Attach: ebpf.AttachTCXIngress})
-	if err != nil {
-		return fmt.Errorf("traffic control of %s: %w", u.Name, err)
-	}
-	for _, p := range chain.Programs {
-		if programName(p.ID) == bpf.MuxProgUnetUplinkTcx {
-			return fmt.Errorf("%w: %s has program %d (bpftool net show dev %s)", ErrInUse, u.Name, p.ID, u.Name)
-		}
-	}
-	x := l.Attrs().Xdp
-	if x == nil || !x.Attached || m == ModeTCX && programName(ebpf.ProgramID(x.ProgId)) != bpf.MuxProgUnetUplink {
-		return nil
-	}
-	return fmt.Errorf("%w: %s has program %d (ip link show dev %s)", ErrForeignProgram, u.Name, x.ProgId, u.Name)
-}
-
-// programName is the name of a program, at most 15 bytes; empty: it is gone, or cannot be read.
-func programName(id ebpf.ProgramID) string {
-	prog, err := ebpf.NewProgramFromID(id)
-	if err != nil {
-		return ""
-	}
-	defer prog.Close()
-	info, err := prog.Info()
-	if err != nil {
-		return ""
-	}
-	return info.Name
-}
 
 // identityOf describes an uplink to endpoints, without the address, which Mux.Identity sets.
 func identityOf(u *nic.Uplink, m Mode) endpoint.Identity {
@@ -192,16 +152,16 @@ func (m *Mux) updateUplink(a *netlink.LinkAttrs) error {
 	reopened := false // the driver may have opened the device again, which resets vmxnet3's RSS table
 	if now := uint32(a.MTU); now != m.uplinkMTU.Swap(now) {
 		reopened = true
-		if now == m.progs.mtu {
+		if now == m.progs.MTU {
 			m.log.Info("the uplink's MTU is again that with which the programs were loaded, and endpoints are notified", "interface", m.up.Name, "mtu", now)
 		} else {
 			m.log.Warn("the uplink's MTU has changed, and endpoints are notified; the programs drop frames longer than the MTU with which they were loaded",
-				"interface", m.up.Name, "mtu", now, "loaded", m.progs.mtu)
+				"interface", m.up.Name, "mtu", now, "loaded", m.progs.MTU)
 		}
 		m.hopChanged(netip.Addr{})
 		m.warnOfLongPackets(now)
 	}
-	if err := route.Within(m.ns, func() error { return m.keepVLANTags(a.Name) }); errors.Is(err, ErrVLANOffload) {
+	if err := route.Within(m.ns, func() error { return m.keepVLANTags(a.Name) }); errors.Is(err, attach.ErrVLANOffload) {
 		return err
 	} else if err != nil {
 		m.log.Error("cannot find out whether XDP sees VLAN tags", "interface", a.Name, "error", err)
@@ -230,7 +190,7 @@ func (m *Mux) updateUplink(a *netlink.LinkAttrs) error {
 // keepVLANTags turns receive VLAN offload off if another program has turned it on. The calling
 // thread is in the uplink's namespace.
 func (m *Mux) keepVLANTags(name string) error {
-	shown, err := m.progs.showVLANTags(name)
+	shown, err := m.progs.ShowVLANTags(name)
 	if shown {
 		m.log.Warn("receive VLAN offload had been turned on, and is off again: meanwhile endpoints may have received frames of VLANs as untagged ones", "interface", name)
 	}

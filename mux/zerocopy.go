@@ -37,7 +37,7 @@ func (m *Mux) bindingChooser() (func(frameSize uint32) nic.Binding, error) {
 	var can nic.XDPSupport
 	err := route.Within(m.ns, func() error { can = nic.XDPFeatures(m.up.Index); return nil })
 	return func(frameSize uint32) nic.Binding {
-		return nic.ChooseBinding(m.progs.mode, m.up.Driver, can, m.uplinkMTU.Load(), frameSize)
+		return nic.ChooseBinding(m.progs.Mode, m.up.Driver, can, m.uplinkMTU.Load(), frameSize)
 	}, err
 }
 

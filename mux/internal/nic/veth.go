@@ -134,6 +134,7 @@ type deletion struct {
 	done    chan error // of capacity 1
 }
 
+// NewDeleter is for ports in the namespace of h and rt. It finds a device group that no other device is in.
 func NewDeleter(h *netlink.Handle, rt *nl.SocketHandle) (*Deleter, error) {
 	links, err := route.Dump(h.LinkList)
 	if err != nil {

@@ -165,6 +165,7 @@ func OpenDriverRules(name func() (string, error)) (*DriverRules, error) {
 	return &DriverRules{s, name, s.Command}, nil
 }
 
+// Close closes the socket.
 func (d *DriverRules) Close() error { return d.socket.Close() }
 
 // rxnfc is struct ethtool_rxnfc of linux/ethtool.h, with room for a number of locations.
@@ -232,6 +233,7 @@ func (d *DriverRules) do(b rxnfc) error {
 	return d.command(name, b)
 }
 
+// Locations implements Driver.
 func (d *DriverRules) Locations() (used []uint32, size uint32, chooses bool, err error) {
 	for more := 0; ; more += 16 { // rules that are inserted between the two commands
 		b := newRxnfc(unix.ETHTOOL_GRXCLSRLCNT, 0)
@@ -259,6 +261,7 @@ func (d *DriverRules) Locations() (used []uint32, size uint32, chooses bool, err
 	}
 }
 
+// Get implements Driver.
 func (d *DriverRules) Get(at uint32) (Rule, bool, error) {
 	b := newRxnfc(unix.ETHTOOL_GRXCLSRULE, 0)
 	b.put32(rxnfcLocation, at)
@@ -269,6 +272,7 @@ func (d *DriverRules) Get(at uint32) (Rule, bool, error) {
 	return b.rule(), err == nil, err
 }
 
+// Insert implements Driver.
 func (d *DriverRules) Insert(r Rule, at uint32) (uint32, error) {
 	b := newRxnfc(unix.ETHTOOL_SRXCLSRLINS, 0)
 	b.putRule(r, at)
@@ -276,6 +280,7 @@ func (d *DriverRules) Insert(r Rule, at uint32) (uint32, error) {
 	return b.get32(rxnfcLocation), err
 }
 
+// Remove implements Driver.
 func (d *DriverRules) Remove(at uint32) error {
 	b := newRxnfc(unix.ETHTOOL_SRXCLSRLDEL, 0)
 	b.put32(rxnfcLocation, at)

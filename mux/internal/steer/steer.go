@@ -93,8 +93,10 @@ var errElsewhere = errors.New("frames are led to another queue")
 // Refused is the reason why the frames of a tag cannot be led to its queue.
 type Refused struct{ why error }
 
+// Error is the reason.
 func (r *Refused) Error() string { return r.why.Error() }
 
+// Unwrap returns the reason.
 func (r *Refused) Unwrap() error { return r.why }
 
 // Lead makes the frames of a tag come in on a queue, and returns the rules that the tag needs, for Release. owned:

@@ -62,6 +62,7 @@ func (b *Tables) PutMember(t endpoint.Tag, port uint32) error {
 	return inSet(b.GroupDevices, t, put)
 }
 
+// DeleteMember deletes a port from both sets.
 func (b *Tables) DeleteMember(t endpoint.Tag, port uint32) error {
 	erase := func(set *ebpf.Map) error { return AbsentIsFine(set.Delete(port)) }
 	if err := inSet(b.GroupDevices, t, erase); err != nil {

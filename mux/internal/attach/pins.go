@@ -1,6 +1,6 @@
 //go:build linux
 
-package mux
+package attach
 
 import (
 	"errors"
@@ -19,16 +19,18 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/bpf"
+	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/route"
 	"github.com/unet-go/unet/internal/xsk"
 	"github.com/unet-go/unet/mux/internal/nic"
+	"github.com/unet-go/unet/mux/internal/steer"
 	"github.com/unet-go/unet/mux/internal/tables"
 )
 
-// pins is the directory of a bpffs in which the maps, programs and links of a mux are pinned,
+// Pins is the directory of a bpffs in which the maps, programs and links of a mux are pinned,
 // each under its name. The process that serves the mux holds a lock on the directory. With a
 // nil pins nothing is pinned.
-type pins struct {
+type Pins struct {
 	path string
 	dir  *os.File // locked
 }
@@ -57,10 +59,10 @@ const (
 	dyingPause = 20 * time.Millisecond
 )
 
-// makePins makes the directory of a mux, if it does not exist, and locks it. ErrInUse: after a
+// OpenPins makes the directory of a mux, if it does not exist, and locks it. ErrInUse: after a
 // second another process still held the lock.
-func makePins(bpffs string, netns uint64, ifindex int) (*pins, error) {
-	if err := checkBPFFS(bpffs); err != nil {
+func OpenPins(bpffs string, netns uint64, ifindex int) (*Pins, error) {
+	if err := CheckBPFFS(bpffs); err != nil {
 		return nil, err
 	}
 	path := pinPath(bpffs, netns, ifindex)
@@ -68,7 +70,7 @@ func makePins(bpffs string, netns uint64, ifindex int) (*pins, error) {
 		if err := os.MkdirAll(path, 0o700); err != nil {
 			return nil, fmt.Errorf("directory for pins: %w", err)
 		}
-		p, err := lockPins(path)
+		p, err := LockPins(path)
 		switch {
 		case errors.Is(err, os.ErrNotExist):
 			continue // it was removed since MkdirAll
@@ -81,8 +83,8 @@ func makePins(bpffs string, netns uint64, ifindex int) (*pins, error) {
 	}
 }
 
-// checkBPFFS returns an error if path is not a bpffs.
-func checkBPFFS(path string) error {
+// CheckBPFFS returns an error if path is not a bpffs.
+func CheckBPFFS(path string) error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(path, &st); err != nil {
 		return fmt.Errorf("pin to %s: %w", path, err)
@@ -93,15 +95,15 @@ func checkBPFFS(path string) error {
 	return nil
 }
 
-// lockPins locks a directory; os.ErrNotExist: there is none.
-func lockPins(path string) (*pins, error) {
+// LockPins locks a directory; os.ErrNotExist: there is none.
+func LockPins(path string) (*Pins, error) {
 	dir, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
-	p := &pins{path: path, dir: dir}
+	p := &Pins{path: path, dir: dir}
 	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		p.close()
+		p.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			return nil, fmt.Errorf("%w (the lock on %s is held)", ErrInUse, path)
 		}
@@ -109,18 +111,18 @@ func lockPins(path string) (*pins, error) {
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(int(dir.Fd()), &st); err != nil {
-		p.close()
+		p.Close()
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	if st.Nlink == 0 { // removed between open and lock
-		p.close()
+		p.Close()
 		return nil, os.ErrNotExist
 	}
 	return p, nil
 }
 
-// close releases the lock. The pins stay.
-func (p *pins) close() error {
+// Close releases the lock. The pins stay.
+func (p *Pins) Close() error {
 	if p == nil {
 		return nil
 	}
@@ -128,10 +130,10 @@ func (p *pins) close() error {
 }
 
 // at is the path of a pin.
-func (p *pins) at(name string) string { return filepath.Join(p.path, name) }
+func (p *Pins) at(name string) string { return filepath.Join(p.path, name) }
 
-// names lists the pins.
-func (p *pins) names() ([]string, error) {
+// Names lists the pins.
+func (p *Pins) Names() ([]string, error) {
 	entries, err := os.ReadDir(p.path)
 	if err != nil {
 		return nil, fmt.Errorf("list pins: %w", err)
@@ -145,11 +147,11 @@ func (p *pins) names() ([]string, error) {
 
 // clear unpins everything. The uplink's link comes first: pins without it are not taken over.
 // The state comes last: it contains the setting that must be restored.
-func (p *pins) clear() error {
+func (p *Pins) clear() error {
 	if p == nil {
 		return nil
 	}
-	names, err := p.names()
+	names, err := p.Names()
 	if err != nil {
 		return err
 	}
@@ -171,8 +173,8 @@ func (p *pins) clear() error {
 	return nil
 }
 
-// remove unpins everything and removes the directory.
-func (p *pins) remove() error {
+// Remove unpins everything and removes the directory.
+func (p *Pins) Remove() error {
 	if p == nil {
 		return nil
 	}
@@ -185,12 +187,9 @@ func (p *pins) remove() error {
 	return nil
 }
 
-// Cleanup removes the muxes pinned in a bpffs that no process serves: the muxes of the calling
-// thread's network namespace, and those of any namespace whose uplink is gone. It keeps a mux
-// with endpoints in use, unless force is set: the next Open of its interface takes it over.
-// report is called with a line about each mux.
+// Cleanup removes the muxes pinned in a bpffs that no process serves (mux.Cleanup).
 func Cleanup(bpffs string, force bool, report func(what string)) error {
-	if err := checkBPFFS(bpffs); err != nil {
+	if err := CheckBPFFS(bpffs); err != nil {
 		return err
 	}
 	ns, err := netns.Get()
@@ -218,7 +217,7 @@ func Cleanup(bpffs string, force bool, report func(what string)) error {
 			return err
 		}
 		c := cleaner{h: h, deleter: r, netns: cookie, force: force, report: report}
-		list, err := pinned(bpffs)
+		list, err := Pinned(bpffs)
 		for _, p := range list {
 			err = errors.Join(err, c.clean(p))
 		}
@@ -226,15 +225,15 @@ func Cleanup(bpffs string, force bool, report func(what string)) error {
 	})
 }
 
-// pinnedMux is a directory of pins.
-type pinnedMux struct {
-	path    string
-	netns   uint64
-	ifindex int
+// PinnedMux is a directory of pins.
+type PinnedMux struct {
+	Path  string
+	Netns uint64
+	Index int
 }
 
-// pinned lists the directories of pins in a bpffs.
-func pinned(bpffs string) ([]pinnedMux, error) {
+// Pinned lists the directories of pins in a bpffs.
+func Pinned(bpffs string) ([]PinnedMux, error) {
 	entries, err := os.ReadDir(filepath.Join(bpffs, pinFolder))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -242,23 +241,23 @@ func pinned(bpffs string) ([]pinnedMux, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list pins: %w", err)
 	}
-	var list []pinnedMux
+	var list []PinnedMux
 	for _, e := range entries {
-		var p pinnedMux
-		if n, err := fmt.Sscanf(e.Name(), "%d-%d", &p.netns, &p.ifindex); n != 2 || err != nil {
+		var p PinnedMux
+		if n, err := fmt.Sscanf(e.Name(), "%d-%d", &p.Netns, &p.Index); n != 2 || err != nil {
 			continue
 		}
-		p.path = pinPath(bpffs, p.netns, p.ifindex)
-		if filepath.Base(p.path) == e.Name() {
+		p.Path = pinPath(bpffs, p.Netns, p.Index)
+		if filepath.Base(p.Path) == e.Name() {
 			list = append(list, p)
 		}
 	}
 	return list, nil
 }
 
-// uplinkGone reports whether the interface of a mux is gone. complete: the pins are complete.
-func (p *pinnedMux) uplinkGone() (gone, complete bool, err error) {
-	l, err := link.LoadPinnedLink(filepath.Join(p.path, pinUplink), nil)
+// UplinkGone reports whether the interface of a mux is gone. complete: the pins are complete.
+func (p *PinnedMux) UplinkGone() (gone, complete bool, err error) {
+	l, err := link.LoadPinnedLink(filepath.Join(p.Path, pinUplink), nil)
 	if errors.Is(err, os.ErrNotExist) {
 		return false, false, nil
 	}
@@ -288,20 +287,20 @@ func attachedTo(l link.Link) (ifindex int, err error) {
 	return 0, errors.New("it is attached to no device")
 }
 
-// sweep removes the muxes whose uplinks are gone, of any network namespace.
-func sweep(h *netlink.Handle, r *nic.Deleter, bpffs string, netns uint64, log *slog.Logger) error {
-	list, err := pinned(bpffs)
+// Sweep removes the muxes whose uplinks are gone, of any network namespace.
+func Sweep(h *netlink.Handle, r *nic.Deleter, bpffs string, netns uint64, log *slog.Logger) error {
+	list, err := Pinned(bpffs)
 	if err != nil {
 		return err
 	}
 	c := cleaner{h: h, deleter: r, netns: netns, report: func(what string) { log.Info("cleanup", "what", what) }}
 	for _, p := range list {
 		// Without the lock, so that a process that is about to serve the mux can get it.
-		if gone, _, err := p.uplinkGone(); err != nil || !gone {
+		if gone, _, err := p.UplinkGone(); err != nil || !gone {
 			continue
 		}
 		if err := c.clean(p); err != nil {
-			log.Warn("a mux whose interface is gone could not be removed", "pins", p.path, "error", err)
+			log.Warn("a mux whose interface is gone could not be removed", "pins", p.Path, "error", err)
 		}
 	}
 	return nil
@@ -317,54 +316,54 @@ type cleaner struct {
 }
 
 // clean removes a mux, unless a process serves it or it must be kept. It reports which.
-func (c *cleaner) clean(p pinnedMux) error {
-	gone, complete, err := p.uplinkGone()
+func (c *cleaner) clean(p PinnedMux) error {
+	gone, complete, err := p.UplinkGone()
 	if err != nil {
-		return fmt.Errorf("%s: %w", p.path, err)
+		return fmt.Errorf("%s: %w", p.Path, err)
 	}
-	if p.netns != c.netns && !gone {
-		c.report(fmt.Sprintf("%s: kept, it belongs to another network namespace", p.path))
+	if p.Netns != c.netns && !gone {
+		c.report(fmt.Sprintf("%s: kept, it belongs to another network namespace", p.Path))
 		return nil
 	}
-	keep, err := lockPins(p.path)
+	keep, err := LockPins(p.Path)
 	switch {
 	case errors.Is(err, ErrInUse):
-		c.report(fmt.Sprintf("%s: kept, a process serves it", p.path))
+		c.report(fmt.Sprintf("%s: kept, a process serves it", p.Path))
 		return nil
 	case errors.Is(err, os.ErrNotExist): // another process has removed it
 		return nil
 	case err != nil:
 		return err
 	}
-	defer keep.close()
+	defer keep.Close()
 	if complete && !gone && !c.force {
 		n, err := living(c.h, keep)
 		if err != nil {
-			return fmt.Errorf("%s: %w", p.path, err)
+			return fmt.Errorf("%s: %w", p.Path, err)
 		}
 		if n > 0 {
-			c.report(fmt.Sprintf("%s: kept, %d of its endpoints are in use", p.path, n))
+			c.report(fmt.Sprintf("%s: kept, %d of its endpoints are in use", p.Path, n))
 			return nil
 		}
 	}
-	if p.netns == c.netns {
-		if err := takeDown(c.h, c.deleter, p.ifindex, keep); err != nil {
-			return fmt.Errorf("%s: %w", p.path, err)
+	if p.Netns == c.netns {
+		if err := Drop(c.h, c.deleter, p.Index, keep); err != nil {
+			return fmt.Errorf("%s: %w", p.Path, err)
 		}
 	}
-	if err := keep.remove(); err != nil {
-		return fmt.Errorf("%s: %w", p.path, err)
+	if err := keep.Remove(); err != nil {
+		return fmt.Errorf("%s: %w", p.Path, err)
 	}
 	why := "no process serves it"
 	if gone {
 		why = "its interface is gone"
 	}
-	c.report(fmt.Sprintf("%s: removed, %s", p.path, why))
+	c.report(fmt.Sprintf("%s: removed, %s", p.Path, why))
 	return nil
 }
 
 // living counts the endpoints of a pinned mux whose sockets are open.
-func living(h *netlink.Handle, keep *pins) (int, error) {
+func living(h *netlink.Handle, keep *Pins) (int, error) {
 	ports, err := pinnedPorts(h, keep)
 	if err != nil {
 		return 0, err
@@ -392,7 +391,7 @@ func living(h *netlink.Handle, keep *pins) (int, error) {
 	return n, nil
 }
 
-// takeDown removes a mux that no process serves: it detaches the uplink's programs and that of lo, deletes devices
+// Drop removes a mux that no process serves: it detaches the uplink's programs and that of lo, deletes devices
 // and ports, removes classification rules, restores the uplink's setting and unpins. Pins are removed last, so that another
 // process can repeat the removal if this one dies. The directory stays. The calling thread is
 // in the mux's namespace.
@@ -401,7 +400,7 @@ func living(h *netlink.Handle, keep *pins) (int, error) {
 // (ADR 58) had unet_cut on the uplink. After
 // an error of the classification rules the uplink's setting is restored and the pins are removed
 // all the same.
-func takeDown(h *netlink.Handle, r *nic.Deleter, ifindex int, keep *pins) error {
+func Drop(h *netlink.Handle, r *nic.Deleter, ifindex int, keep *Pins) error {
 	state, stateErr := readState(keep)
 	if stateErr == nil {
 		if err := refuseLocal(state); err != nil {
@@ -435,8 +434,53 @@ func takeDown(h *netlink.Handle, r *nic.Deleter, ifindex int, keep *pins) error 
 	if err = stateErr; err == nil {
 		err = nic.RestoreOffloads(int(state.Ifindex), nic.Offloads(state.RestoreOffloads))
 	}
-	if err != nil && !errors.Is(err, errUnusable) {
+	if err != nil && !errors.Is(err, ErrUnusable) {
 		return errors.Join(rulesErr, err)
 	}
 	return errors.Join(rulesErr, keep.clear())
+}
+
+// OnQueuesOf are the tags of endpoints on queues, with their queues.
+func OnQueuesOf(tags map[endpoint.Tag]bpf.Owner) map[endpoint.Tag]uint32 {
+	list := map[endpoint.Tag]uint32{}
+	for t, owner := range tags {
+		if owner.Port == 0 {
+			list[t] = uint32(owner.Queue)
+		}
+	}
+	return list
+}
+
+// unsteerPinned removes the rules of the tags in pinned tables. The calling thread is in the
+// uplink's namespace, which is h's.
+func unsteerPinned(h *netlink.Handle, ifindex int, keep *Pins) error {
+	spec, err := bpf.LoadMux()
+	if err != nil {
+		return err
+	}
+	var b tables.Tables
+	for name, table := range map[string]**ebpf.Map{bpf.MuxMapTags: &b.Tags, bpf.MuxMapTags6: &b.Tags6} {
+		m, err := ebpf.LoadPinnedMap(keep.at(name), nil)
+		if errors.Is(err, os.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("pinned map: %w", err)
+		}
+		defer m.Close()
+		if m.KeySize() != spec.Maps[name].KeySize || m.ValueSize() != spec.Maps[name].ValueSize {
+			return nil // made by another version
+		}
+		*table = m
+	}
+	tags, err := b.AllTags()
+	if err != nil {
+		return err
+	}
+	rules, err := steer.OpenDriverRules(nic.NameOf(h, ifindex))
+	if err != nil {
+		return err
+	}
+	defer rules.Close()
+	return steer.New("", false, rules, nil).Drop(OnQueuesOf(tags), nil)
 }

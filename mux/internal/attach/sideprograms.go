@@ -1,6 +1,6 @@
 //go:build linux
 
-package mux
+package attach
 
 import (
 	"errors"
@@ -167,11 +167,11 @@ func makeCutter(h *netlink.Handle, uplink int) (ifindex int, err error) {
 // attachCutter attaches to the cutter unet_uplink and unet_cut, for the super-frames that unet_uplink_tcx
 // and unet_lo put there. There are no links: the programs are removed with the device. The calling thread
 // is in the uplink's namespace.
-func (p *programs) attachCutter(ifindex int) error {
+func (p *Programs) attachCutter(ifindex int) error {
 	cutter := &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: ifindex}}
-	err := netlink.LinkSetXdpFdWithFlags(cutter, p.loaded[bpf.MuxProgUnetUplink].FD(), unix.XDP_FLAGS_SKB_MODE)
+	err := netlink.LinkSetXdpFdWithFlags(cutter, p.Loaded[bpf.MuxProgUnetUplink].FD(), unix.XDP_FLAGS_SKB_MODE)
 	if err == nil {
-		err = link.RawAttachProgram(link.RawAttachProgramOptions{Target: ifindex, Program: p.loaded[bpf.MuxProgUnetCut], Attach: ebpf.AttachTCXIngress})
+		err = link.RawAttachProgram(link.RawAttachProgramOptions{Target: ifindex, Program: p.Loaded[bpf.MuxProgUnetCut], Attach: ebpf.AttachTCXIngress})
 	}
 	if err != nil {
 		return fmt.Errorf("attach to %s: %w", cutterName(p.ifindex), err)
@@ -182,9 +182,11 @@ func (p *programs) attachCutter(ifindex int) error {
 // A mux has a veth pair by which what endpoints send to their own host reaches its kernel
 // (bpf/src/host.h). It is found by the name of the end to which ports send.
 
-const loIndex = 1 // of lo, in every namespace
+// LoIndex is the ifindex of lo, in every namespace.
+const LoIndex = 1
 
-func upName(uplink int) string { return fmt.Sprintf("unetup%d", uplink) }
+// UpName is the name of the end of the pair to which ports send, by the ifindex of the uplink.
+func UpName(uplink int) string { return fmt.Sprintf("unetup%d", uplink) }
 
 // makeUp makes the pair of an uplink. Its ends are up. The calling thread is in the uplink's
 // namespace, which is h's.
@@ -193,7 +195,7 @@ func makeUp(h *netlink.Handle, uplink int) (up, top netlink.Link, err error) {
 		return nil, nil, err
 	}
 	a := netlink.NewLinkAttrs()
-	a.Name, a.MTU, a.HardwareAddr = upName(uplink), nic.PortMTU, bpf.KernelLink[:]
+	a.Name, a.MTU, a.HardwareAddr = UpName(uplink), nic.PortMTU, bpf.KernelLink[:]
 	a.NumTxQueues, a.NumRxQueues = 1, 1
 	pair := netlink.NewVeth(a)
 	pair.PeerName, pair.PeerMTU, pair.PeerHardwareAddr, pair.PeerNumTxQueues, pair.PeerNumRxQueues = fmt.Sprintf("unettop%d", uplink), nic.PortMTU, bpf.KernelLink[:], 1, 1
@@ -219,22 +221,22 @@ func makeUp(h *netlink.Handle, uplink int) (up, top netlink.Link, err error) {
 // attachUp attaches unet_up to the end of the pair where frames come out, and unet_group to the other. There are no links: the
 // programs are removed with the device. In native mode a veth accepts redirected frames only if its
 // other end has generic receive offload.
-func (p *programs) attachUp(up, top netlink.Link) error {
-	if p.mode == ModeNative {
+func (p *Programs) attachUp(up, top netlink.Link) error {
+	if p.Mode == nic.ModeNative {
 		err := nic.WithEthtool(func(e *ethtool.Socket) error { return e.SetFeatures(top.Attrs().Name, map[string]bool{"rx-gro": true}) })
 		if err != nil {
 			return fmt.Errorf("generic receive offload of %s: %w", top.Attrs().Name, err)
 		}
 	}
-	err := link.RawAttachProgram(link.RawAttachProgramOptions{Target: top.Attrs().Index, Program: p.loaded[bpf.MuxProgUnetUp], Attach: ebpf.AttachTCXIngress})
+	err := link.RawAttachProgram(link.RawAttachProgramOptions{Target: top.Attrs().Index, Program: p.Loaded[bpf.MuxProgUnetUp], Attach: ebpf.AttachTCXIngress})
 	if err != nil {
 		return fmt.Errorf("attach to %s: %w", top.Attrs().Name, err)
 	}
-	if err := netlink.LinkSetXdpFdWithFlags(up, p.loaded[bpf.MuxProgUnetGroup].FD(), unix.XDP_FLAGS_SKB_MODE); err != nil {
+	if err := netlink.LinkSetXdpFdWithFlags(up, p.Loaded[bpf.MuxProgUnetGroup].FD(), unix.XDP_FLAGS_SKB_MODE); err != nil {
 		return fmt.Errorf("attach to %s: %w", up.Attrs().Name, err)
 	}
 	index := uint32(up.Attrs().Index)
-	if err := p.maps.Devices.Put(index, index); err != nil {
+	if err := p.Maps.Devices.Put(index, index); err != nil {
 		return fmt.Errorf("%s into the device map: %w", up.Attrs().Name, err)
 	}
 	return p.acceptLocal()
@@ -242,7 +244,7 @@ func (p *programs) attachUp(up, top netlink.Link) error {
 
 // deleteUp deletes the pair of an uplink, if there is one.
 func deleteUp(h *netlink.Handle, uplink int) error {
-	return nic.DeleteDevice(h, upName(uplink), "veth")
+	return nic.DeleteDevice(h, UpName(uplink), "veth")
 }
 
 const acceptLocal = "/proc/sys/net/ipv4/conf/lo/accept_local"
@@ -250,7 +252,7 @@ const acceptLocal = "/proc/sys/net/ipv4/conf/lo/accept_local"
 // acceptLocal makes the kernel accept on lo what unet_up puts there: packets from an address of the
 // host. What local programs send there is accepted in any case. The last mux of a namespace
 // restores the setting.
-func (p *programs) acceptLocal() error {
+func (p *Programs) acceptLocal() error {
 	was, err := os.ReadFile(acceptLocal)
 	if err != nil {
 		return err
@@ -260,7 +262,7 @@ func (p *programs) acceptLocal() error {
 		return err
 	}
 	if n > 1 || was[0] == '0' {
-		if err := p.changeState(func(s *bpf.State) { s.AcceptLocal = 1 }); err != nil {
+		if err := p.ChangeState(func(s *bpf.State) { s.AcceptLocal = 1 }); err != nil {
 			return err
 		}
 	}
@@ -278,21 +280,21 @@ func refuseLocal(state bpf.State) error {
 
 // onLo counts the muxes of the calling thread's namespace: each has a unet_lo.
 func onLo() (n int, err error) {
-	chain, err := link.QueryPrograms(link.QueryOptions{Target: loIndex, Attach: ebpf.AttachTCXIngress})
+	chain, err := link.QueryPrograms(link.QueryOptions{Target: LoIndex, Attach: ebpf.AttachTCXIngress})
 	if err != nil {
 		return 0, fmt.Errorf("traffic control of lo: %w", err)
 	}
 	for _, p := range chain.Programs {
-		if programName(p.ID) == bpf.MuxProgUnetLo {
+		if ProgramName(p.ID) == bpf.MuxProgUnetLo {
 			n++
 		}
 	}
 	return n, nil
 }
 
-// cutterLost is the number of super-frames that the cutter of an uplink has dropped: the kernel
+// CutterLost is the number of super-frames that the cutter of an uplink has dropped: the kernel
 // could not segment them, or the device was down.
-func cutterLost(h *netlink.Handle, uplink int) (uint64, error) {
+func CutterLost(h *netlink.Handle, uplink int) (uint64, error) {
 	l, err := h.LinkByName(cutterName(uplink))
 	if nic.IsAbsent(err) {
 		return 0, nil
@@ -314,11 +316,11 @@ func deleteCutter(h *netlink.Handle, uplink int) error {
 // the VLAN tag to the skb, so in native mode the mux turns that offload off, and again when another
 // program has turned it on.
 
-// showVLANTags turns receive VLAN offloads off, if they are on, and first records that they were
+// ShowVLANTags turns receive VLAN offloads off, if they are on, and first records that they were
 // on. shown: it has turned some off. Errors: ErrVLANOffload. The calling thread is in the
 // uplink's namespace.
-func (p *programs) showVLANTags(name string) (shown bool, err error) {
-	if p.mode == ModeTCX {
+func (p *Programs) ShowVLANTags(name string) (shown bool, err error) {
+	if p.Mode == nic.ModeTCX {
 		return false, nil // its program sees the tag in the skb
 	}
 	on, err := p.noteOffloads(name, nic.HidesVLAN)
@@ -337,7 +339,7 @@ func (p *programs) showVLANTags(name string) (shown bool, err error) {
 }
 
 // stopMerging turns off the offloads that must be off for XDP. left: the driver does not turn these off.
-func (p *programs) stopMerging(name string) (left nic.Offloads, err error) {
+func (p *Programs) stopMerging(name string) (left nic.Offloads, err error) {
 	on, err := p.noteOffloads(name, nic.MergesFrames)
 	if on == 0 || err != nil {
 		return 0, err
@@ -348,16 +350,16 @@ func (p *programs) stopMerging(name string) (left nic.Offloads, err error) {
 }
 
 // noteOffloads returns which of the offloads are on, and records them, to be restored.
-func (p *programs) noteOffloads(name string, of nic.Offloads) (on nic.Offloads, err error) {
+func (p *Programs) noteOffloads(name string, of nic.Offloads) (on nic.Offloads, err error) {
 	if on, err = nic.OffloadsOn(name, of); on == 0 || err != nil {
 		return 0, err
 	}
-	return on, p.changeState(func(s *bpf.State) { s.RestoreOffloads |= uint32(on) })
+	return on, p.ChangeState(func(s *bpf.State) { s.RestoreOffloads |= uint32(on) })
 }
 
 // nic.RestoreOffloads turns on again which of the offloads were on. The calling thread is in the
 // uplink's namespace.
-func (p *programs) restoreOffloads(of nic.Offloads) error {
+func (p *Programs) restoreOffloads(of nic.Offloads) error {
 	p.stateMu.Lock()
 	was := nic.Offloads(p.state.RestoreOffloads) & of
 	p.stateMu.Unlock()
@@ -367,5 +369,5 @@ func (p *programs) restoreOffloads(of nic.Offloads) error {
 	if err := nic.RestoreOffloads(p.ifindex, was); err != nil {
 		return err
 	}
-	return p.changeState(func(s *bpf.State) { s.RestoreOffloads &^= uint32(was) })
+	return p.ChangeState(func(s *bpf.State) { s.RestoreOffloads &^= uint32(was) })
 }
