@@ -91,29 +91,30 @@ deb: unetd ## build the Debian package bin/unetd_VERSION_ARCH.deb (needs dpkg-de
 demo: build ## round trips of 64 bytes over TCP, on unet and on kernel sockets, in seconds
 	$(SUDO) bin/unetbench rtt --rounds 5 --transport tcp,kernel-tcp,go-tcp
 
-# `make test` has two passes, with the build tag unetdebug and under the race detector, of two
-# packages at a time. A package is left out of a pass that cannot find anything in it: the race
-# detector in packages of one goroutine, unetdebug (lock order of stack, freed frames of segment)
-# in those that use neither package. go vet is part of make check.
+# `make test` runs a package once, two packages at a time: under the race detector, with the build tag
+# unetdebug (lock order of stack, freed frames of segment). In packages of one goroutine the detector
+# finds nothing, so these run without it. Two run both ways: all schedules of stack are tried, and most
+# seeds of proto/rdma simulated, without it only. go vet is part of make check.
 MODULE     = github.com/unet-go/unet
 NO_RACE    = bpf proto/tcp test/packaging
-NO_DEBUG   = cmd/% internal/% mux
+BOTH       = stack proto/rdma
 PACKAGES   = $(shell $(GO) list ./...)
-UNETDEBUG  = $(GO) test $(1) -p 2 -vet=off -count=1 -timeout 30m -tags unetdebug $(2)
+in         = $(addprefix $(MODULE)/,$(1))
+TEST       = $(GO) test $(1) -p 2 -vet=off -count=1 -timeout 30m -tags unetdebug $(2)
 # Without this option each process under the race detector sleeps for a second before it exits.
-RACE       = env GORACE=atexit_sleep_ms=0 $(GO) test $(1) -p 2 -vet=off -count=1 -timeout 30m -race $(2)
+RACE       = env GORACE=atexit_sleep_ms=0 $(call TEST,$(1) -race,$(2))
 
 test: build ## run every test, as root, in network namespaces of its own
 ifeq ($(shell $(GO) env CGO_ENABLED),1)
-	$(SUDO) $(call UNETDEBUG,,$(filter-out $(addprefix $(MODULE)/,$(NO_DEBUG)),$(PACKAGES)))
-	$(SUDO) $(call RACE,,$(filter-out $(addprefix $(MODULE)/,$(NO_RACE)),$(PACKAGES)))
+	$(SUDO) $(call TEST,,$(call in,$(NO_RACE) $(BOTH)))
+	$(SUDO) $(call RACE,,$(filter-out $(call in,$(NO_RACE)),$(PACKAGES)))
 	$(SUDO) $(call RACE,-C examples,./...)
 	$(SUDO) $(call RACE,-C bench,./...)
 else
-	$(SUDO) $(call UNETDEBUG,,./...)
-	$(SUDO) $(call UNETDEBUG,-C examples,./...)
-	$(SUDO) $(call UNETDEBUG,-C bench,./...)
-	@echo "make test: left out the pass under the race detector, which needs a C compiler (apt install gcc libc6-dev)"
+	$(SUDO) $(call TEST,,./...)
+	$(SUDO) $(call TEST,-C examples,./...)
+	$(SUDO) $(call TEST,-C bench,./...)
+	@echo "make test: left out the race detector, which needs a C compiler (apt install gcc libc6-dev)"
 endif
 
 test-containers: ## run applications and unetd in containers of podman, docker and systemd-nspawn, those that are installed and work
