@@ -19,6 +19,7 @@ import (
 
 	"github.com/unet-go/unet"
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/testutil"
 )
 
 // kernelServer accepts connections in the kernel of host B. If closesFirst, it closes them at once, so
@@ -26,7 +27,7 @@ import (
 func (l *lab) kernelServer(t *testing.T, at string, closesFirst bool) {
 	t.Helper()
 	server, err := l.B.Listen("tcp", at)
-	must(t, err)
+	testutil.Must(t, err)
 	t.Cleanup(func() { server.Close() })
 	go func() {
 		for {
@@ -52,7 +53,7 @@ func TestTCPChurn(t *testing.T) {
 	const dials = 10_000
 	for _, timestamps := range []string{"1", "0"} {
 		l := openLab(t)
-		must(t, l.B.Do(func() error {
+		testutil.Must(t, l.B.Do(func() error {
 			return os.WriteFile("/proc/sys/net/ipv4/tcp_timestamps", []byte(timestamps), 0)
 		}))
 		at := func(kernelFirst bool) netip.AddrPort {
@@ -174,16 +175,16 @@ func TestTCPDialsShareAPort(t *testing.T) {
 	}
 	for _, c := range conns {
 		if c.RemoteAddr().String() == to[3].String() {
-			must(t, c.CloseWrite())
+			testutil.Must(t, c.CloseWrite())
 			if _, err := c.Read(make([]byte, 1)); err != io.EOF {
 				t.Fatal(err)
 			}
-			must(t, c.Close())
+			testutil.Must(t, c.Close())
 			break
 		}
 	}
 	last, err := l.host.Dial("tcp", to[3].String()) // the pair in TIME-WAIT
-	must(t, err)
+	testutil.Must(t, err)
 	for _, c := range append(conns, last.(*unet.TCPConn)) {
 		c.SetLinger(0)
 		c.Close()
@@ -191,7 +192,7 @@ func TestTCPDialsShareAPort(t *testing.T) {
 	// The port of a listener is not chosen.
 	port := uint16(last.LocalAddr().(*net.TCPAddr).Port)
 	listener, err := l.host.Listen(t.Context(), "tcp", fmt.Sprint(":", port))
-	must(t, err)
+	testutil.Must(t, err)
 	defer listener.Close()
 	conns = l.dialAll(t, l.host, endpoint.BlockPorts-1, to[0])
 	if _, err := l.host.Dial("tcp", to[0].String()); !errors.Is(err, syscall.EADDRNOTAVAIL) {
@@ -221,7 +222,7 @@ func TestTCPDialUsesPortThatBecomesFree(t *testing.T) {
 		}
 	}
 	last, err := l.host.DialTCP(t.Context(), netip.AddrPort{}, to)
-	must(t, err)
+	testutil.Must(t, err)
 	if last.LocalAddr().String() != conns[7].LocalAddr().String() {
 		t.Errorf("from %v when %v was free", last.LocalAddr(), conns[7].LocalAddr())
 	}
@@ -237,19 +238,19 @@ func TestTCPDialUsesPortThatBecomesFree(t *testing.T) {
 func TestManyTCPConnectionsFromOwnedAddress(t *testing.T) {
 	l := openLab(t)
 	host := newHost(t, l.mux, new(countedLease), unet.Config{Addr: netip.MustParseAddr("10.0.0.77")})
-	must(t, l.B.Do(func() error {
+	testutil.Must(t, l.B.Do(func() error {
 		return os.WriteFile("/proc/sys/net/core/somaxconn", []byte("100000"), 0)
 	}))
 	start, total := time.Now(), 0
 	for i, n := range []int{64_000, 1500} {
 		at := netip.AddrPortFrom(netip.MustParseAddr("10.0.0.2"), 80+uint16(i))
 		server, err := l.B.Listen("tcp", at.String())
-		must(t, err)
+		testutil.Must(t, err)
 		t.Cleanup(func() { server.Close() })
 		raw, err := server.(*net.TCPListener).SyscallConn()
-		must(t, err)
-		must(t, raw.Control(func(fd uintptr) { err = syscall.Listen(int(fd), 100000) }))
-		must(t, err)
+		testutil.Must(t, err)
+		testutil.Must(t, raw.Control(func(fd uintptr) { err = syscall.Listen(int(fd), 100000) }))
+		testutil.Must(t, err)
 		l.dialAll(t, host, n, at)
 		total += n
 	}
@@ -258,9 +259,9 @@ func TestManyTCPConnectionsFromOwnedAddress(t *testing.T) {
 		t.Errorf("the host has %+v, want %d connections", u, total)
 	}
 	// The kernel counts a connection when it has handled our ACK of the SYN-ACK, which can be later.
-	unet.Eventually(t, fmt.Sprintf("the kernel has %d connections", total), func() bool {
+	testutil.Eventually(t, fmt.Sprintf("the kernel has %d connections", total), func() bool {
 		got, err := l.B.Counted("TcpCurrEstab")
-		must(t, err)
+		testutil.Must(t, err)
 		return got == uint64(total)
 	})
 }

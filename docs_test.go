@@ -14,6 +14,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/unet-go/unet/internal/testutil"
 )
 
 // names has the names that Go files declare, their string literals, and the names of the files.
@@ -24,7 +26,7 @@ type names struct{ declared, literals, files map[string]bool }
 func namesOfAll(t *testing.T) map[string]names {
 	t.Helper()
 	all := map[string]names{}
-	must(t, filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+	testutil.Must(t, filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") {
 			return err
 		}
@@ -104,7 +106,7 @@ func TestRDMADocument(t *testing.T) {
 // they name exists.
 func (d document) check(t *testing.T) {
 	text, err := os.ReadFile(d.path)
-	must(t, err)
+	testutil.Must(t, err)
 	folders := namesOfAll(t)
 	anywhere := func(name string) bool {
 		for _, f := range folders {
@@ -206,9 +208,9 @@ func (d document) check(t *testing.T) {
 // repository, without a difference.
 func TestDocumentsQuoteCode(t *testing.T) {
 	text, err := os.ReadFile("docs/architecture.md")
-	must(t, err)
+	testutil.Must(t, err)
 	var source strings.Builder
-	must(t, filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+	testutil.Must(t, filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") {
 			return err
 		}

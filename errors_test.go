@@ -20,6 +20,7 @@ import (
 	"github.com/unet-go/unet/datapath"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/mux"
 	"github.com/unet-go/unet/wire"
 )
@@ -64,9 +65,9 @@ func errorsOfFailingCalls(t *testing.T, n network) errorsOf {
 	defer cancel()
 	dial := func(network, address string) net.Conn {
 		c, err := n.DialContext(ctx, network, address)
-		must(t, err)
+		testutil.Must(t, err)
 		t.Cleanup(func() { c.Close() })
-		must(t, c.SetDeadline(time.Now().Add(testTimeout)))
+		testutil.Must(t, c.SetDeadline(time.Now().Add(testTimeout)))
 		return c
 	}
 	past := time.Unix(1, 0)
@@ -80,8 +81,8 @@ func errorsOfFailingCalls(t *testing.T, n network) errorsOf {
 	e.of("dial, no such port")(n.DialContext(ctx, "udp", "10.0.0.2:99999"))
 	// After this dial the host has free ports, and the next dial does not wait for one.
 	first, err := n.DialContext(ctx, "udp", "10.0.0.2:7000")
-	must(t, err)
-	must(t, first.Close())
+	testutil.Must(t, err)
+	testutil.Must(t, first.Close())
 	for _, network := range []string{"tcp", "udp"} {
 		ended, cancel := context.WithCancel(ctx)
 		cancel()
@@ -101,25 +102,25 @@ func errorsOfFailingCalls(t *testing.T, n network) errorsOf {
 	e.of("listen, not ours")(n.Listen(ctx, "tcp", "10.0.0.77:80"))
 	e.of("listen, unknown network")(n.Listen(ctx, "xcp", "10.0.0.1:80"))
 	l, err := n.Listen(ctx, "tcp", "10.0.0.1:0")
-	must(t, err)
+	testutil.Must(t, err)
 	e.of("listen, in use")(n.Listen(ctx, "tcp", l.Addr().String()))
-	must(t, l.(interface{ SetDeadline(time.Time) error }).SetDeadline(past))
+	testutil.Must(t, l.(interface{ SetDeadline(time.Time) error }).SetDeadline(past))
 	e.of("accept, timeout")(l.Accept())
-	must(t, l.Close())
+	testutil.Must(t, l.Close())
 	e.of("accept, closed")(l.Accept())
 	e["close, closed listener"] = l.Close()
 
 	// A connection that we close.
 	c := dial("tcp", "10.0.0.2:7000")
-	must(t, c.SetDeadline(past))
+	testutil.Must(t, c.SetDeadline(past))
 	e.of("read, timeout")(c.Read(buf))
 	e.of("write, timeout")(c.Write(buf))
-	must(t, c.SetDeadline(time.Now().Add(testTimeout)))
+	testutil.Must(t, c.SetDeadline(time.Now().Add(testTimeout)))
 	half := c.(interface{ CloseWrite() error })
-	must(t, half.CloseWrite())
+	testutil.Must(t, half.CloseWrite())
 	e.of("write, half closed")(c.Write(buf))
 	e.of("read, end")(c.Read(buf))
-	must(t, c.Close())
+	testutil.Must(t, c.Close())
 	e.of("read, closed")(c.Read(buf))
 	e.of("write, closed")(c.Write(buf))
 	e["close, closed"] = c.Close()
@@ -131,7 +132,7 @@ func errorsOfFailingCalls(t *testing.T, n network) errorsOf {
 	// One that the peer resets.
 	c = dial("tcp", "10.0.0.2:7001")
 	_, err = c.Write(buf[:1])
-	must(t, err)
+	testutil.Must(t, err)
 	e.of("read, reset")(c.Read(buf))
 	e.of("write, reset")(c.Write(buf))
 	e["close half, reset"] = c.(interface{ CloseWrite() error }).CloseWrite()
@@ -139,14 +140,14 @@ func errorsOfFailingCalls(t *testing.T, n network) errorsOf {
 	// UDP.
 	e.of("listen for packets, not ours")(n.ListenPacket(ctx, "udp", "10.0.0.77:80"))
 	u, err := n.ListenPacket(ctx, "udp", "10.0.0.1:0")
-	must(t, err)
+	testutil.Must(t, err)
 	e.of("listen for packets, in use")(n.ListenPacket(ctx, "udp", u.LocalAddr().String()))
 	e.of("write to, too long")(u.WriteTo(make([]byte, 70000), &net.UDPAddr{IP: net.IPv4(10, 0, 0, 2), Port: 7000}))
 	e.of("write to, no UDP address")(u.WriteTo(buf, &net.TCPAddr{}))
 	e.of("write, not connected")(u.(net.Conn).Write(buf))
-	must(t, u.SetDeadline(past))
+	testutil.Must(t, u.SetDeadline(past))
 	_, _, e["read from, timeout"] = u.ReadFrom(buf)
-	must(t, u.Close())
+	testutil.Must(t, u.Close())
 	_, _, e["read from, closed"] = u.ReadFrom(buf)
 	e.of("write to, closed")(u.WriteTo(buf, &net.UDPAddr{IP: net.IPv4(10, 0, 0, 2), Port: 7000}))
 	e["close, closed packets"] = u.Close()
@@ -154,14 +155,14 @@ func errorsOfFailingCalls(t *testing.T, n network) errorsOf {
 
 	d := dial("udp", "10.0.0.2:99")
 	_, err = d.Write(buf)
-	must(t, err)
+	testutil.Must(t, err)
 	e.of("read, refused")(d.Read(buf))
 	_, err = d.Write(buf)
-	must(t, err)
+	testutil.Must(t, err)
 	_, _, e["read from, refused"] = d.(net.PacketConn).ReadFrom(buf)
 	e.of("write to, connected")(d.(net.PacketConn).WriteTo(buf, &net.UDPAddr{IP: net.IPv4(10, 0, 0, 2), Port: 7000}))
 	e.of("write, too long")(d.Write(make([]byte, 70000)))
-	must(t, d.Close())
+	testutil.Must(t, d.Close())
 	e.of("read, closed packets")(d.Read(buf))
 	e.of("write, closed packets")(d.Write(buf))
 	return e
@@ -217,7 +218,7 @@ func TestErrorsAreThoseOfPackageNet(t *testing.T) {
 		return err
 	})
 	resetter, err := l.B.Listen("tcp", "10.0.0.2:7001")
-	must(t, err)
+	testutil.Must(t, err)
 	defer resetter.Close()
 	go func() {
 		for {
@@ -254,11 +255,11 @@ func TestCallsReturnWhyTheLeaseEnded(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	c, err := l.host.DialContext(ctx, "tcp", "10.0.0.2:7000")
-	must(t, err)
+	testutil.Must(t, err)
 	u, err := l.host.ListenPacket(ctx, "udp", ":0")
-	must(t, err)
+	testutil.Must(t, err)
 	listener, err := l.host.Listen(ctx, "tcp", ":0")
-	must(t, err)
+	testutil.Must(t, err)
 	calls := map[string]func() error{
 		"read":      func() error { _, err := c.Read(make([]byte, 1)); return err },
 		"read from": func() error { _, _, err := u.ReadFrom(make([]byte, 1)); return err },
@@ -306,9 +307,9 @@ func TestCallsReturnWhyTheLeaseEnded(t *testing.T) {
 func TestMessageEndpointReturnsWhyTheLeaseEnded(t *testing.T) {
 	l := openLab(t)
 	grant, lease, err := l.mux.OpenEndpoint(t.Context(), endpoint.Request{Tags: []endpoint.Tag{endpoint.MessageTag(7)}})
-	must(t, err)
+	testutil.Must(t, err)
 	ep, err := datapath.Attach(grant, datapath.Config{Lease: lease})
-	must(t, err)
+	testutil.Must(t, err)
 	defer ep.Close()
 	waited := make(chan error)
 	go func() { waited <- ep.Wait(time.Time{}) }()
@@ -317,7 +318,7 @@ func TestMessageEndpointReturnsWhyTheLeaseEnded(t *testing.T) {
 		t.Errorf("wait: %v", err)
 	}
 	ch := ep.NewChannel(wire.LinkAddr{2}, 9, 7, 1500)
-	must(t, ep.Write(&ch, nil))
+	testutil.Must(t, ep.Write(&ch, nil))
 	for name, f := range map[string]func() error{"flush": ep.Flush, "wait": func() error { return ep.Wait(time.Time{}) }} {
 		if err := f(); !errors.Is(err, endpoint.ErrLeaseClosed) || !errors.Is(err, mux.ErrUplinkChanged) {
 			t.Errorf("%s: %v", name, err)

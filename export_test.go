@@ -5,17 +5,7 @@ import (
 	"testing"
 
 	"golang.org/x/net/nettest"
-
-	"github.com/unet-go/unet/internal/patience"
 )
-
-// Eventually returns when f returns true, and fails the test if it never does.
-func Eventually(t testing.TB, what string, f func() bool) {
-	t.Helper()
-	if !patience.Eventually(f) {
-		t.Fatalf("never: %s", what)
-	}
-}
 
 // CheckNetConn checks that connections from b to an address of a behave as net.Conn requires.
 func CheckNetConn(t *testing.T, a, b *Host, at string) {

@@ -16,6 +16,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/unet-go/unet/internal/testutil"
 )
 
 // TestFAQDocument: each message that docs/faq.md quotes is made of string literals of the sources
@@ -51,7 +53,7 @@ func TestFAQDocument(t *testing.T) {
 func quotedMessages(t *testing.T, path string) (all []string) {
 	t.Helper()
 	text, err := os.ReadFile(path)
-	must(t, err)
+	testutil.Must(t, err)
 	for line := range strings.Lines(string(text)) {
 		if !strings.HasPrefix(line, "| `") {
 			continue
@@ -68,7 +70,7 @@ func quotedMessages(t *testing.T, path string) (all []string) {
 func messagesOfSources(t *testing.T) (literals, logged []string) {
 	t.Helper()
 	verb := regexp.MustCompile(`%[#+]?[a-z]`)
-	must(t, filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+	testutil.Must(t, filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return err
@@ -99,7 +101,7 @@ func messagesOfSources(t *testing.T) (literals, logged []string) {
 				}
 				if l, ok := message.(*ast.BasicLit); ok && l.Kind == token.STRING {
 					s, err := strconv.Unquote(l.Value)
-					must(t, err)
+					testutil.Must(t, err)
 					logged = append(logged, s)
 				}
 			}

@@ -14,8 +14,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/unet-go/unet"
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/mux"
 	"github.com/unet-go/unet/wire"
 )
@@ -122,7 +122,7 @@ func TestRouteAddressAndNeighbourChanges(t *testing.T) {
 		return netlink.RouteDel(&netlink.Route{Dst: net24, LinkIndex: link.Attrs().Index})
 	})
 	far.conn.SetDeadline(time.Now().Add(testTimeout))
-	unet.Eventually(t, "a write fails", func() bool {
+	testutil.Eventually(t, "a write fails", func() bool {
 		_, err := far.conn.Write([]byte("x"))
 		if err != nil && !errors.Is(err, syscall.ENETUNREACH) {
 			t.Fatalf("route deleted: %v", err)
@@ -152,7 +152,7 @@ func TestUnresolvableHost(t *testing.T) {
 		t.Errorf("write of a connected socket: %v", err)
 	}
 	server, err := l.host.ListenUDP(t.Context(), netip.AddrPort{})
-	must(t, err)
+	testutil.Must(t, err)
 	defer server.Close()
 	if _, err := server.WriteToUDPAddrPort([]byte("x"), netip.MustParseAddrPort("10.0.0.99:7000")); !errors.Is(err, syscall.EHOSTUNREACH) {
 		t.Errorf("write of another socket: %v", err)
@@ -162,7 +162,7 @@ func TestUnresolvableHost(t *testing.T) {
 	peer.untilAnswered("before the change")
 	l.on(t, l.B, func(link netlink.Link) error { return netlink.LinkSetARPOff(link) })
 	server.SetDeadline(time.Now().Add(testTimeout))
-	unet.Eventually(t, "a write to the peer fails", func() bool {
+	testutil.Eventually(t, "a write to the peer fails", func() bool {
 		_, err := server.WriteToUDPAddrPort([]byte("x"), netip.MustParseAddrPort("10.0.0.2:9"))
 		if err != nil && !errors.Is(err, syscall.EHOSTUNREACH) {
 			t.Fatal(err)
@@ -285,24 +285,24 @@ func TestUDPDialsShareABlock(t *testing.T) {
 	first := last.conn.LocalAddr().(*net.UDPAddr).AddrPort().Port()
 	other := first ^ 1
 	server, err := l.host.ListenUDP(t.Context(), netip.AddrPortFrom(l.host.Addr(), other))
-	must(t, err)
+	testutil.Must(t, err)
 	if n := l.lease.claims.Load(); n != 3 {
 		t.Errorf("%d claims", n)
 	}
 	kernel, err := l.B.Dial("udp", server.LocalAddr().String())
-	must(t, err)
+	testutil.Must(t, err)
 	defer kernel.Close()
 	_, err = kernel.Write([]byte("hello"))
-	must(t, err)
+	testutil.Must(t, err)
 	buf := make([]byte, 10)
 	server.SetDeadline(time.Now().Add(testTimeout))
 	if n, err := server.Read(buf); err != nil || string(buf[:n]) != "hello" {
 		t.Errorf("read %q, %v", buf[:n], err)
 	}
-	must(t, server.Close())
+	testutil.Must(t, server.Close())
 	if server, err = l.host.ListenUDP(t.Context(), server.LocalAddr().(*net.UDPAddr).AddrPort()); err != nil {
 		t.Errorf("after it was closed: %v", err)
 	} else {
-		must(t, server.Close())
+		testutil.Must(t, server.Close())
 	}
 }

@@ -23,7 +23,7 @@ var layers = map[string]struct{ own, other []string }{
 	"wire":                         {},
 	"queues":                       {},
 	"internal/wait":                {},
-	"internal/patience":            {},
+	"internal/testutil":            {},
 	"internal/timerheap":           {},
 	"segment":                      {},
 	"internal/xsk":                 {own: []string{"queues", "segment"}, other: []string{"golang.org/x/sys/unix"}},

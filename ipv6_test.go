@@ -23,6 +23,7 @@ import (
 	"github.com/unet-go/unet"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/mux"
 	"github.com/unet-go/unet/wire"
 )
@@ -38,10 +39,10 @@ func dualPair(t *testing.T, mtu int) *netlab.Pair {
 func openAttached(t *testing.T, m *mux.Mux, how endpoint.Attachment, cfg unet.Config) *unet.Host {
 	t.Helper()
 	grant, lease, err := m.OpenEndpoint(t.Context(), endpoint.Request{Attach: how})
-	must(t, err)
+	testutil.Must(t, err)
 	h, err := unet.New(t.Context(), grant, lease, cfg)
 	if err != nil {
-		must(t, errors.Join(err, grant.Close(), lease.Close()))
+		testutil.Must(t, errors.Join(err, grant.Close(), lease.Close()))
 	}
 	t.Cleanup(func() {
 		if err := h.Close(); err != nil {
@@ -132,14 +133,14 @@ func TestHostsOfBothFamilies(t *testing.T) {
 				}
 				if c.cfg.Addr.IsValid() {
 					for _, a := range h.Addrs() {
-						must(t, p.B.Ping(a))
+						testutil.Must(t, p.B.Ping(a))
 					}
 				}
 				l, err := h.Listen(t.Context(), "tcp", ":7000")
-				must(t, err)
+				testutil.Must(t, err)
 				defer l.Close()
 				pc, err := h.ListenPacket(t.Context(), "udp", ":7000")
-				must(t, err)
+				testutil.Must(t, err)
 				defer pc.Close()
 				go serve(l, pc)
 				datagram := 1000
@@ -168,7 +169,7 @@ func TestHostsOfBothFamilies(t *testing.T) {
 						listen = peer.WithZone(p.B.Interface)
 					}
 					echo, err := p.B.ServeEcho(netip.AddrPortFrom(listen, 7001).String())
-					must(t, err)
+					testutil.Must(t, err)
 					for network, n := range map[string]int{"tcp": 1 << 20, "udp": datagram} {
 						conn, err := h.DialContext(t.Context(), network, netip.AddrPortFrom(peer, 7001).String())
 						if err == nil {
@@ -181,7 +182,7 @@ func TestHostsOfBothFamilies(t *testing.T) {
 							t.Errorf("%s from the host to %v: %v", network, peer, err)
 						}
 					}
-					must(t, echo.Close())
+					testutil.Must(t, echo.Close())
 				}
 			})
 		}
@@ -218,7 +219,7 @@ func TestFamiliesOfListeners(t *testing.T) {
 				conn.Close()
 			}
 		}
-		must(t, l.Close())
+		testutil.Must(t, l.Close())
 	}
 	for _, address := range []string{"127.0.0.1:80", "[::1]:80"} {
 		if _, err := h.Listen(t.Context(), "tcp", address); !errors.Is(err, syscall.EADDRNOTAVAIL) || !strings.Contains(err.Error(), "loopback addresses are the kernel's") {
@@ -249,10 +250,10 @@ func TestZonesOfLinkLocalAddresses(t *testing.T) {
 	p := dualPair(t, 0)
 	h := openAttached(t, openMux(t, p.A), endpoint.AttachPort, unet.Config{})
 	echo, err := p.B.ServeEcho("[fe80::2%" + p.B.Interface + "]:7000")
-	must(t, err)
+	testutil.Must(t, err)
 	defer echo.Close()
 	var number int
-	must(t, p.A.Do(func() error {
+	testutil.Must(t, p.A.Do(func() error {
 		link, err := netlink.LinkByName(p.A.Interface)
 		if err == nil {
 			number = link.Attrs().Index
@@ -265,7 +266,7 @@ func TestZonesOfLinkLocalAddresses(t *testing.T) {
 			t.Errorf("dial in zone %q: %v", zone, err)
 		}
 		if err == nil {
-			must(t, exchange(conn, 1000))
+			testutil.Must(t, exchange(conn, 1000))
 		}
 	}
 }
@@ -281,36 +282,36 @@ func TestControlMessagesOverIPv6(t *testing.T) {
 			listen = listen.WithZone(p.B.Interface)
 		}
 		kernel, err := p.B.ListenUDP(netip.AddrPortFrom(listen, 0).String())
-		must(t, err)
+		testutil.Must(t, err)
 		defer kernel.Close()
 		raw, err := kernel.SyscallConn()
-		must(t, err)
-		must(t, raw.Control(func(fd uintptr) {
+		testutil.Must(t, err)
+		testutil.Must(t, raw.Control(func(fd uintptr) {
 			err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_RECVTCLASS, 1)
 		}))
-		must(t, err)
+		testutil.Must(t, err)
 		pc, err := h.ListenPacket(t.Context(), "udp", ":0")
-		must(t, err)
+		testutil.Must(t, err)
 		defer pc.Close()
 		socket := pc.(*unet.UDPConn)
-		must(t, errors.Join(kernel.SetDeadline(time.Now().Add(testTimeout)), socket.SetDeadline(time.Now().Add(testTimeout))))
+		testutil.Must(t, errors.Join(kernel.SetDeadline(time.Now().Add(testTimeout)), socket.SetDeadline(time.Now().Add(testTimeout))))
 		oob := make([]byte, 64)
 		var from netip.AddrPort
 		for ecn := range 4 {
 			to := netip.AddrPortFrom(theirs, kernel.LocalAddr().(*net.UDPAddr).AddrPort().Port())
 			_, _, err = socket.WriteMsgUDPAddrPort([]byte("ours"), trafficClass(ecn), to)
-			must(t, err)
+			testutil.Must(t, err)
 			b := make([]byte, 10)
 			var oobn int
 			_, oobn, _, from, err = kernel.ReadMsgUDPAddrPort(b, oob)
-			must(t, err)
+			testutil.Must(t, err)
 			if got, _ := messagesOf(t, oob[:oobn]); got != ecn || from.Addr().WithZone("") != ours {
 				t.Errorf("the kernel received ECN %d from %v, want %d from %v", got, from, ecn, ours)
 			}
 			_, _, err = kernel.WriteMsgUDPAddrPort([]byte("theirs"), trafficClass(ecn), from)
-			must(t, err)
+			testutil.Must(t, err)
 			_, oobn, _, sender, err := socket.ReadMsgUDPAddrPort(b, oob)
-			must(t, err)
+			testutil.Must(t, err)
 			if got, local := messagesOf(t, oob[:oobn]); got != ecn || local != ours || sender != to {
 				t.Errorf("received ECN %d at %v from %v, want %d at %v from %v", got, local, sender, ecn, ours, to)
 			}
@@ -332,7 +333,7 @@ func trafficClass(class int) []byte {
 func messagesOf(t *testing.T, oob []byte) (class int, local netip.Addr) {
 	t.Helper()
 	list, err := unix.ParseSocketControlMessage(oob)
-	must(t, err)
+	testutil.Must(t, err)
 	class = -1
 	for _, m := range list {
 		switch {
@@ -352,11 +353,11 @@ func TestLongestDatagramsOverIPv6(t *testing.T) {
 	p := dualPair(t, wire.MinIPv6MTU)
 	h := openAttached(t, openMux(t, p.A), endpoint.AttachPort, unet.Config{})
 	echo, err := p.B.ServeEcho("[fd00::2]:7000")
-	must(t, err)
+	testutil.Must(t, err)
 	defer echo.Close()
 	for _, n := range []int{1, wire.MinIPv6MTU - wire.IPv6HeaderLen - wire.UDPHeaderLen} {
 		conn, err := h.Dial("udp", "[fd00::2]:7000")
-		must(t, err)
+		testutil.Must(t, err)
 		if err := exchange(conn, n); err != nil {
 			t.Errorf("%d bytes: %v", n, err)
 		}

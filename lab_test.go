@@ -18,6 +18,7 @@ import (
 	"github.com/unet-go/unet"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/mux"
 )
 
@@ -93,7 +94,7 @@ func openMux(t *testing.T, at *netlab.Host) *mux.Mux {
 func openMuxWith(t *testing.T, at *netlab.Host, cfg mux.Config) (m *mux.Mux) {
 	t.Helper()
 	cfg.Interface = at.Interface
-	must(t, at.Do(func() (err error) {
+	testutil.Must(t, at.Do(func() (err error) {
 		m, err = mux.Open(cfg)
 		return err
 	}))
@@ -109,11 +110,11 @@ func openMuxWith(t *testing.T, at *netlab.Host, cfg mux.Config) (m *mux.Mux) {
 func newHost(t *testing.T, m *mux.Mux, counted *countedLease, cfg unet.Config) *unet.Host {
 	t.Helper()
 	grant, lease, err := m.OpenEndpoint(t.Context(), endpoint.Request{})
-	must(t, err)
+	testutil.Must(t, err)
 	counted.Lease = lease
 	h, err := unet.New(t.Context(), grant, counted, cfg)
 	if err != nil {
-		must(t, errors.Join(err, grant.Close(), lease.Close()))
+		testutil.Must(t, errors.Join(err, grant.Close(), lease.Close()))
 	}
 	t.Cleanup(func() {
 		if err := h.Close(); err != nil {
@@ -132,21 +133,14 @@ func openHost(t *testing.T, at *netlab.Host, cfg unet.Config) *unet.Host {
 func (l *lab) serveEcho(t *testing.T, at string) {
 	t.Helper()
 	echo, err := l.B.ServeEcho(at)
-	must(t, err)
+	testutil.Must(t, err)
 	t.Cleanup(func() { echo.Close() })
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // on runs f in the network namespace of a host, with the interface of the host.
 func (l *lab) on(t *testing.T, h *netlab.Host, f func(netlink.Link) error) {
 	t.Helper()
-	must(t, h.Do(func() error {
+	testutil.Must(t, h.Do(func() error {
 		link, err := netlink.LinkByName(h.Interface)
 		if err != nil {
 			return err
@@ -158,7 +152,7 @@ func (l *lab) on(t *testing.T, h *netlab.Host, f func(netlink.Link) error) {
 // setNeighSysctl sets a sysctl of the neighbour table of a host.
 func (l *lab) setNeighSysctl(t *testing.T, h *netlab.Host, name, value string) {
 	t.Helper()
-	must(t, h.Do(func() error {
+	testutil.Must(t, h.Do(func() error {
 		return os.WriteFile("/proc/sys/net/ipv4/neigh/"+h.Interface+"/"+name, []byte(value), 0)
 	}))
 }
@@ -188,7 +182,7 @@ type client struct {
 func (l *lab) dial(t *testing.T, to string) *client {
 	t.Helper()
 	conn, err := l.host.Dial("udp", to)
-	must(t, err)
+	testutil.Must(t, err)
 	t.Cleanup(func() { conn.Close() })
 	return &client{t: t, conn: conn}
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/unet-go/unet"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 )
 
 // openJumbo is openTwo on a cable of MTU 9000.
@@ -41,7 +42,7 @@ func openJumbo(t *testing.T) (a, b *unet.Host) {
 func TestJumboStreams(t *testing.T) {
 	a, b := openJumbo(t)
 	l, err := b.Listen(t.Context(), "tcp", ":0")
-	must(t, err)
+	testutil.Must(t, err)
 	defer l.Close()
 	const size = 8 << 20
 	data := make([]byte, size)
@@ -77,7 +78,7 @@ func TestJumboStreams(t *testing.T) {
 		end(c)
 	})
 	c, err := a.Dial("tcp", l.Addr().String())
-	must(t, err)
+	testutil.Must(t, err)
 	if mss := c.(*unet.TCPConn).Info().SendMSS; mss != 9000-40-12 {
 		t.Errorf("%d bytes in a segment", mss)
 	}
@@ -99,10 +100,10 @@ func TestJumboStreams(t *testing.T) {
 func TestJumboDatagrams(t *testing.T) {
 	a, b := openJumbo(t)
 	server, err := b.ListenPacket(t.Context(), "udp", ":0")
-	must(t, err)
+	testutil.Must(t, err)
 	defer server.Close()
 	c, err := a.Dial("udp", server.LocalAddr().String())
-	must(t, err)
+	testutil.Must(t, err)
 	defer c.Close()
 	server.SetDeadline(time.Now().Add(testTimeout))
 	data := make([]byte, 9000)
@@ -123,12 +124,12 @@ func TestJumboDatagrams(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	absent, err := a.DialContext(ctx, "udp", "10.0.0.77:9")
-	must(t, err)
+	testutil.Must(t, err)
 	absent.SetDeadline(time.Now().Add(testTimeout))
 	for range 200 { // until ARP has failed
 		if _, err := absent.Write(data[:8000]); err != nil {
 			break
 		}
 	}
-	must(t, absent.Close())
+	testutil.Must(t, absent.Close())
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/stack"
 	"github.com/unet-go/unet/stack/memlink"
 	"github.com/unet-go/unet/wire"
@@ -101,7 +102,7 @@ func (l *memLease) has(t endpoint.Tag) (held bool, claims int) {
 // awaitRelease returns when tag is no longer held.
 func (l *memLease) awaitRelease(t *testing.T, tag endpoint.Tag) {
 	t.Helper()
-	Eventually(t, fmt.Sprint(tag, " is given back"), func() bool {
+	testutil.Eventually(t, fmt.Sprint(tag, " is given back"), func() bool {
 		held, _ := l.has(tag)
 		return !held
 	})

@@ -17,6 +17,7 @@ import (
 	"github.com/unet-go/unet"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 )
 
 // Datagrams to a group are exchanged between a host of unet and sockets of the kernel, in both
@@ -38,7 +39,7 @@ func TestMulticastWithAKernel(t *testing.T) {
 			var lease, otherLease countedLease
 			h, other := newHost(t, m, &lease, unet.Config{}), newHost(t, m, &otherLease, unet.Config{})
 			var member, sender *net.UDPConn
-			must(t, p.B.Do(func() error {
+			testutil.Must(t, p.B.Do(func() error {
 				i, err := net.InterfaceByName(p.B.Interface)
 				if err != nil {
 					return err
@@ -55,17 +56,17 @@ func TestMulticastWithAKernel(t *testing.T) {
 			defer sender.Close()
 			hopsOf := hopsReader(t, member, f.network)
 			c, err := h.ListenMulticastUDP(f.network, nil, group)
-			must(t, err)
+			testutil.Must(t, err)
 			socket, err := other.ListenPacket(t.Context(), f.network, ":6000")
-			must(t, err)
+			testutil.Must(t, err)
 			joined, err := other.ListenMulticastUDP(f.network, &net.Interface{Name: p.A.Interface}, group)
-			must(t, err)
+			testutil.Must(t, err)
 			read := func(c net.PacketConn) string {
 				t.Helper()
 				b := make([]byte, 100)
-				must(t, c.SetReadDeadline(time.Now().Add(testTimeout)))
+				testutil.Must(t, c.SetReadDeadline(time.Now().Add(testTimeout)))
 				n, _, err := c.ReadFrom(b)
-				must(t, err)
+				testutil.Must(t, err)
 				return string(b[:n])
 			}
 			awaitUp(t, p.B)
@@ -80,7 +81,7 @@ func TestMulticastWithAKernel(t *testing.T) {
 			for _, hops := range []int{0, 7} {
 				text := "from unet"
 				if hops > 0 {
-					must(t, socket.(*unet.UDPConn).SetMulticastTTL(hops))
+					testutil.Must(t, socket.(*unet.UDPConn).SetMulticastTTL(hops))
 				}
 				if _, err := socket.WriteTo([]byte(text), group); err != nil {
 					t.Fatal(err)
@@ -98,13 +99,13 @@ func TestMulticastWithAKernel(t *testing.T) {
 			// The first socket of a group claims it, and the last one gives it back.
 			claims := lease.claims.Load()
 			second, err := h.ListenMulticastUDP(f.network, nil, group)
-			must(t, err)
+			testutil.Must(t, err)
 			if lease.claims.Load() != claims {
 				t.Error("the second socket has claimed the group again")
 			}
-			must(t, second.Close())
-			must(t, c.Close())
-			unet.Eventually(t, "the host gives the group back", func() bool { return holders(m.Endpoints(), f.group) == 1 })
+			testutil.Must(t, second.Close())
+			testutil.Must(t, c.Close())
+			testutil.Eventually(t, "the host gives the group back", func() bool { return holders(m.Endpoints(), f.group) == 1 })
 		})
 	}
 }
@@ -126,22 +127,22 @@ func hopsReader(t *testing.T, c *net.UDPConn, network string) func(text string) 
 	t.Helper()
 	p4, p6 := ipv4.NewPacketConn(c), ipv6.NewPacketConn(c)
 	if network == "udp4" {
-		must(t, p4.SetControlMessage(ipv4.FlagTTL, true))
+		testutil.Must(t, p4.SetControlMessage(ipv4.FlagTTL, true))
 	} else {
-		must(t, p6.SetControlMessage(ipv6.FlagHopLimit, true))
+		testutil.Must(t, p6.SetControlMessage(ipv6.FlagHopLimit, true))
 	}
 	return func(text string) int {
 		t.Helper()
-		must(t, c.SetReadDeadline(time.Now().Add(testTimeout)))
+		testutil.Must(t, c.SetReadDeadline(time.Now().Add(testTimeout)))
 		for b := make([]byte, 100); ; {
 			n, hops := 0, 0
 			if network == "udp4" {
 				got, m, _, err := p4.ReadFrom(b)
-				must(t, err)
+				testutil.Must(t, err)
 				n, hops = got, m.TTL
 			} else {
 				got, m, _, err := p6.ReadFrom(b)
-				must(t, err)
+				testutil.Must(t, err)
 				n, hops = got, m.HopLimit
 			}
 			if string(b[:n]) == text { // skip datagrams of other senders
@@ -168,8 +169,8 @@ func TestMulticastOnAnotherInterface(t *testing.T) {
 // awaitUp waits until the interface of a host is up for IPv6.
 func awaitUp(t *testing.T, h *netlab.Host) {
 	t.Helper()
-	unet.Eventually(t, "the interface is up", func() (up bool) {
-		must(t, h.Do(func() error {
+	testutil.Eventually(t, "the interface is up", func() (up bool) {
+		testutil.Must(t, h.Do(func() error {
 			link, err := netlink.LinkByName(h.Interface)
 			up = err == nil && link.Attrs().OperState == netlink.OperUp
 			return err

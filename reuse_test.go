@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"syscall"
 	"testing"
+
+	"github.com/unet-go/unet/internal/testutil"
 )
 
 // Listeners that share a port each get some of the connections, and those of a listener that
@@ -106,7 +108,7 @@ func TestSocketsShareAPort(t *testing.T) {
 		}
 		return n
 	}
-	Eventually(t, "all datagrams are received", func() bool { return received() == 2*senders })
+	testutil.Eventually(t, "all datagrams are received", func() bool { return received() == 2*senders })
 	for i, c := range sockets {
 		got := map[netip.AddrPort]int{}
 		for range c.Counters().Received {

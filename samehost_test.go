@@ -20,6 +20,7 @@ import (
 	"github.com/unet-go/unet"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/mux"
 )
 
@@ -58,7 +59,7 @@ func testSameHost(t *testing.T, mode mux.Mode, trusted bool, kernelAt, at netip.
 	on := func(a netip.Addr, port uint16) string { return netip.AddrPortFrom(a, port).String() }
 	setting := func() string {
 		var b []byte
-		must(t, p.A.Do(func() (err error) {
+		testutil.Must(t, p.A.Do(func() (err error) {
 			// The strictest setting: the kernel believes a source only on the device of its route.
 			if err = os.WriteFile("/proc/sys/net/ipv4/conf/all/rp_filter", []byte("1"), 0); err == nil {
 				b, err = os.ReadFile("/proc/sys/net/ipv4/conf/lo/accept_local")
@@ -69,12 +70,12 @@ func testSameHost(t *testing.T, mode mux.Mode, trusted bool, kernelAt, at netip.
 	}
 	was := setting()
 	var m *mux.Mux
-	must(t, p.A.Do(func() (err error) {
+	testutil.Must(t, p.A.Do(func() (err error) {
 		m, err = mux.Open(mux.Config{Interface: p.A.Interface, Mode: mode, Policy: mux.Permit(mux.Terms{Trusted: trusted})})
 		return err
 	}))
 	defer func() {
-		must(t, m.Close())
+		testutil.Must(t, m.Close())
 		if now := setting(); now != was {
 			t.Errorf("accept_local of lo is %q after the end of the mux, was %q", now, was)
 		}
@@ -84,14 +85,14 @@ func testSameHost(t *testing.T, mode mux.Mode, trusted bool, kernelAt, at netip.
 		cfg.Addr = at
 	}
 	grant, lease, err := m.OpenEndpoint(t.Context(), endpoint.Request{})
-	must(t, err)
+	testutil.Must(t, err)
 	h, err := unet.New(t.Context(), grant, lease, cfg)
-	must(t, err)
-	defer func() { must(t, h.Close()) }()
+	testutil.Must(t, err)
+	defer func() { testutil.Must(t, h.Close()) }()
 
 	// Kernel to endpoint.
 	l, err := h.Listen(t.Context(), "tcp", ":8080")
-	must(t, err)
+	testutil.Must(t, err)
 	body := bytes.Repeat([]byte("0123456789abcdef"), 2<<20/16)
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		got, err := io.ReadAll(r.Body)
@@ -107,9 +108,9 @@ func testSameHost(t *testing.T, mode mux.Mode, trusted bool, kernelAt, at netip.
 	post := func(client *http.Client, to string) {
 		t.Helper()
 		r, err := client.Post("http://"+to, "text/plain", bytes.NewReader(body))
-		must(t, err)
+		testutil.Must(t, err)
 		got, err := io.ReadAll(r.Body)
-		must(t, errors.Join(err, r.Body.Close()))
+		testutil.Must(t, errors.Join(err, r.Body.Close()))
 		if !bytes.Equal(got, body) {
 			t.Errorf("received %d bytes", len(got))
 		}
@@ -117,20 +118,20 @@ func testSameHost(t *testing.T, mode mux.Mode, trusted bool, kernelAt, at netip.
 	post(client, on(at, 8080))
 
 	u, err := h.ListenPacket(t.Context(), "udp", ":5353")
-	must(t, err)
+	testutil.Must(t, err)
 	defer u.Close()
 	k, err := p.A.ListenUDP(on(kernelAt, 0))
-	must(t, err)
+	testutil.Must(t, err)
 	defer k.Close()
-	must(t, errors.Join(k.SetDeadline(time.Now().Add(testTimeout)), u.SetDeadline(time.Now().Add(testTimeout))))
+	testutil.Must(t, errors.Join(k.SetDeadline(time.Now().Add(testTimeout)), u.SetDeadline(time.Now().Add(testTimeout))))
 	toEndpoint := net.UDPAddrFromAddrPort(netip.AddrPortFrom(at, 5353))
 	exchange := func(from, to net.PacketConn, at net.Addr, text string) net.Addr {
 		t.Helper()
 		_, err := from.WriteTo([]byte(text), at)
-		must(t, err)
+		testutil.Must(t, err)
 		b := make([]byte, 2048)
 		n, src, err := to.ReadFrom(b)
-		must(t, err)
+		testutil.Must(t, err)
 		if string(b[:n]) != text {
 			t.Fatalf("received %q, want %q", b[:n], text)
 		}
@@ -145,7 +146,7 @@ func testSameHost(t *testing.T, mode mux.Mode, trusted bool, kernelAt, at netip.
 
 	// Endpoint to kernel.
 	kl, err := p.A.Listen("tcp", on(kernelAt, 6379))
-	must(t, err)
+	testutil.Must(t, err)
 	kernel := &http.Server{Handler: server.Handler}
 	go kernel.Serve(kl)
 	defer kernel.Close()
@@ -171,7 +172,7 @@ func testSameHost(t *testing.T, mode mux.Mode, trusted bool, kernelAt, at netip.
 		t.Log(err)
 	}
 	list, err := m.Counters()
-	must(t, err)
+	testutil.Must(t, err)
 	for _, c := range list {
 		switch {
 		case c.Value != 0:
@@ -195,7 +196,7 @@ func TestSameHostFromQueue(t *testing.T) {
 			t.Errorf("dial of %s: %v, %v", to, c, err)
 		}
 		u, err := queue.Dial("udp", to)
-		must(t, err)
+		testutil.Must(t, err)
 		defer u.Close()
 		if _, err := u.Write([]byte("x")); !errors.Is(err, endpoint.ErrUnreachable) || !errors.Is(err, syscall.EHOSTUNREACH) || !strings.Contains(err.Error(), "queue") {
 			t.Errorf("datagram to %s: %v", to, err)

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/proto/tcp"
 )
 
@@ -52,20 +53,20 @@ func kernelKeepAlive(t *testing.T, c net.Conn) (k tcp.KeepAlive) {
 func onDescriptor(t *testing.T, c net.Conn, f func(fd int) error) {
 	t.Helper()
 	raw, err := c.(syscall.Conn).SyscallConn()
-	must(t, err)
+	testutil.Must(t, err)
 	var failed error
-	must(t, raw.Control(func(fd uintptr) { failed = f(int(fd)) }))
-	must(t, failed)
+	testutil.Must(t, raw.Control(func(fd uintptr) { failed = f(int(fd)) }))
+	testutil.Must(t, failed)
 }
 
 // The calls that set the keepalive have the effect that they have in package net.
 func TestTCPSetKeepAlive(t *testing.T) {
 	l := openLab(t)
 	theirs, err := l.B.Dial("tcp", "10.0.0.2:7000")
-	must(t, err)
+	testutil.Must(t, err)
 	defer theirs.Close()
 	conn, err := l.host.Dial("tcp", "10.0.0.2:7000")
-	must(t, err)
+	testutil.Must(t, err)
 	defer conn.Close()
 	ours := conn.(*unet.TCPConn)
 	config := func(k net.KeepAliveConfig) func(keepAliver) error {
@@ -130,7 +131,7 @@ func (l *lab) count(name string) uint64 {
 func (l *lab) awaitCount(t *testing.T, name string, n uint64) {
 	t.Helper()
 	until := l.count(name) + n
-	unet.Eventually(t, fmt.Sprintf("%s is %d", name, until), func() bool { return l.count(name) >= until })
+	testutil.Eventually(t, fmt.Sprintf("%s is %d", name, until), func() bool { return l.count(name) >= until })
 }
 
 // checkEcho writes data and expects to read it back.
@@ -139,7 +140,7 @@ func checkEcho(t *testing.T, c net.Conn) {
 	buf := make([]byte, 5)
 	c.SetDeadline(time.Now().Add(testTimeout))
 	_, err := c.Write([]byte("hello"))
-	must(t, err)
+	testutil.Must(t, err)
 	if _, err := io.ReadFull(c, buf); err != nil || string(buf) != "hello" {
 		t.Errorf("%q, %v", buf, err)
 	}
@@ -151,14 +152,14 @@ func checkEcho(t *testing.T, c net.Conn) {
 func TestTCPIdle(t *testing.T) {
 	l := openLab(t)
 	// By default Linux answers two probes a second at most.
-	must(t, l.B.Do(func() error { return os.WriteFile("/proc/sys/net/ipv4/tcp_invalid_ratelimit", []byte("0"), 0) }))
+	testutil.Must(t, l.B.Do(func() error { return os.WriteFile("/proc/sys/net/ipv4/tcp_invalid_ratelimit", []byte("0"), 0) }))
 	var conns [3]*unet.TCPConn
 	for i := range conns {
 		c, err := l.host.Dial("tcp", "10.0.0.2:7000")
-		must(t, err)
+		testutil.Must(t, err)
 		defer c.Close()
 		conns[i] = c.(*unet.TCPConn)
-		must(t, conns[i].SetKeepAliveConfig(net.KeepAliveConfig{Enable: i < 2, Idle: 10 * time.Millisecond, Interval: 10 * time.Millisecond, Count: 9}))
+		testutil.Must(t, conns[i].SetKeepAliveConfig(net.KeepAliveConfig{Enable: i < 2, Idle: 10 * time.Millisecond, Interval: 10 * time.Millisecond, Count: 9}))
 		checkEcho(t, c)
 	}
 	waited := make(chan error, 1)
@@ -177,7 +178,7 @@ func TestTCPIdle(t *testing.T) {
 			t.Errorf("connection %d has sent %d segments", i, sent)
 		}
 	}
-	must(t, conns[0].SetReadDeadline(time.Now()))
+	testutil.Must(t, conns[0].SetReadDeadline(time.Now()))
 	if err := <-waited; !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("reader: %v", err)
 	}
@@ -225,7 +226,7 @@ func TestTCPPeerCutOff(t *testing.T) {
 			l := openLab(t)
 			open := func(dial func(network, address string) (net.Conn, error)) keepAliver {
 				c, err := dial("tcp", "10.0.0.2:7000")
-				must(t, err)
+				testutil.Must(t, err)
 				t.Cleanup(func() { c.Close() })
 				return c.(keepAliver)
 			}
@@ -233,13 +234,13 @@ func TestTCPPeerCutOff(t *testing.T) {
 			for _, c := range []keepAliver{idle, waiting, kernel} {
 				checkEcho(t, c)
 			}
-			must(t, waiting.(*unet.TCPConn).SetUserTimeout(50*time.Millisecond))
-			must(t, waiting.SetKeepAlive(false))
+			testutil.Must(t, waiting.(*unet.TCPConn).SetUserTimeout(50*time.Millisecond))
+			testutil.Must(t, waiting.SetKeepAlive(false))
 			cut(l)
-			must(t, idle.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: 50 * time.Millisecond, Interval: 20 * time.Millisecond, Count: 3}))
-			must(t, kernel.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: time.Second, Interval: time.Second, Count: 1}))
+			testutil.Must(t, idle.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: 50 * time.Millisecond, Interval: 20 * time.Millisecond, Count: 3}))
+			testutil.Must(t, kernel.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: time.Second, Interval: time.Second, Count: 1}))
 			_, err := waiting.Write([]byte("unacknowledged"))
-			must(t, err)
+			testutil.Must(t, err)
 			var wg sync.WaitGroup
 			wg.Go(func() { wantPeerGone(t, "by keepalive", idle, syscall.ETIMEDOUT) })
 			wg.Go(func() { wantPeerGone(t, "by user timeout", waiting, syscall.ETIMEDOUT) })
@@ -255,21 +256,21 @@ func TestTCPPeerRebooted(t *testing.T) {
 	l := openLab(t)
 	for _, probe := range []string{"by keepalive", "by data"} {
 		listener, err := l.B.Listen("tcp", "10.0.0.2:0")
-		must(t, err)
+		testutil.Must(t, err)
 		defer listener.Close()
 		c, err := l.host.Dial("tcp", listener.Addr().String())
-		must(t, err)
+		testutil.Must(t, err)
 		defer c.Close()
 		peer, err := listener.Accept()
-		must(t, err)
+		testutil.Must(t, err)
 		// A connection in repair mode is closed without a FIN or RST.
 		onDescriptor(t, peer, func(fd int) error { return unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_REPAIR, 1) })
-		must(t, peer.Close())
+		testutil.Must(t, peer.Close())
 		if probe == "by keepalive" {
-			must(t, c.(*unet.TCPConn).SetKeepAlivePeriod(10*time.Millisecond))
+			testutil.Must(t, c.(*unet.TCPConn).SetKeepAlivePeriod(10*time.Millisecond))
 		} else {
 			_, err := c.Write([]byte("data"))
-			must(t, err)
+			testutil.Must(t, err)
 		}
 		wantPeerGone(t, probe, c, syscall.ECONNRESET)
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/unet-go/unet"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 )
 
 // openTwo makes a cable with a unet.Host at each end.
@@ -47,7 +48,7 @@ func TestTCPConformsToNetConn(t *testing.T) {
 func TestHTTP(t *testing.T) {
 	a, b := openTwo(t, unet.Config{})
 	l, err := a.Listen(t.Context(), "tcp", ":80")
-	must(t, err)
+	testutil.Must(t, err)
 	body := make([]byte, 300_000)
 	rand.NewChaCha8([32]byte{4}).Read(body)
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -129,16 +130,16 @@ func TestTCPListenerPorts(t *testing.T) {
 	l := openLab(t)
 	at := netip.AddrPortFrom(l.host.Addr(), 8080)
 	listener, err := l.host.ListenTCP(t.Context(), at)
-	must(t, err)
+	testutil.Must(t, err)
 	if _, err := l.host.ListenTCP(t.Context(), at); !errors.Is(err, syscall.EADDRINUSE) {
 		t.Errorf("listen twice: %v", err)
 	}
 	kernel, err := l.B.Dial("tcp", at.String())
-	must(t, err)
+	testutil.Must(t, err)
 	defer kernel.Close()
 	ours, err := listener.Accept()
-	must(t, err)
-	must(t, listener.Close())
+	testutil.Must(t, err)
+	testutil.Must(t, listener.Close())
 	if _, err := listener.Accept(); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("accept after close: %v", err)
 	}
@@ -146,22 +147,22 @@ func TestTCPListenerPorts(t *testing.T) {
 		t.Errorf("dial after close: %v", err)
 	}
 	_, err = kernel.Write([]byte("after Close"))
-	must(t, err)
+	testutil.Must(t, err)
 	buf := make([]byte, 20)
 	if n, err := ours.Read(buf); string(buf[:n]) != "after Close" || err != nil {
 		t.Errorf("read %q, %v", buf[:n], err)
 	}
 	listener, err = l.host.ListenTCP(t.Context(), at) // again, at the port of a connection that is open
-	must(t, err)
-	must(t, listener.Close())
+	testutil.Must(t, err)
+	testutil.Must(t, listener.Close())
 	before := l.lease.claims.Load()
-	must(t, ours.Close())
-	must(t, kernel.Close())
+	testutil.Must(t, ours.Close())
+	testutil.Must(t, kernel.Close())
 	// When all connections have ended the port is given back, and the next listener claims it again.
-	unet.Eventually(t, "the port is free", func() bool {
+	testutil.Eventually(t, "the port is free", func() bool {
 		listener, err = l.host.ListenTCP(t.Context(), at)
-		must(t, err)
-		must(t, listener.Close())
+		testutil.Must(t, err)
+		testutil.Must(t, listener.Close())
 		return l.lease.claims.Load() != before
 	})
 }
@@ -173,7 +174,7 @@ func TestTCPListenerClosesUnderLoad(t *testing.T) {
 	at := netip.AddrPortFrom(l.host.Addr(), 8080)
 	for range 10 {
 		listener, err := l.host.ListenTCP(t.Context(), at)
-		must(t, err)
+		testutil.Must(t, err)
 		served := make(chan struct{})
 		go func() {
 			defer close(served)
@@ -215,7 +216,7 @@ func TestTCPListenerClosesUnderLoad(t *testing.T) {
 func TestTCPDialsShareABlock(t *testing.T) {
 	l := openLab(t)
 	server, err := l.B.Listen("tcp", "10.0.0.2:0")
-	must(t, err)
+	testutil.Must(t, err)
 	defer server.Close()
 	go func() {
 		for {
@@ -231,8 +232,8 @@ func TestTCPDialsShareABlock(t *testing.T) {
 	}()
 	for range 3 * endpoint.BlockPorts {
 		c, err := l.host.Dial("tcp", server.Addr().String())
-		must(t, err)
-		must(t, c.Close())
+		testutil.Must(t, err)
+		testutil.Must(t, c.Close())
 	}
 	if n := l.lease.claims.Load(); n > 6 {
 		t.Errorf("%d claims", n)
@@ -243,7 +244,7 @@ func TestTCPDialsShareABlock(t *testing.T) {
 func TestHTTPWithKernel(t *testing.T) {
 	l := openLab(t)
 	listener, err := l.host.Listen(t.Context(), "tcp", ":8000")
-	must(t, err)
+	testutil.Must(t, err)
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		io.WriteString(w, "hello from unet\n")
 	})}
@@ -253,7 +254,7 @@ func TestHTTPWithKernel(t *testing.T) {
 		return l.B.Dial(network, addr)
 	}}, Timeout: testTimeout}
 	resp, err := client.Get("http://10.0.0.1:8000/")
-	must(t, err)
+	testutil.Must(t, err)
 	got, err := io.ReadAll(resp.Body)
 	resp.Body.Close()
 	if string(got) != "hello from unet\n" || err != nil {
@@ -262,7 +263,7 @@ func TestHTTPWithKernel(t *testing.T) {
 	client.CloseIdleConnections()
 
 	kernelListener, err := l.B.Listen("tcp", "10.0.0.2:8000")
-	must(t, err)
+	testutil.Must(t, err)
 	kernelServer := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		io.WriteString(w, "hello from the kernel\n")
 	})}
@@ -270,7 +271,7 @@ func TestHTTPWithKernel(t *testing.T) {
 	defer kernelServer.Close()
 	client = &http.Client{Transport: &http.Transport{DialContext: l.host.DialContext}, Timeout: testTimeout}
 	resp, err = client.Get("http://10.0.0.2:8000/")
-	must(t, err)
+	testutil.Must(t, err)
 	got, err = io.ReadAll(resp.Body)
 	resp.Body.Close()
 	if string(got) != "hello from the kernel\n" || err != nil {
@@ -283,7 +284,7 @@ func TestHTTPWithKernel(t *testing.T) {
 func TestTCPNoAllocations(t *testing.T) {
 	a, b := openTwo(t, unet.Config{Wait: unet.WaitSpin})
 	l, err := a.Listen(t.Context(), "tcp", ":0")
-	must(t, err)
+	testutil.Must(t, err)
 	defer l.Close()
 	go func() {
 		c, err := l.Accept()
@@ -300,7 +301,7 @@ func TestTCPNoAllocations(t *testing.T) {
 		}
 	}()
 	c, err := b.Dial("tcp", l.Addr().String())
-	must(t, err)
+	testutil.Must(t, err)
 	defer c.Close()
 	c.SetDeadline(time.Now().Add(testTimeout))
 	p, buf := make([]byte, 64), make([]byte, 100)

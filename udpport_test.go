@@ -9,6 +9,7 @@ import (
 
 	"github.com/unet-go/unet"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/stack"
 	"github.com/unet-go/unet/wire"
 )
@@ -56,24 +57,24 @@ func TestUDPPortOnALink(t *testing.T) {
 	for range 2 {
 		h := new(reverser)
 		port, err := a.OpenUDPPort(t.Context(), at, h)
-		must(t, err)
+		testutil.Must(t, err)
 		port.Lock() // the caretaker goroutine may already call h
 		h.port = port
 		port.Unlock()
 		c, err := b.DialUDP(t.Context(), netip.AddrPort{}, at)
-		must(t, err)
-		must(t, c.SetDeadline(time.Now().Add(testTimeout)))
+		testutil.Must(t, err)
+		testutil.Must(t, c.SetDeadline(time.Now().Add(testTimeout)))
 		buf := make([]byte, 100)
 		for sent, want := range map[string]string{"ab": "ba", "cde": "edc"} {
 			_, err = c.Write([]byte(sent))
-			must(t, err)
+			testutil.Must(t, err)
 			n, err := c.Read(buf)
-			must(t, err)
+			testutil.Must(t, err)
 			if got := string(buf[:n]); got != want {
 				t.Fatalf("sent %s, received %s, want %s", sent, got, want)
 			}
 		}
-		must(t, c.Close())
-		must(t, h.port.Close())
+		testutil.Must(t, c.Close())
+		testutil.Must(t, h.port.Close())
 	}
 }

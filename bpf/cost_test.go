@@ -10,6 +10,8 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
+
+	"github.com/unet-go/unet/internal/testutil"
 )
 
 // costRuns is how many times a program runs in one turn. The kernel rounds the time of a run to 1 ns.
@@ -41,7 +43,7 @@ func (l *lab) benchmark(b *testing.B) {
 	for b.Loop() {
 		for i, c := range cases {
 			d, err := timed(c.program, c.frame, c.from, costRuns)
-			must(b, err)
+			testutil.Must(b, err)
 			turns[i] = append(turns[i], d)
 		}
 	}
@@ -54,11 +56,11 @@ func (l *lab) benchmark(b *testing.B) {
 	for name, p := range map[string]*ebpf.Program{"unet_port": l.objs.UnetPort, "unet_port_limited": l.objs.UnetPortLimited, "unet_uplink": l.objs.UnetUplink, "unet_deliver": l.objs.UnetDeliver,
 		"unet_deliver_linear": l.objs.UnetDeliverLinear, "unet_deliver_whole": l.objs.UnetDeliverWhole} {
 		info, err := p.Info()
-		must(b, err)
+		testutil.Must(b, err)
 		jited, err := info.JitedSize()
-		must(b, err)
+		testutil.Must(b, err)
 		translated, err := info.TranslatedSize()
-		must(b, err)
+		testutil.Must(b, err)
 		verified, _ := info.VerifiedInstructions()
 		b.Logf("%s: %d instructions, %d bytes of machine code, %d instructions verified", name, translated/8, jited, verified)
 	}
@@ -82,7 +84,7 @@ func BenchmarkUnclaimed(b *testing.B) {
 			for _, pair := range programs {
 				for _, p := range pair {
 					d, err := timed(p, frame, l.uplink, costRuns)
-					must(b, err)
+					testutil.Must(b, err)
 					turns[p] = append(turns[p], d)
 				}
 			}
@@ -98,7 +100,7 @@ func BenchmarkUnclaimed(b *testing.B) {
 func empty(b *testing.B, kind ebpf.ProgramType, verdict int32) *ebpf.Program {
 	b.Helper()
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: kind, Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, verdict), asm.Return()}})
-	must(b, err)
+	testutil.Must(b, err)
 	b.Cleanup(func() { p.Close() })
 	return p
 }

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf"
+
+	"github.com/unet-go/unet/internal/testutil"
 )
 
 const (
@@ -70,14 +72,14 @@ func TestPartsAreDelivered(t *testing.T) {
 			{0, first + 4096, first + 3500, 0},
 			{2, first + 4096 + 128, first + 4000, 32},
 		} {
-			must(t, l.objs.Lines.Put(uint32(l.a), MuxCutLine{Sent: c.sent, Done: c.done}))
+			testutil.Must(t, l.objs.Lines.Put(uint32(l.a), MuxCutLine{Sent: c.sent, Done: c.done}))
 			options := &ebpf.RunOptions{Data: frame(partMAC(l.a, c.place)), DataOut: make([]byte, 256), Context: xdpMD{DataEnd: 106, IngressIfindex: uint32(l.uplink)}}
 			got, err := l.counted(func() (uint32, error) { return l.objs.UnetDeliverLinear.Run(options) })
 			if err != nil || got != delivered || !bytes.Equal(options.DataOut, frame(l.mac)) {
 				t.Errorf("%s, %v: %x, want %x", CounterName(got), err, options.DataOut, frame(l.mac))
 			}
 			var line MuxCutLine
-			must(t, l.objs.Lines.Lookup(uint32(l.a), &line))
+			testutil.Must(t, l.objs.Lines.Lookup(uint32(l.a), &line))
 			if line.Done != c.want || line.Sent != c.sent {
 				t.Errorf("place %d, %d sent, %d done: %d done now, want %d", c.place, c.sent, c.done, line.Done, c.want)
 			}

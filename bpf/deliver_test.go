@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 )
 
 // Counters of the deliver program.
@@ -64,7 +65,7 @@ func toSocket(n int) []byte {
 // deliverTo enters a socket in the slot of the uplink, which is a port here.
 func (l *lab) deliverTo(sock *os.File) {
 	l.t.Helper()
-	must(l.t, l.objs.PortSockets.Put(l.slot(), uint32(sock.Fd())))
+	testutil.Must(l.t, l.objs.PortSockets.Put(l.slot(), uint32(sock.Fd())))
 }
 
 func (l *lab) slot() uint32 { return uint32(l.uplink - FirstIfindex) }
@@ -80,13 +81,13 @@ type fillRing struct {
 func mapFillRing(t testing.TB, sock *os.File) *fillRing {
 	t.Helper()
 	kernel, err := btf.LoadKernelSpec()
-	must(t, err)
+	testutil.Must(t, err)
 	var ring, umem *btf.Struct
-	must(t, kernel.TypeByName("xdp_ring", &ring))
-	must(t, kernel.TypeByName("xdp_umem_ring", &umem))
+	testutil.Must(t, kernel.TypeByName("xdp_ring", &ring))
+	testutil.Must(t, kernel.TypeByName("xdp_umem_ring", &umem))
 	f := &fillRing{producer: offset(t, ring, "producer"), consumer: offset(t, ring, "consumer"), first: offset(t, umem, "desc")}
 	f.mem, err = unix.Mmap(int(sock.Fd()), unix.XDP_UMEM_PGOFF_FILL_RING, int(f.first)+8*socketFill, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_POPULATE)
-	must(t, err)
+	testutil.Must(t, err)
 	t.Cleanup(func() { unix.Munmap(f.mem) })
 	return f
 }
@@ -133,7 +134,7 @@ func testFillRing(l *lab) {
 	l.deliverTo(sock)
 	fill := mapFillRing(l.t, sock)
 	alarms, err := ringbuf.NewReader(l.objs.Alarms)
-	must(l.t, err)
+	testutil.Must(l.t, err)
 	defer alarms.Close()
 
 	const header = 14 + 20 + 8
@@ -211,7 +212,7 @@ type receiver struct {
 func inReceiver(t *testing.T, f func(r *receiver)) {
 	t.Helper()
 	pair := netlab.RequirePair(t, netlab.Config{})
-	must(t, pair.A.Do(func() error {
+	testutil.Must(t, pair.A.Do(func() error {
 		l := openLab(t, netlab.Interface, func(mac [6]byte, ifindex int) MuxUnetConfig { return Config(mac, ifindex, 0, testMTU, true, false) })
 		sock := openSocket(t, l.uplink)
 		l.deliverTo(sock)
@@ -219,10 +220,10 @@ func inReceiver(t *testing.T, f func(r *receiver)) {
 			asm.LoadMapPtr(asm.R1, l.objs.PortSockets.FD()), asm.Mov.Imm(asm.R2, int32(l.slot())), asm.Mov.Imm(asm.R3, drop),
 			asm.FnRedirectMap.Call(), asm.Return(),
 		}})
-		must(t, err)
+		testutil.Must(t, err)
 		defer unchecked.Close()
 		xdp, err := link.AttachXDP(link.XDPOptions{Program: unchecked, Interface: l.uplink, Flags: link.XDPGenericMode})
-		must(t, err)
+		testutil.Must(t, err)
 		defer xdp.Close()
 		f(&receiver{l, mapFillRing(t, sock), datagram(l.mac, peerMAC, netip.AddrPortFrom(peer, 1), netip.AddrPortFrom(shared, 1), 64), pair.B})
 		return nil
@@ -234,7 +235,7 @@ func inReceiver(t *testing.T, f func(r *receiver)) {
 func (r *receiver) receive(taken uint32) {
 	r.t.Helper()
 	transmit(r.t, r.from, r.small, 1)
-	eventually(r.t, "a frame for the socket", func() bool { return r.fill.consumed() == taken })
+	testutil.Eventually(r.t, "a frame for the socket", func() bool { return r.fill.consumed() == taken })
 }
 
 // An owner that changes the ring after the check of a frame is detected at the next frame, by the kernel's count of
@@ -275,7 +276,7 @@ func (l *lab) wantAlarm(name string, alarms *ringbuf.Reader, want bool) {
 		}
 		return
 	}
-	must(l.t, err)
+	testutil.Must(l.t, err)
 	var got Alarm
 	if _, err := binary.Decode(record.RawSample, binary.NativeEndian, &got); err != nil {
 		l.t.Fatal(err)

@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	"github.com/cilium/ebpf"
+
+	"github.com/unet-go/unet/internal/testutil"
 )
 
 // join gives ports the tag of a group: the set of devices for copies of received frames has the ports, that for
@@ -14,18 +16,18 @@ import (
 func (l *lab) join(group netip.AddrPort, ports ...int) {
 	l.t.Helper()
 	l.countTag(TagUDP, group.Port())
-	must(l.t, l.objs.Groups.Put(GroupKey(group), uint32(len(ports))))
+	testutil.Must(l.t, l.objs.Groups.Put(GroupKey(group), uint32(len(ports))))
 	for _, sets := range []*ebpf.Map{l.objs.GroupPorts, l.objs.GroupDevices} {
 		set, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.DevMapHash, KeySize: 4, ValueSize: 4, MaxEntries: GroupPorts + 1})
-		must(l.t, err)
+		testutil.Must(l.t, err)
 		for _, p := range ports {
-			must(l.t, set.Put(uint32(p), uint32(p)))
+			testutil.Must(l.t, set.Put(uint32(p), uint32(p)))
 		}
 		if sets == l.objs.GroupDevices {
-			must(l.t, set.Put(uint32(l.uplink), uint32(l.uplink)))
+			testutil.Must(l.t, set.Put(uint32(l.uplink), uint32(l.uplink)))
 		}
-		must(l.t, sets.Put(GroupKey(group), uint32(set.FD())))
-		must(l.t, set.Close())
+		testutil.Must(l.t, sets.Put(GroupKey(group), uint32(set.FD())))
+		testutil.Must(l.t, set.Close())
 	}
 }
 

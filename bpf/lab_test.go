@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"os"
 	"testing"
-	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/rlimit"
@@ -18,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/internal/xsk"
 )
 
@@ -78,21 +78,10 @@ func partMAC(ifindex int, place byte) net.HardwareAddr {
 	return mac
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		var v *ebpf.VerifierError
-		if errors.As(err, &v) {
-			t.Fatalf("%+v", v)
-		}
-		t.Fatal(err)
-	}
-}
-
 // transmit sends a frame n times from another host.
 func transmit(t testing.TB, from *netlab.Host, frame []byte, n int) {
 	t.Helper()
-	must(t, from.Do(func() error {
+	testutil.Must(t, from.Do(func() error {
 		dev, err := netlink.LinkByName(from.Interface)
 		if err != nil {
 			return err
@@ -111,16 +100,6 @@ func transmit(t testing.TB, from *netlab.Host, frame []byte, n int) {
 	}))
 }
 
-// eventually waits until a condition is true.
-func eventually(t testing.TB, what string, condition func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !condition(); time.Sleep(100 * time.Microsecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not true within 10 s: %s", what)
-		}
-	}
-}
-
 // inLab runs f in a namespace of its own, with the programs loaded for a mode.
 func inLab(t testing.TB, generic bool, f func(l *lab)) {
 	t.Helper()
@@ -137,26 +116,26 @@ func inLab(t testing.TB, generic bool, f func(l *lab)) {
 func inLabWith(t testing.TB, config func(mac [6]byte, ifindex int) MuxUnetConfig, f func(l *lab)) {
 	t.Helper()
 	pair := netlab.RequirePair(t, netlab.Config{})
-	must(t, pair.A.Do(func() error { f(openLab(t, netlab.Interface, config)); return nil }))
+	testutil.Must(t, pair.A.Do(func() error { f(openLab(t, netlab.Interface, config)); return nil }))
 }
 
 // openLab loads the programs for an uplink in the caller's namespace.
 func openLab(t testing.TB, device string, config func(mac [6]byte, ifindex int) MuxUnetConfig) *lab {
 	t.Helper()
-	must(t, rlimit.RemoveMemlock())
+	testutil.Must(t, rlimit.RemoveMemlock())
 	uplink, err := netlink.LinkByName(device)
-	must(t, err)
+	testutil.Must(t, err)
 	l := &lab{t: t, uplink: uplink.Attrs().Index, mac: uplink.Attrs().HardwareAddr}
-	must(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "port0"}, PeerName: "port1"}))
+	testutil.Must(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "port0"}, PeerName: "port1"}))
 	for i, ifindex := range []*int{&l.a, &l.b} {
 		port, err := netlink.LinkByName(fmt.Sprintf("port%d", i))
-		must(t, err)
+		testutil.Must(t, err)
 		*ifindex = port.Attrs().Index
 	}
 	spec, err := LoadMux()
-	must(t, err)
-	must(t, spec.Variables["config"].Set(config([6]byte(l.mac), l.uplink)))
-	must(t, spec.LoadAndAssign(&l.objs, nil))
+	testutil.Must(t, err)
+	testutil.Must(t, spec.Variables["config"].Set(config([6]byte(l.mac), l.uplink)))
+	testutil.Must(t, spec.LoadAndAssign(&l.objs, nil))
 	t.Cleanup(func() { l.objs.Close() })
 	for a, kind := range map[netip.Addr]uint8{shared: OwnAddress, shared6: OwnAddress, subnetBroadcast: OwnBroadcast, elsewhere: OwnHost, elsewhere6: OwnHost} {
 		l.own(a, kind)
@@ -175,7 +154,7 @@ func (l *lab) reach(ifindexes ...int) {
 	}
 	for _, i := range ifindexes {
 		if i != 0 {
-			must(l.t, l.objs.Devices.Put(uint32(i), uint32(i)))
+			testutil.Must(l.t, l.objs.Devices.Put(uint32(i), uint32(i)))
 		}
 	}
 }
@@ -184,9 +163,9 @@ func (l *lab) reach(ifindexes ...int) {
 func (l *lab) own(a netip.Addr, kind uint8) {
 	l.t.Helper()
 	var filter OwnFilter
-	must(l.t, l.objs.OwnFilters.Lookup(uint32(0), &filter))
+	testutil.Must(l.t, l.objs.OwnFilters.Lookup(uint32(0), &filter))
 	filter.Add(a.As16(), kind)
-	must(l.t, errors.Join(l.objs.OwnFilters.Put(uint32(0), filter), l.objs.Own.Put(a.As16(), kind)))
+	testutil.Must(l.t, errors.Join(l.objs.OwnFilters.Put(uint32(0), filter), l.objs.Own.Put(a.As16(), kind)))
 }
 
 func (l *lab) claim(tag Tag, owner Owner) {
@@ -198,7 +177,7 @@ func (l *lab) claim(tag Tag, owner Owner) {
 	if addr, _ := tag.AddrPort(); tag.Kind == TagAddr {
 		l.own(netip.AddrFrom4(addr), OwnEndpoint)
 	}
-	must(l.t, l.objs.Tags.Put(tag, owner))
+	testutil.Must(l.t, l.objs.Tags.Put(tag, owner))
 }
 
 func (l *lab) claim6(tag Tag6, owner Owner) {
@@ -208,12 +187,12 @@ func (l *lab) claim6(tag Tag6, owner Owner) {
 	if tag.Kind == TagAddr {
 		l.own(netip.AddrFrom16(addr), OwnEndpoint)
 	}
-	must(l.t, l.objs.Tags6.Put(tag, owner))
+	testutil.Must(l.t, l.objs.Tags6.Put(tag, owner))
 }
 
 func (l *lab) countTag(kind TagKind, port uint16) {
 	l.t.Helper()
-	must(l.t, l.objs.TagCounts.Put(CountOf(kind, port), uint32(1)))
+	testutil.Must(l.t, l.objs.TagCounts.Put(CountOf(kind, port), uint32(1)))
 }
 
 func (l *lab) port(ifindex int) Owner { return Owner{Port: uint32(ifindex)} }
@@ -222,7 +201,7 @@ func (l *lab) port(ifindex int) Owner { return Owner{Port: uint32(ifindex)} }
 func readCounters(t testing.TB, m *ebpf.Map) (c [NumCounters]uint64) {
 	t.Helper()
 	cpus, err := ebpf.PossibleCPU()
-	must(t, err)
+	testutil.Must(t, err)
 	keys, values := make([]uint32, NumCounters), make([]uint64, NumCounters*cpus)
 	n, err := m.BatchLookup(new(ebpf.MapBatchCursor), keys, values, nil)
 	if n != NumCounters || err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
@@ -424,11 +403,11 @@ func openSocket(t testing.TB, ifindex int) *os.File {
 func bindSocket(t testing.TB, ifindex int, sg bool) *os.File {
 	t.Helper()
 	segment, err := xsk.NewSegment(socketBytes, false)
-	must(t, err)
+	testutil.Must(t, err)
 	defer segment.Close()
 	sock, err := xsk.Create(xsk.Params{Ifindex: ifindex, FrameSize: socketFrame, FrameCount: socketFrames, FillSize: socketFill, CompletionSize: 32,
 		RxSize: 32, TxSize: 32, Prefill: socketFrames, SG: sg, NeedWakeup: true}, segment)
-	must(t, err)
+	testutil.Must(t, err)
 	t.Cleanup(func() { sock.Close() })
 	return sock
 }

@@ -13,6 +13,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/google/gopacket/layers"
 	"golang.org/x/sys/unix"
+
+	"github.com/unet-go/unet/internal/testutil"
 )
 
 const (
@@ -26,7 +28,7 @@ const limitedUID = 4242
 func monotonic(t testing.TB) uint64 {
 	t.Helper()
 	var ts unix.Timespec
-	must(t, unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts))
+	testutil.Must(t, unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts))
 	return uint64(ts.Nano())
 }
 
@@ -37,13 +39,13 @@ func putLimit(t testing.TB, m *ebpf.Map, key int, limit *Limit) {
 		m.Delete(uint32(key)) // if there is one
 		return
 	}
-	must(t, m.Put(uint32(key), limit))
+	testutil.Must(t, m.Put(uint32(key), limit))
 }
 
 // getLimit reads a limit under its lock.
 func getLimit(t testing.TB, m *ebpf.Map, key int) (limit Limit) {
 	t.Helper()
-	must(t, m.LookupWithFlags(uint32(key), &limit, ebpf.LookupLock))
+	testutil.Must(t, m.LookupWithFlags(uint32(key), &limit, ebpf.LookupLock))
 	limit.Lock.Val = 0
 	return limit
 }
@@ -123,7 +125,7 @@ func TestLimitModel(t *testing.T) {
 			frame := datagram(peerMAC, l.mac, netip.AddrPortFrom(shared, 7000), netip.AddrPortFrom(peer, 1), r.IntN(1400))
 			earliest := monotonic(t)
 			got, err := l.counted(func() (uint32, error) { return run(l.objs.UnetPortLimited, frame, l.a, 0) })
-			must(t, err)
+			testutil.Must(t, err)
 			counts[got]++
 			latest := monotonic(t)
 

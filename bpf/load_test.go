@@ -12,6 +12,7 @@ import (
 	"github.com/cilium/ebpf/btf"
 
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 )
 
 // All programs pass the verifier, in each configuration of the mux.
@@ -19,11 +20,11 @@ func TestLoad(t *testing.T) {
 	netlab.RequireXDP(t)
 	for _, c := range []struct{ generic, notesVLAN bool }{{true, true}, {true, false}, {false, false}} {
 		spec, err := LoadMux()
-		must(t, err)
-		must(t, spec.Variables["config"].Set(Config([6]byte{2, 0, 0, 0, 0, 1}, 1, 0, testMTU, c.generic, c.notesVLAN)))
+		testutil.Must(t, err)
+		testutil.Must(t, spec.Variables["config"].Set(Config([6]byte{2, 0, 0, 0, 0, 1}, 1, 0, testMTU, c.generic, c.notesVLAN)))
 		var objs MuxObjects
-		must(t, spec.LoadAndAssign(&objs, nil))
-		must(t, objs.Close())
+		testutil.Must(t, spec.LoadAndAssign(&objs, nil))
+		testutil.Must(t, objs.Close())
 	}
 }
 
@@ -41,22 +42,22 @@ func TestLoadWithoutSocketTypes(t *testing.T) {
 			continue
 		}
 		kernel, err := btf.LoadSpecFromReader(bytes.NewReader(other))
-		must(t, err)
+		testutil.Must(t, err)
 		spec, err := LoadMux()
-		must(t, err)
+		testutil.Must(t, err)
 		var objs MuxObjects
 		if err := spec.LoadAndAssign(&objs, &ebpf.CollectionOptions{Programs: ebpf.ProgramOptions{KernelTypes: kernel}}); err != nil {
 			t.Errorf("without %s: %v", name, err)
 			continue
 		}
-		must(t, objs.Close())
+		testutil.Must(t, objs.Close())
 	}
 }
 
 // ObjectsHash is the SHA-256 hash of the object.
 func TestObjectsHash(t *testing.T) {
 	object, err := os.ReadFile("mux_bpfel.o")
-	must(t, err)
+	testutil.Must(t, err)
 	if got := ObjectsHash(); got != sha256.Sum256(object) {
 		t.Errorf("hash %x is not that of the object", got)
 	}

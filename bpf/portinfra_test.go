@@ -9,6 +9,8 @@ import (
 
 	"github.com/google/gopacket"
 	"github.com/google/gopacket/layers"
+
+	"github.com/unet-go/unet/internal/testutil"
 )
 
 // Packets that only the infrastructure of a network sends are allowed from an owned address with Infrastructure, and
@@ -76,10 +78,10 @@ func testPortInfrastructure(l *lab) {
 		{"DHCP offer from a block of the host's address", datagram(peerMAC, l.mac, at(shared, 4000), at(peer, 68), 300), l.b, l.uplink, txUplink},
 	})
 	for _, k := range ports {
-		must(l.t, l.objs.Tags.Delete(k))
+		testutil.Must(l.t, l.objs.Tags.Delete(k))
 	}
 	for _, k := range ports6 {
-		must(l.t, l.objs.Tags6.Delete(k))
+		testutil.Must(l.t, l.objs.Tags6.Delete(k))
 	}
 
 	// With Infrastructure all are allowed.

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 )
 
 // encapsulation makes frames with a segment in another form: fragments, options, extension headers.
@@ -93,14 +94,14 @@ func TestKernelDoesNotAnswerForHeldPort(t *testing.T) {
 	const held, free, last = 7000, 9, 8 // nobody holds free and last
 	pair := netlab.RequirePair(t, netlab.Config{IPv6: true})
 	var l *lab
-	must(t, pair.A.Do(func() error {
+	testutil.Must(t, pair.A.Do(func() error {
 		l = openLab(t, netlab.Interface, func(mac [6]byte, ifindex int) MuxUnetConfig { return Config(mac, ifindex, 0, testMTU, true, false) })
 		l.claim(Key(TagTCP, shared.As4(), held), l.port(l.a))
 		l.claim6(Key6(TagTCP, shared6.As16(), held), l.port(l.a))
-		must(t, netlink.LinkSetUp(&netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: l.a}}))
+		testutil.Must(t, netlink.LinkSetUp(&netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: l.a}}))
 		l.reach(l.a)
 		xdp, err := link.AttachXDP(link.XDPOptions{Program: l.objs.UnetUplink, Interface: l.uplink, Flags: link.XDPGenericMode})
-		must(t, err)
+		testutil.Must(t, err)
 		t.Cleanup(func() { xdp.Close() })
 		return nil
 	}))
@@ -149,18 +150,18 @@ func TestKernelDoesNotAnswerForHeldPort(t *testing.T) {
 	// Later fragments for a held port have no effect, also on fragments for the kernel.
 	for _, network := range []string{"10.0.0.1:53", "[fd00::1]:53"} {
 		service, err := pair.A.ListenUDP(network)
-		must(t, err)
+		testutil.Must(t, err)
 		defer service.Close()
 		client, err := pair.B.Dial("udp", network)
-		must(t, err)
+		testutil.Must(t, err)
 		defer client.Close()
 		text := strings.Repeat("0123456789", 500)
 		_, err = client.Write([]byte(text))
-		must(t, err)
-		must(t, service.SetReadDeadline(time.Now().Add(time.Minute)))
+		testutil.Must(t, err)
+		testutil.Must(t, service.SetReadDeadline(time.Now().Add(time.Minute)))
 		buf := make([]byte, 8192)
 		n, err := service.Read(buf)
-		must(t, err)
+		testutil.Must(t, err)
 		if string(buf[:n]) != text {
 			t.Errorf("%s: the kernel has received %d bytes of %d", network, n, len(text))
 		}
@@ -177,13 +178,13 @@ type answerSocket struct {
 func listen(t *testing.T, h *netlab.Host) *answerSocket {
 	t.Helper()
 	e := &answerSocket{t: t}
-	must(t, h.Do(func() (err error) {
+	testutil.Must(t, h.Do(func() (err error) {
 		device, err := netlink.LinkByName(h.Interface)
-		must(t, err)
+		testutil.Must(t, err)
 		e.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
-		must(t, err)
-		must(t, unix.SetsockoptInt(e.fd, unix.SOL_PACKET, unix.PACKET_IGNORE_OUTGOING, 1))
-		must(t, unix.SetsockoptTimeval(e.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 10}))
+		testutil.Must(t, err)
+		testutil.Must(t, unix.SetsockoptInt(e.fd, unix.SOL_PACKET, unix.PACKET_IGNORE_OUTGOING, 1))
+		testutil.Must(t, unix.SetsockoptTimeval(e.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 10}))
 		all := binary.NativeEndian.Uint16([]byte{0, unix.ETH_P_ALL})
 		return unix.Bind(e.fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: device.Attrs().Index})
 	}))

@@ -9,6 +9,7 @@ import (
 	"github.com/cilium/ebpf/link"
 
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 )
 
 // The sockets of untrusted owners get frames of one buffer, and longer ones are dropped and counted. The frames come
@@ -16,7 +17,7 @@ import (
 func TestDeliverToUntrusted(t *testing.T) {
 	for _, generic := range []bool{true, false} {
 		pair := netlab.RequirePair(t, netlab.Config{MTU: 65535})
-		must(t, pair.A.Do(func() error {
+		testutil.Must(t, pair.A.Do(func() error {
 			l := openLab(t, netlab.Interface, func(mac [6]byte, ifindex int) MuxUnetConfig {
 				return Config(mac, ifindex, 0, testMTU, generic, false)
 			})
@@ -37,7 +38,7 @@ func testDeliverToUntrusted(l *lab, from *netlab.Host, generic bool) {
 		l.t.Error("this kernel takes a program without xdp.frags in native mode: unet_deliver_whole is not needed")
 	}
 	xdp, err := link.AttachXDP(link.XDPOptions{Program: p, Interface: l.uplink, Flags: mode})
-	must(l.t, err)
+	testutil.Must(l.t, err)
 	defer xdp.Close()
 
 	fill, taken := mapFillRing(l.t, sock), uint32(0)
@@ -53,7 +54,7 @@ func testDeliverToUntrusted(l *lab, from *netlab.Host, generic bool) {
 		frame := datagram(l.mac, peerMAC, netip.AddrPortFrom(peer, 1), netip.AddrPortFrom(shared, 1), n-header)
 		before := readCounters(l.t, l.objs.Counters)[counter]
 		transmit(l.t, from, frame, 1)
-		eventually(l.t, "a frame", func() bool { return readCounters(l.t, l.objs.Counters)[counter] == before+1 })
+		testutil.Eventually(l.t, "a frame", func() bool { return readCounters(l.t, l.objs.Counters)[counter] == before+1 })
 	}
-	eventually(l.t, "the frames of one buffer", func() bool { return fill.consumed() == taken })
+	testutil.Eventually(l.t, "the frames of one buffer", func() bool { return fill.consumed() == taken })
 }

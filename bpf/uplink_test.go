@@ -9,6 +9,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/google/gopacket"
 	"github.com/google/gopacket/layers"
+
+	"github.com/unet-go/unet/internal/testutil"
 )
 
 // Counters of the uplink program.
@@ -45,11 +47,11 @@ func TestTagCounts(t *testing.T) {
 		l.reach(l.a)
 		l.claim(port, l.port(l.a))
 		l.want("counted port", l.objs.UnetUplink, to(shared), l.uplink, 0, rxPort)
-		must(t, l.objs.TagCounts.Put(CountOf(TagUDP, 7000), uint32(0)))
+		testutil.Must(t, l.objs.TagCounts.Put(CountOf(TagUDP, 7000), uint32(0)))
 		l.want("port without a count", l.objs.UnetUplink, to(shared), l.uplink, 0, rxPass)
 		l.claim(addr, l.port(l.a))
 		l.want("counted address", l.objs.UnetUplink, to(owned), l.uplink, 0, rxPort)
-		must(t, l.objs.TagCounts.Put(CountOf(TagAddr, 0), uint32(0)))
+		testutil.Must(t, l.objs.TagCounts.Put(CountOf(TagAddr, 0), uint32(0)))
 		l.want("address without a count", l.objs.UnetUplink, to(owned), l.uplink, 0, rxPass)
 	})
 }
@@ -151,7 +153,7 @@ func testUplink(l *lab) {
 		extended6(datagram(l.mac, peerMAC, netip.AddrPortFrom(peer6, 1), netip.AddrPortFrom(shared6, 7000), 8), 60), l.a, rxExtension}})
 
 	sock := openSocket(l.t, l.uplink)
-	must(l.t, l.objs.Sockets.Put(uint32(0), uint32(sock.Fd())))
+	testutil.Must(l.t, l.objs.Sockets.Put(uint32(0), uint32(sock.Fd())))
 	for _, p := range []*ebpf.Program{l.objs.UnetUplink, l.objs.UnetQueue} {
 		l.want("owner on this queue", p, to(shared, 7001), l.uplink, 0, rxQueue)
 	}

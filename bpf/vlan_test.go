@@ -15,6 +15,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 )
 
 // A note of unet_note_vlan for a CPU applies to the next frame on this CPU.
@@ -24,12 +25,12 @@ func TestVLANNote(t *testing.T) {
 	}
 	note := func(l *lab, v uint32) {
 		cpus, err := ebpf.PossibleCPU()
-		must(t, err)
+		testutil.Must(t, err)
 		values := make([]uint32, cpus)
 		for i := range values {
 			values[i] = v
 		}
-		must(t, l.objs.VlanNote.Put(uint32(0), values))
+		testutil.Must(t, l.objs.VlanNote.Put(uint32(0), values))
 	}
 	inLabWith(t, config(true), func(l *lab) {
 		l.claim(MessageKey(7), l.port(l.a))
@@ -63,19 +64,19 @@ func TestVLANTagInSKB(t *testing.T) {
 func testVLANTagInSKB(t *testing.T, device string, notes bool) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	var l *lab
-	must(t, pair.A.Do(func() error {
+	testutil.Must(t, pair.A.Do(func() error {
 		if device != netlab.Interface {
-			must(t, addMacvlan(device))
+			testutil.Must(t, addMacvlan(device))
 		}
 		l = openLab(t, device, func(mac [6]byte, ifindex int) MuxUnetConfig { return Config(mac, ifindex, 0, testMTU, true, notes) })
 		l.claim(Key(TagUDP, shared.As4(), 7000), l.port(l.a))
 		l.reach(l.a)
 		xdp, err := link.AttachXDP(link.XDPOptions{Program: l.objs.UnetUplink, Interface: l.uplink, Flags: link.XDPGenericMode})
-		must(t, err)
+		testutil.Must(t, err)
 		t.Cleanup(func() { xdp.Close() })
 		if notes {
 			trace, err := link.AttachTracing(link.TracingOptions{Program: l.objs.UnetNoteVlan})
-			must(t, err)
+			testutil.Must(t, err)
 			t.Cleanup(func() { trace.Close() })
 		}
 		return nil
@@ -142,15 +143,15 @@ func addMacvlan(name string) error {
 // pushVLANs puts each frame that leaves a host into a VLAN, with a priority. The tag is in the skb.
 func pushVLANs(t testing.TB, host *netlab.Host, protocol int32, id uint16) (undo func()) {
 	t.Helper()
-	must(t, host.Do(func() error {
+	testutil.Must(t, host.Do(func() error {
 		dev, err := netlink.LinkByName(host.Interface)
-		must(t, err)
+		testutil.Must(t, err)
 		prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{
 			asm.Mov.Imm(asm.R2, protocol), asm.Mov.Imm(asm.R3, 5<<13|int32(id)), asm.FnSkbVlanPush.Call(), asm.Mov.Imm(asm.R0, 0), asm.Return(),
 		}})
-		must(t, err)
+		testutil.Must(t, err)
 		tcx, err := link.AttachTCX(link.TCXOptions{Interface: dev.Attrs().Index, Program: prog, Attach: ebpf.AttachTCXEgress})
-		must(t, err)
+		testutil.Must(t, err)
 		undo = func() { tcx.Close(); prog.Close() }
 		return nil
 	}))
@@ -164,7 +165,7 @@ func (l *lab) arrives(from *netlab.Host, name string, frame []byte, counter Coun
 	before := readCounters(l.t, l.objs.Counters)
 	transmit(l.t, from, frame, n)
 	var moved [NumCounters]uint64
-	eventually(l.t, name, func() bool {
+	testutil.Eventually(l.t, name, func() bool {
 		moved = readCounters(l.t, l.objs.Counters)
 		for i := range moved {
 			moved[i] -= before[i]

@@ -13,6 +13,7 @@ import (
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/ethtool"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/mux"
 )
 
@@ -40,16 +41,16 @@ func TestInactiveQueueIsRefused(t *testing.T) {
 	}{
 		{1, 1, 1, "1 of the 2 queues of "}, {2, 1, 1, "1 of the 2 queues of "}, {2, 2, 1, ""}, {2, 2, 2, "which has 2"},
 	} {
-		must(t, setQueues(l.A, c.receive, c.send))
+		testutil.Must(t, setQueues(l.A, c.receive, c.send))
 		req := onQueue
 		req.Queue, req.Geometry = c.queue, small
 		g, lease, err := l.openAs(mux.Owner{PID: os.Getpid()}, mux.Terms{Trusted: true}, req)
 		if c.want == "" {
-			must(t, err)
+			testutil.Must(t, err)
 			if setQueues(l.A, 1, 1) == nil {
 				t.Error("a queue with an endpoint was turned off")
 			}
-			must(t, errors.Join(lease.Close(), g.Close()))
+			testutil.Must(t, errors.Join(lease.Close(), g.Close()))
 		} else if !errors.Is(err, mux.ErrNoQueue) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%+v: %v", c, err)
 		}
@@ -62,8 +63,8 @@ func TestChangeOfActiveQueuesIsLogged(t *testing.T) {
 	l := &lab{t: t, Pair: netlab.RequirePair(t, netlab.Config{Queues: 4})}
 	var log logBuffer
 	l.openConfig(mux.Config{Log: slog.New(slog.NewTextHandler(&log, nil))})
-	must(t, setQueues(l.A, 2, 4))
-	eventually(t, "a line of the log", func() bool {
+	testutil.Must(t, setQueues(l.A, 2, 4))
+	testutil.Eventually(t, "a line of the log", func() bool {
 		return strings.Contains(log.String(), "interface="+l.A.Interface+" active=2\n")
 	})
 }
@@ -73,7 +74,7 @@ func TestChangeOfActiveQueuesIsLogged(t *testing.T) {
 func TestNativeModeRefused(t *testing.T) {
 	t.Parallel()
 	p := netlab.RequirePair(t, netlab.Config{Queues: 2}) // a veth accepts no XDP program with fewer queues than its peer sends by
-	must(t, setQueues(p.B, 1, 1))
+	testutil.Must(t, setQueues(p.B, 1, 1))
 	open := func(mode mux.Mode, log io.Writer) error {
 		return p.B.Do(func() error {
 			m, err := mux.Open(mux.Config{Interface: p.B.Interface, Mode: mode, Log: slog.New(slog.NewTextHandler(log, nil))})
@@ -93,7 +94,7 @@ func TestNativeModeRefused(t *testing.T) {
 		t.Errorf("left: %v", x)
 	}
 	var log strings.Builder
-	must(t, open(mux.ModeAuto, &log))
+	testutil.Must(t, open(mux.ModeAuto, &log))
 	if want := `msg="tcx mode chosen" interface=uplink driver=veth because="a virtual link of kind veth: native mode is for hardware"`; !strings.Contains(log.String(), want) {
 		t.Errorf("%s: no %s", log.String(), want)
 	}

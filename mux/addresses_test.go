@@ -18,6 +18,7 @@ import (
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/internal/route"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/mux"
 )
 
@@ -43,7 +44,7 @@ func back(a string) endpoint.Notice {
 // send sends a frame to the other host.
 func (s *capture) send(frame []byte) {
 	s.t.Helper()
-	must(s.t, unix.Send(s.fd, frame, 0))
+	testutil.Must(s.t, unix.Send(s.fd, frame, 0))
 }
 
 // first waits for a frame that contains one of the texts.
@@ -52,7 +53,7 @@ func (s *capture) first(texts ...string) string {
 	frame := make([]byte, 2048)
 	for {
 		n, _, err := unix.Recvfrom(s.fd, frame, 0)
-		must(s.t, err)
+		testutil.Must(s.t, err)
 		for _, text := range texts {
 			if strings.Contains(string(frame[:n]), text) {
 				return text
@@ -69,7 +70,7 @@ func (l *lab) wantSuspended(tags ...endpoint.Tag) {
 		want[t] = true
 	}
 	held, inKernel, err := l.mux.Suspended()
-	must(l.t, err)
+	testutil.Must(l.t, err)
 	if fmt.Sprint(held) != fmt.Sprint(want) || fmt.Sprint(inKernel) != fmt.Sprint(want) {
 		l.t.Errorf("suspended %v, in the kernel %v; want %v", held, inKernel, want)
 	}
@@ -116,14 +117,14 @@ func TestTagsOfRemovedAddressAreSuspended(t *testing.T) {
 			a.recv()
 
 			addrOff(t, l.A, l.A.Interface, c.prefix)
-			eventually(t, "a notice that the address is gone", func() bool { return notices.has(gone(c.addr)) })
+			testutil.Eventually(t, "a notice that the address is gone", func() bool { return notices.has(gone(c.addr)) })
 			addrOn(t, l.B, l.B.Interface, c.prefix)
 			l.wantSuspended(tags...)
 			send("while it is gone", "tx_forged_tag")
 			receive("while it is gone", "rx_pass_port_gone")
 			a.wantNothing("for an address that is gone")
 			late, _ := watchNotices(a.lease)
-			eventually(t, "a notice to a late watcher that the address is gone", func() bool { return late.has(gone(c.addr)) })
+			testutil.Eventually(t, "a notice to a late watcher that the address is gone", func() bool { return late.has(gone(c.addr)) })
 			for _, tag := range append(tags, addrTag(c.addr)) {
 				if _, err := b.lease.Claim(t.Context(), tag); !errors.Is(err, endpoint.ErrTagHeld) && !errors.Is(err, endpoint.ErrTagDenied) {
 					t.Errorf("another claims %v: %v", tag, err)
@@ -133,11 +134,11 @@ func TestTagsOfRemovedAddressAreSuspended(t *testing.T) {
 			addrOn(t, l.A, "lo", netip.PrefixFrom(netip.MustParseAddr(c.addr), netip.MustParseAddr(c.addr).BitLen()).String())
 			addrOff(t, l.A, "lo", netip.PrefixFrom(netip.MustParseAddr(c.addr), netip.MustParseAddr(c.addr).BitLen()).String())
 			l.wantSuspended(tags...)
-			must(t, a.lease.Unclaim(t.Context(), tags[1]))
+			testutil.Must(t, a.lease.Unclaim(t.Context(), tags[1]))
 
 			addrOff(t, l.B, l.B.Interface, c.prefix)
 			addrOn(t, l.A, l.A.Interface, c.prefix)
-			eventually(t, "a notice that the address is back", func() bool { return notices.has(back(c.addr)) })
+			testutil.Eventually(t, "a notice that the address is back", func() bool { return notices.has(back(c.addr)) })
 			l.wantSuspended()
 			send("when it is back", "tx_uplink")
 			receive("when it is back", "rx_port")
@@ -148,7 +149,7 @@ func TestTagsOfRemovedAddressAreSuspended(t *testing.T) {
 			if others.has(gone(c.addr)) || others.has(back(c.addr)) {
 				t.Error("an endpoint without tags on the address got a notice")
 			}
-			must(t, a.lease.Close())
+			testutil.Must(t, a.lease.Close())
 			l.wantClaims(0)
 		})
 	}
@@ -171,7 +172,7 @@ func TestAddressRemovedWhileNoProcessServes(t *testing.T) {
 	from3 := datagram(l.B.LinkAddr, l.A.LinkAddr, "10.0.0.3:7000", "10.0.0.2:9000", "from 10.0.0.3")
 	from4 := datagram(l.B.LinkAddr, l.A.LinkAddr, "10.0.0.4:7000", "10.0.0.2:9000", "from 10.0.0.4")
 	frames := openCapture(t, l.B)
-	eventually(t, "nothing is sent from 10.0.0.3", func() bool {
+	testutil.Eventually(t, "nothing is sent from 10.0.0.3", func() bool {
 		a.send(from3)
 		a.send(from4)
 		if frames.first("from 10.0.0.3", "from 10.0.0.4") == "from 10.0.0.4" {
@@ -196,7 +197,7 @@ func TestAddressRemovedWhileNoProcessServes(t *testing.T) {
 	}
 	l.present(a)
 	notices, _ := watchNotices(a.lease)
-	eventually(t, "notices that both addresses are gone", func() bool { return notices.has(gone("10.0.0.3")) && notices.has(gone("10.0.0.4")) })
+	testutil.Eventually(t, "notices that both addresses are gone", func() bool { return notices.has(gone("10.0.0.3")) && notices.has(gone("10.0.0.4")) })
 	if got := notices.all()[:2]; got[0] != linkUp || got[1] != (endpoint.Notice{Kind: endpoint.NoticeAddrBack}) {
 		t.Errorf("the first notices to a presented endpoint are %v, not those of the link and all addresses", got)
 	}
@@ -204,7 +205,7 @@ func TestAddressRemovedWhileNoProcessServes(t *testing.T) {
 	l.wantIncrements("from 10.0.0.4", "tx_", func() { a.send(from4) }, "tx_forged_tag")
 	addrOn(t, l.A, l.A.Interface, "10.0.0.3/24")
 	addrOn(t, l.A, l.A.Interface, "10.0.0.4/24")
-	eventually(t, "notices that both addresses are back", func() bool { return notices.has(back("10.0.0.3")) && notices.has(back("10.0.0.4")) })
+	testutil.Eventually(t, "notices that both addresses are back", func() bool { return notices.has(back("10.0.0.3")) && notices.has(back("10.0.0.4")) })
 	l.wantIncrements("from 10.0.0.3", "tx_", func() { a.send(from3) }, "tx_uplink")
 	l.wantIncrements("from 10.0.0.4", "tx_", func() { a.send(from4) }, "tx_uplink")
 	for _, at := range []string{"10.0.0.3:7000", "10.0.0.4:7000"} {
@@ -225,16 +226,16 @@ func TestEndpointEndsWhenHostTakesItsAddress(t *testing.T) {
 	} {
 		a := l.open(addrTag(c.addr), endpoint.MessageTag(7))
 		addrOn(t, l.A, c.iface, c.prefix)
-		eventually(t, "the endpoint has ended", func() bool { return a.lease.Err() != nil })
+		testutil.Eventually(t, "the endpoint has ended", func() bool { return a.lease.Err() != nil })
 		if err := a.lease.Err(); !errors.Is(err, endpoint.ErrLeaseClosed) || !errors.Is(err, mux.ErrAddrTaken) || !strings.Contains(err.Error(), c.addr) {
 			t.Errorf("%s: ended by %v", c.addr, err)
 		}
 		at := netip.AddrPortFrom(netip.MustParseAddr(c.addr), 80).String()
 		ln, err := l.A.Listen("tcp", at)
-		must(t, err)
+		testutil.Must(t, err)
 		conn, err := l.B.Dial("tcp", at)
-		must(t, err)
-		must(t, errors.Join(conn.Close(), ln.Close()))
+		testutil.Must(t, err)
+		testutil.Must(t, errors.Join(conn.Close(), ln.Close()))
 		if _, err := l.open().lease.Claim(t.Context(), addrTag(c.addr)); !errors.Is(err, endpoint.ErrTagDenied) {
 			t.Errorf("%s: claimed while the host has it: %v", c.addr, err)
 		}
@@ -248,7 +249,7 @@ func TestEndpointEndsByNewSubnet(t *testing.T) {
 	l := openLab(t, mux.ModeAuto)
 	a := l.open(addrTag("10.0.0.63"))
 	addrOn(t, l.A, l.A.Interface, "10.0.0.5/26")
-	eventually(t, "the endpoint has ended", func() bool { return a.lease.Err() != nil })
+	testutil.Eventually(t, "the endpoint has ended", func() bool { return a.lease.Err() != nil })
 	if err := a.lease.Err(); !errors.Is(err, mux.ErrAddrTaken) || !strings.Contains(err.Error(), "10.0.0.63, which the endpoint owned, is now the network's or broadcast address of 10.0.0.0/26") {
 		t.Errorf("ended by %v", err)
 	}
@@ -262,12 +263,12 @@ func TestMoreAddressesOfHostThanRoom(t *testing.T) {
 	l.openConfig(mux.Config{Log: slog.New(slog.NewTextHandler(&log, nil))})
 	a := l.open(udpTag("10.0.0.1:7000"))
 	restore, err := l.mux.ReplaceOwn(8)
-	must(t, err)
-	defer func() { must(t, restore()) }()
+	testutil.Must(t, err)
+	defer func() { testutil.Must(t, restore()) }()
 	for i := range 8 {
 		addrOn(t, l.A, "lo", fmt.Sprintf("192.0.2.%d/32", i+1))
 	}
-	eventually(t, "a warning", func() bool { return strings.Contains(log.String(), "the host has more addresses than the table") })
+	testutil.Eventually(t, "a warning", func() bool { return strings.Contains(log.String(), "the host has more addresses than the table") })
 	if s := log.String(); strings.Contains(s, "cannot compare the tags") {
 		t.Errorf("log: %s", s)
 	}
@@ -277,7 +278,7 @@ func TestMoreAddressesOfHostThanRoom(t *testing.T) {
 	for i := range 8 {
 		addrOff(t, l.A, "lo", fmt.Sprintf("192.0.2.%d/32", i+1))
 	}
-	eventually(t, "a claim with room", func() bool {
+	testutil.Eventually(t, "a claim with room", func() bool {
 		_, err := a.lease.Claim(t.Context(), addrTag("10.0.0.50"))
 		return err == nil
 	})
@@ -306,10 +307,10 @@ func TestHostTakesAddressDuringClaim(t *testing.T) {
 			}
 			claimed <- err
 		}()
-		eventually(t, "the address is being claimed", func() bool { return l.mux.IsBeingClaimed(tag.Addr) })
+		testutil.Eventually(t, "the address is being claimed", func() bool { return l.mux.IsBeingClaimed(tag.Addr) })
 		addrOn(t, l.A, l.A.Interface, "10.0.0.77/24")
 		if err := <-claimed; err == nil { // the claim was done before the address was added
-			eventually(t, "the endpoint has ended", func() bool { return lease.Err() != nil })
+			testutil.Eventually(t, "the endpoint has ended", func() bool { return lease.Err() != nil })
 		} else if !errors.Is(err, endpoint.ErrTagDenied) && !errors.Is(err, mux.ErrAddrTaken) {
 			t.Errorf("%s: %v", how, err)
 		}
@@ -351,7 +352,7 @@ func TestClaimsWhileAddressesChange(t *testing.T) {
 	<-done
 	held := func() (tags []endpoint.Tag) {
 		all, _, _, err := l.mux.Claims()
-		must(t, err)
+		testutil.Must(t, err)
 		for tag := range all {
 			if tag.Addr == netip.MustParseAddr("10.0.0.3") {
 				tags = append(tags, tag)
@@ -359,16 +360,16 @@ func TestClaimsWhileAddressesChange(t *testing.T) {
 		}
 		return tags
 	}
-	eventually(t, "all are suspended", func() bool {
+	testutil.Eventually(t, "all are suspended", func() bool {
 		s, _, err := l.mux.Suspended()
-		must(t, err)
+		testutil.Must(t, err)
 		return len(s) == len(held())
 	})
 	l.wantSuspended(held()...)
 	addrOn(t, l.A, l.A.Interface, "10.0.0.3/24")
-	eventually(t, "none is suspended", func() bool {
+	testutil.Eventually(t, "none is suspended", func() bool {
 		s, _, err := l.mux.Suspended()
-		must(t, err)
+		testutil.Must(t, err)
 		return len(s) == 0
 	})
 	l.wantSuspended()
@@ -379,9 +380,9 @@ func TestIdentityHasPresentAddress(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
 	addrOff(t, l.A, l.A.Interface, "10.0.0.1/24")
-	eventually(t, "no address", func() bool { return !l.mux.Identity().Addr.IsValid() })
+	testutil.Eventually(t, "no address", func() bool { return !l.mux.Identity().Addr.IsValid() })
 	addrOn(t, l.A, l.A.Interface, "10.0.0.5/24")
-	eventually(t, "another address", func() bool { return l.mux.Identity().Addr == netip.MustParsePrefix("10.0.0.5/24") })
+	testutil.Eventually(t, "another address", func() bool { return l.mux.Identity().Addr == netip.MustParsePrefix("10.0.0.5/24") })
 	if g := l.open().grant; g.Identity.Addr != netip.MustParsePrefix("10.0.0.5/24") {
 		t.Errorf("the identity of a new endpoint has %v", g.Identity.Addr)
 	}
@@ -412,7 +413,7 @@ func TestOpeningWhileAddressesChange(t *testing.T) {
 		apps = append(apps, l.open())
 	}
 	close(stop)
-	must(t, <-done)
+	testutil.Must(t, <-done)
 	for _, a := range apps {
 		if err := a.lease.Err(); err != nil {
 			t.Errorf("ended: %v", err)
@@ -427,7 +428,7 @@ const testTimeout = 2 * time.Minute
 // onDevice calls a function with a network device of a host.
 func onDevice(t *testing.T, h *netlab.Host, name string, fn func(netlink.Link) error) {
 	t.Helper()
-	must(t, withDevice(h, name, fn))
+	testutil.Must(t, withDevice(h, name, fn))
 }
 
 // withDevice is onDevice for goroutines.
@@ -495,16 +496,16 @@ func setNeighbour(t *testing.T, h *netlab.Host, addr string, at [6]byte) {
 
 func setOffload(t *testing.T, h *netlab.Host, name string, on bool) {
 	t.Helper()
-	must(t, h.Do(func() error { return netlab.SetOffload(h.Interface, name, on) }))
+	testutil.Must(t, h.Do(func() error { return netlab.SetOffload(h.Interface, name, on) }))
 }
 
 func offload(t *testing.T, h *netlab.Host, name string) (on bool) {
 	t.Helper()
-	must(t, h.Do(func() (err error) { on, err = netlab.Offload(h.Interface, name); return err }))
+	testutil.Must(t, h.Do(func() (err error) { on, err = netlab.Offload(h.Interface, name); return err }))
 	return on
 }
 
 func ping(t *testing.T, from *netlab.Host, to string) {
 	t.Helper()
-	must(t, from.Ping(netip.MustParseAddr(to)))
+	testutil.Must(t, from.Ping(netip.MustParseAddr(to)))
 }

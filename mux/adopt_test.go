@@ -17,6 +17,7 @@ import (
 
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/internal/xsk"
 	"github.com/unet-go/unet/mux"
 )
@@ -58,7 +59,7 @@ var me = mux.Owner{PID: os.Getpid(), UID: 0}
 func (l *pinLab) present(a *app) endpoint.Info {
 	l.t.Helper()
 	info, lease, err := l.mux.Present(l.t.Context(), me, a.grant.XSK, nil)
-	must(l.t, err)
+	testutil.Must(l.t, err)
 	a.lease = lease
 	return info
 }
@@ -74,7 +75,7 @@ func (l *lab) echo(b *net.UDPConn, a *app, text string) {
 		l.t.Fatalf("received %v, want %q", p, text)
 	}
 	a.send(datagram(l.B.LinkAddr, l.A.LinkAddr, to, b.LocalAddr().String(), "re: "+text))
-	must(l.t, b.SetReadDeadline(time.Now().Add(testTimeout)))
+	testutil.Must(l.t, b.SetReadDeadline(time.Now().Add(testTimeout)))
 	readFrom(l.t, b, "re: "+text)
 }
 
@@ -117,7 +118,7 @@ func TestTakeoverLosesNoFrames(t *testing.T) {
 				l.echo(b, a, fmt.Sprint("number ", n))
 				select {
 				case err := <-done:
-					must(t, err)
+					testutil.Must(t, err)
 					running = false
 				default:
 				}
@@ -132,11 +133,11 @@ func TestTakeoverLosesNoFrames(t *testing.T) {
 			if got := l.count(); got["rx_port"] != uint64(n+1) || got["tx_uplink"] != uint64(n+1) {
 				t.Errorf("%d round trips, counters %v", n+1, got)
 			}
-			must(t, a.lease.Close())
+			testutil.Must(t, a.lease.Close())
 			passed := l.count()["rx_pass"]
 			sendTo(t, b, "10.0.0.1:7000", "too late")
 			l.await("rx_pass", passed+1)
-			must(t, l.mux.Close())
+			testutil.Must(t, l.mux.Close())
 			if left := pinnedIn(t, l.pin); len(left) != 0 {
 				t.Errorf("left behind: %v", left)
 			}
@@ -163,10 +164,10 @@ func TestPresentedSocketGetsItsEndpoint(t *testing.T) {
 	}
 	ctx := t.Context()
 	unbound, err := xsk.NewUnbound()
-	must(t, err)
+	testutil.Must(t, err)
 	defer unbound.Close()
 	udp, err := kernelUDP(t, l.B, "10.0.0.2:0").File()
-	must(t, err)
+	testutil.Must(t, err)
 	defer udp.Close()
 	for _, f := range []*os.File{unbound, udp, a.grant.Segment} {
 		if _, _, err := l.mux.Present(ctx, me, f, nil); !errors.Is(err, endpoint.ErrNotPresentable) {
@@ -201,7 +202,7 @@ func TestPresentedSocketGetsItsEndpoint(t *testing.T) {
 		}
 	}
 	for _, port := range []int{7000, 32800} {
-		must(t, l.A.Do(func() error {
+		testutil.Must(t, l.A.Do(func() error {
 			if k, err := net.ListenUDP("udp4", &net.UDPAddr{Port: port}); err == nil {
 				k.Close()
 				t.Errorf("a kernel program got port %d", port)
@@ -213,7 +214,7 @@ func TestPresentedSocketGetsItsEndpoint(t *testing.T) {
 		t.Errorf("endpoint numbers %d, %d, %d", a.grant.ID, q.grant.ID, other.grant.ID)
 	}
 	for _, tag := range tags {
-		must(t, a.lease.Unclaim(ctx, tag))
+		testutil.Must(t, a.lease.Unclaim(ctx, tag))
 	}
 	if _, err := other.lease.Claim(ctx, tags[0]); err != nil {
 		t.Error(err)
@@ -240,8 +241,8 @@ func TestEndpointIsReclaimedAfterGracePeriod(t *testing.T) {
 	if n := len(l.mux.Endpoints()); n != 2 {
 		t.Fatalf("%d endpoints were taken over", n)
 	}
-	eventually(t, "the endpoints have been reclaimed", func() bool { return len(l.mux.Endpoints()) == 0 })
-	eventually(t, "the log has the reason", func() bool { return strings.Count(log.String(), "not presented within 300ms") == 2 })
+	testutil.Eventually(t, "the endpoints have been reclaimed", func() bool { return len(l.mux.Endpoints()) == 0 })
+	testutil.Eventually(t, "the log has the reason", func() bool { return strings.Count(log.String(), "not presented within 300ms") == 2 })
 	if _, _, err := l.mux.Present(t.Context(), me, a.grant.XSK, nil); !errors.Is(err, endpoint.ErrNotPresentable) {
 		t.Errorf("present an endpoint that was reclaimed: %v", err)
 	}
@@ -266,7 +267,7 @@ func TestEndpointsOfDeadProcessesAreReclaimed(t *testing.T) {
 	c.kill()
 	a.closeDescriptors()
 	q.closeDescriptors()
-	eventually(t, "the port is gone", func() bool { return len(listObjects(t, l.A).links) == 2 })
+	testutil.Eventually(t, "the port is gone", func() bool { return len(listObjects(t, l.A).links) == 2 })
 	// Frames for its tags go to the kernel meanwhile.
 	frames := openCapture(t, l.A)
 	b := kernelUDP(t, l.B, "10.0.0.2:9000")
@@ -302,7 +303,7 @@ func TestEndpointIsReclaimedWhenItsProcessDies(t *testing.T) {
 		t.Fatalf("%d endpoints were taken over", n)
 	}
 	a.closeDescriptors()
-	eventually(t, "the endpoint is gone", func() bool { return len(l.mux.Endpoints()) == 0 })
+	testutil.Eventually(t, "the endpoint is gone", func() bool { return len(l.mux.Endpoints()) == 0 })
 }
 
 // A claimed port that another program has bound while no process served the mux is logged, and the
@@ -321,7 +322,7 @@ func TestClaimedPortBoundByProgramIsLogged(t *testing.T) {
 		t.Errorf("log: %s", s)
 	}
 	l.echo(kernelUDP(t, l.B, "10.0.0.2:0"), a, "hello")
-	must(t, a.lease.Unclaim(t.Context(), udpTag("10.0.0.1:7000")))
+	testutil.Must(t, a.lease.Unclaim(t.Context(), udpTag("10.0.0.1:7000")))
 }
 
 // If the fill ring of a presented socket cannot be mapped, Present fails, the endpoint keeps its owner, and
@@ -340,7 +341,7 @@ func TestPresentFailsWithoutFillRing(t *testing.T) {
 		}
 	}
 	wantOwner("in the mux")
-	must(t, l.mux.Abandon())
+	testutil.Must(t, l.mux.Abandon())
 	l.openConfig(mux.Config{Pin: l.pin, Grace: time.Hour})
 	wantOwner("in the kernel")
 	l.present(a)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/mux"
 )
 
@@ -34,7 +35,7 @@ func learns(t *testing.T, h *netlab.Host, addr string, at net.HardwareAddr) {
 	if net.ParseIP(addr).To4() == nil {
 		family = netlink.FAMILY_V6
 	}
-	eventually(t, fmt.Sprintf("the peer has %v for %s", at, addr), func() (has bool) {
+	testutil.Eventually(t, fmt.Sprintf("the peer has %v for %s", at, addr), func() (has bool) {
 		onDevice(t, h, h.Interface, func(device netlink.Link) error {
 			list, err := netlink.NeighList(device.Attrs().Index, family)
 			for _, n := range list {
@@ -59,11 +60,11 @@ func TestOwnedAddressIsAnnounced(t *testing.T) {
 	}{{"10.0.0.50", "10.0.0.2:0", 3 + 2}, {"fd00::50", "[fd00::2]:0", 3 + 3}} {
 		knows(t, l.B, c.addr, former)
 		b, err := l.B.ListenUDP(c.from)
-		must(t, err)
+		testutil.Must(t, err)
 		defer b.Close()
 		sent := l.count()["mux_uplink"]
 		_, err = a.lease.Claim(t.Context(), addrTag(c.addr))
-		must(t, err)
+		testutil.Must(t, err)
 		learns(t, l.B, c.addr, ours)
 		sendTo(t, b, net.JoinHostPort(c.addr, "7000"), "to its new holder")
 		notOurs := func(p gopacket.Packet) {
@@ -91,7 +92,7 @@ func TestOwnedAddressIsAnnouncedAgain(t *testing.T) {
 	l.openConfig(mux.Config{Pin: l.pin})
 	a := l.open(addrTag("10.0.0.50"))
 	given := l.open(addrTag("10.0.0.51"))
-	must(t, given.lease.Unclaim(t.Context(), addrTag("10.0.0.51")))
+	testutil.Must(t, given.lease.Unclaim(t.Context(), addrTag("10.0.0.51")))
 	wire := packetSocket(t, l.B, unix.ETH_P_ARP)
 	announced := func(what string) {
 		t.Helper()
@@ -110,13 +111,13 @@ func TestOwnedAddressIsAnnouncedAgain(t *testing.T) {
 	}
 	announced("2 s after the claim")
 	l.onUplink(netlink.LinkSetDown)
-	eventually(t, "the link is down", func() bool { return !l.mux.Uplink().Up })
+	testutil.Eventually(t, "the link is down", func() bool { return !l.mux.Uplink().Up })
 	drain(t, wire)
 	wire = packetSocket(t, l.B, unix.ETH_P_ARP)
 	l.onUplink(netlink.LinkSetUp)
 	announced("the link is up again")
 	announced("2 s later")
-	must(t, l.mux.Abandon())
+	testutil.Must(t, l.mux.Abandon())
 	l.openConfig(mux.Config{Pin: l.pin})
 	l.present(a)
 	announced("another process has taken over")
@@ -129,13 +130,13 @@ func TestReturnedAddressIsAnnounced(t *testing.T) {
 	addrOn(t, l.A, l.A.Interface, "10.0.0.4/24")
 	l.open(udpTag("10.0.0.4:7000"))
 	addrOff(t, l.A, l.A.Interface, "10.0.0.4/24")
-	eventually(t, "the tag is suspended", func() bool { held, _, err := l.mux.Suspended(); must(t, err); return len(held) == 1 })
+	testutil.Eventually(t, "the tag is suspended", func() bool { held, _, err := l.mux.Suspended(); testutil.Must(t, err); return len(held) == 1 })
 	knows(t, l.B, "10.0.0.4", net.HardwareAddr{2, 0, 0, 0, 0, 0x99})
 	addrOn(t, l.A, l.A.Interface, "10.0.0.4/24")
 	learns(t, l.B, "10.0.0.4", net.HardwareAddr(l.A.LinkAddr[:]))
 	// Not once more when it is gone again: another host may have it.
 	addrOff(t, l.A, l.A.Interface, "10.0.0.4/24")
-	eventually(t, "the tag is suspended again", func() bool { held, _, err := l.mux.Suspended(); must(t, err); return len(held) == 1 })
+	testutil.Eventually(t, "the tag is suspended again", func() bool { held, _, err := l.mux.Suspended(); testutil.Must(t, err); return len(held) == 1 })
 	if l.mux.IsAnnouncing(netip.MustParseAddr("10.0.0.4")) {
 		t.Error("an address that the uplink has lost is announced")
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/account"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/mux"
 )
 
@@ -32,12 +33,12 @@ type statisticsLab struct {
 // statistics are those of a device of host A; zero if there is none.
 func (b *statisticsLab) statistics(name string) (s netlink.LinkStatistics) {
 	b.t.Helper()
-	must(b.t, b.A.Do(func() error {
+	testutil.Must(b.t, b.A.Do(func() error {
 		l, err := netlink.LinkByName(name)
 		if _, absent := err.(netlink.LinkNotFoundError); absent {
 			return nil
 		}
-		must(b.t, err)
+		testutil.Must(b.t, err)
 		s = *l.Attrs().Statistics
 		return nil
 	}))
@@ -62,7 +63,7 @@ func (b *statisticsLab) sums() map[string][2]uint64 {
 	for _, a := range b.apps {
 		sent += b.statistics(fmt.Sprint("unet", a.grant.ID)).RxPackets
 		s, err := a.sock.Statistics()
-		must(b.t, err)
+		testutil.Must(b.t, err)
 		refused += s.RxDropped + s.RxRingFull
 	}
 	parts := uint64(0)
@@ -184,7 +185,7 @@ func TestCountersShowFramesOfOtherPrograms(t *testing.T) {
 	a := l.open(udpTag("10.0.0.1:7000"))
 	settled := func() account.Balance {
 		v, err := account.Settle(t.Context(), l.mux.Counters)
-		must(t, err)
+		testutil.Must(t, err)
 		return v.Balances[0]
 	}
 	if b := settled(); b.Missing() != 0 {
@@ -216,7 +217,7 @@ type sender struct{ fd int }
 func openSender(t *testing.T, h *netlab.Host) *sender {
 	t.Helper()
 	s := &sender{}
-	must(t, h.Do(func() (err error) {
+	testutil.Must(t, h.Do(func() (err error) {
 		s.fd, err = unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 		return err
 	}))
@@ -243,7 +244,7 @@ func (s *sender) trySend(to, payload string) error {
 // segment sets the size of the datagrams of which the next sends consist; 0: one.
 func (s *sender) segment(t *testing.T, size int) {
 	t.Helper()
-	must(t, unix.SetsockoptInt(s.fd, unix.IPPROTO_UDP, unix.UDP_SEGMENT, size))
+	testutil.Must(t, unix.SetsockoptInt(s.fd, unix.IPPROTO_UDP, unix.UDP_SEGMENT, size))
 }
 
 // The counters add up also when processes die under load, while frames are on their way to ports that the
@@ -284,16 +285,16 @@ func TestCountersAddUpAfterDeathsUnderLoad(t *testing.T) {
 					})
 				}
 				flows := l.count()["deliver_socket"]
-				eventually(t, "traffic flows", func() bool { return l.count()["deliver_socket"] > flows+100 })
+				testutil.Eventually(t, "traffic flows", func() bool { return l.count()["deliver_socket"] > flows+100 })
 				dying.closeDescriptors()
-				must(t, dying.lease.Close())
+				testutil.Must(t, dying.lease.Close())
 				close(stop)
 				all.Wait()
 			}
 			// A processor with a backlog can rest for longer than Settle waits.
-			eventually(t, "the counters add up", func() bool {
+			testutil.Eventually(t, "the counters add up", func() bool {
 				v, err := account.Settle(t.Context(), l.mux.Counters)
-				must(t, err)
+				testutil.Must(t, err)
 				return v.Balanced()
 			})
 		})

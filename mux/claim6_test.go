@@ -19,6 +19,7 @@ import (
 
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/mux"
 )
 
@@ -41,8 +42,8 @@ func requirePair6(t *testing.T) *netlab.Pair {
 	t.Helper()
 	p := netlab.RequirePair(t, netlab.Config{IPv6: true})
 	for _, h := range []*netlab.Host{p.A, p.B} {
-		eventually(t, "the route to groups", func() (there bool) {
-			must(t, h.Do(func() error {
+		testutil.Eventually(t, "the route to groups", func() (there bool) {
+			testutil.Must(t, h.Do(func() error {
 				routes, err := netlink.RouteGet(net.ParseIP("ff15::1"))
 				there = err == nil && len(routes) > 0
 				return nil
@@ -128,7 +129,7 @@ func (p program) keep(t *testing.T, h *netlab.Host) (fd int) {
 func boundTo(t *testing.T, fd int) uint16 {
 	t.Helper()
 	name, err := unix.Getsockname(fd)
-	must(t, err)
+	testutil.Must(t, err)
 	switch name := name.(type) {
 	case *unix.SockaddrInet4:
 		return uint16(name.Port)
@@ -159,13 +160,13 @@ func sockaddr(s string) (at unix.Sockaddr, family int) {
 // sysctl changes a setting of a host.
 func sysctl(t *testing.T, h *netlab.Host, name, value string) {
 	t.Helper()
-	must(t, h.Do(func() error { return os.WriteFile("/proc/sys/net/"+name, []byte(value), 0) }))
+	testutil.Must(t, h.Do(func() error { return os.WriteFile("/proc/sys/net/"+name, []byte(value), 0) }))
 }
 
 // netFile reads a file of /proc/net on a host.
 func netFile(t *testing.T, h *netlab.Host, name string) (text string) {
 	t.Helper()
-	must(t, h.Do(func() error {
+	testutil.Must(t, h.Do(func() error {
 		b, err := os.ReadFile("/proc/thread-self/net/" + name)
 		text = string(b)
 		return err
@@ -173,21 +174,11 @@ func netFile(t *testing.T, h *netlab.Host, name string) (text string) {
 	return text
 }
 
-// eventually waits until ok; after testTimeout the test fails.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(testTimeout); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("still not: %s", what)
-		}
-	}
-}
-
 // wantClaims checks that exactly tags are in the tables and have descriptors.
 func (l *lab) wantClaims(reserved int, tags ...endpoint.Tag) {
 	l.t.Helper()
 	held, inKernel, n, err := l.mux.Claims()
-	must(l.t, err)
+	testutil.Must(l.t, err)
 	want := map[endpoint.Tag]bool{}
 	for _, t := range tags {
 		want[t] = true
@@ -210,7 +201,7 @@ func parseMAC(s string) net.HardwareAddr {
 func addAddr(t *testing.T, h *netlab.Host, addr string, set func(*netlink.Addr)) {
 	t.Helper()
 	p := netip.MustParsePrefix(addr)
-	must(t, h.Do(func() error {
+	testutil.Must(t, h.Do(func() error {
 		link, err := netlink.LinkByName(h.Interface)
 		if err != nil {
 			return err
@@ -224,7 +215,7 @@ func addAddr(t *testing.T, h *netlab.Host, addr string, set func(*netlink.Addr))
 // addressFlags are the kernel's flags of an address.
 func addressFlags(t *testing.T, h *netlab.Host, addr string) (flags int) {
 	t.Helper()
-	must(t, h.Do(func() error {
+	testutil.Must(t, h.Do(func() error {
 		list, err := netlink.AddrList(nil, netlink.FAMILY_V6)
 		for _, a := range list {
 			if a.IP.String() == addr {
@@ -272,7 +263,7 @@ func TestClaimsOnIPv6AddressesOfUplink(t *testing.T) {
 	addAddr(t, l.A, "fe80::a/64", plain)
 	addAddr(t, l.A, "2001:db8::1/64", plain)
 	addAddr(t, l.A, "2001:db8::dead/64", func(a *netlink.Addr) { a.PreferedLft, a.ValidLft = 0, 1000 }) // deprecated (RFC 4862, 5.5.4)
-	must(t, l.A.Do(func() error {
+	testutil.Must(t, l.A.Do(func() error {
 		lo, err := netlink.LinkByName("lo")
 		if err != nil {
 			return err
@@ -308,12 +299,12 @@ func TestClaimsOnIPv6AddressesOfUplink(t *testing.T) {
 	identity("", "fe80::a/64")
 	del("2001:db8::dead/64")
 	wildcard("fe80::a")
-	must(t, a.lease.Unclaim(t.Context(), tcpBlock("[fd00::1]:50048"))) // the claim is still there, without the address
+	testutil.Must(t, a.lease.Unclaim(t.Context(), tcpBlock("[fd00::1]:50048"))) // the claim is still there, without the address
 	del("fe80::a/64")
 	if got, err := a.lease.Claim(t.Context(), udpTag("[::]:0")); !errors.Is(err, endpoint.ErrTagDenied) {
 		t.Errorf("without an address: %v, %v", got, err)
 	}
-	must(t, a.lease.Close())
+	testutil.Must(t, a.lease.Close())
 	l.wantClaims(0)
 }
 
@@ -328,7 +319,7 @@ func TestClaimsOnTentativeAndTemporaryAddressesAreRefused(t *testing.T) {
 		t.Fatal("fd00::3 is not tentative")
 	}
 	addAddr(t, l.A, "fd00::2/64", func(a *netlink.Addr) { a.Flags = 0 })
-	eventually(t, "fd00::2 found to be host B's", func() bool { return addressFlags(t, l.A, "fd00::2")&unix.IFA_F_DADFAILED != 0 })
+	testutil.Eventually(t, "fd00::2 found to be host B's", func() bool { return addressFlags(t, l.A, "fd00::2")&unix.IFA_F_DADFAILED != 0 })
 	// A temporary one, which the kernel makes beside a managed address.
 	sysctl(t, l.A, "ipv6/conf/"+l.A.Interface+"/dad_transmits", "0")
 	sysctl(t, l.A, "ipv6/conf/"+l.A.Interface+"/use_tempaddr", "2")
@@ -336,8 +327,8 @@ func TestClaimsOnTentativeAndTemporaryAddressesAreRefused(t *testing.T) {
 		a.Flags, a.PreferedLft, a.ValidLft = unix.IFA_F_MANAGETEMPADDR|unix.IFA_F_NODAD, 10000, 20000
 	})
 	temporary := ""
-	eventually(t, "a temporary address", func() bool {
-		must(t, l.A.Do(func() error {
+	testutil.Eventually(t, "a temporary address", func() bool {
+		testutil.Must(t, l.A.Do(func() error {
 			list, err := netlink.AddrList(nil, netlink.FAMILY_V6)
 			for _, a := range list {
 				if a.Flags&unix.IFA_F_TEMPORARY != 0 {
@@ -371,7 +362,7 @@ func TestClaimsOfOwnedIPv6Addresses(t *testing.T) {
 	l := openLab6(t)
 	a, b := l.open(), l.open()
 	hw := parseMAC("02:00:00:00:00:77")
-	must(t, l.A.Do(func() error {
+	testutil.Must(t, l.A.Do(func() error {
 		uplink, err := netlink.LinkByName(l.A.Interface)
 		if err != nil {
 			return err
@@ -451,9 +442,9 @@ func TestUplinkJoinsSolicitedNodeGroups(t *testing.T) {
 		}
 	}
 	want("all held", true, true, true, true)
-	must(t, b.lease.Close())
+	testutil.Must(t, b.lease.Close())
 	want("one is left in the group", true, true, false, false)
-	must(t, a.lease.Unclaim(t.Context(), addrTag("fd00::1:2:77")))
+	testutil.Must(t, a.lease.Unclaim(t.Context(), addrTag("fd00::1:2:77")))
 	want("none", false, false, false, false)
 }
 
@@ -481,10 +472,10 @@ func TestFramesToClaimedPortsReachOwner(t *testing.T) {
 				p.network = "tcp" + p.network[3:]
 			}
 			fd := p.keep(t, l.B)
-			must(t, connect(fd, to.String())) // TCP: a SYN
+			testutil.Must(t, connect(fd, to.String())) // TCP: a SYN
 			if tag.Kind == endpoint.TagUDP {
 				_, err := unix.Write(fd, []byte("hello"))
-				must(t, err)
+				testutil.Must(t, err)
 			}
 			asSent := func(p gopacket.Packet) bool {
 				switch l := p.TransportLayer().(type) {
@@ -507,11 +498,11 @@ func TestFramesToClaimedPortsReachOwner(t *testing.T) {
 	ping(t, l.B, "10.0.0.1")
 	ping(t, l.B, "fd00::1")
 	service, err := l.A.Listen("tcp6", "[fd00::1]:80")
-	must(t, err)
+	testutil.Must(t, err)
 	defer service.Close()
 	c, err := l.B.Dial("tcp6", "[fd00::1]:80")
-	must(t, err)
-	must(t, c.Close())
+	testutil.Must(t, err)
+	testutil.Must(t, c.Close())
 	a.wantNothing("to ports of the kernel")
 }
 
@@ -561,9 +552,9 @@ func TestSolicitationsForOwnedAddressReachOwner(t *testing.T) {
 	l := openLab6(t)
 	a := l.open(addrTag("fd00::77"))
 	fd := program{network: "udp6", at: "[fd00::2]:9000"}.keep(t, l.B)
-	must(t, connect(fd, "[fd00::77]:5"))
+	testutil.Must(t, connect(fd, "[fd00::77]:5"))
 	_, err := unix.Write(fd, []byte("hello")) // the kernel asks for the MAC address first
-	must(t, err)
+	testutil.Must(t, err)
 	frame := a.recv().frame
 	ns, ok := packet(t, frame).Layer(layers.LayerTypeICMPv6NeighborSolicitation).(*layers.ICMPv6NeighborSolicitation)
 	if !ok || !ns.TargetAddress.Equal(net.ParseIP("fd00::77")) {

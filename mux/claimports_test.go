@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/mux"
 )
 
@@ -79,7 +80,7 @@ func TestProgramsCannotBindClaimedPorts(t *testing.T) {
 		}
 		try(tag.Port-1, nil)
 		try(tag.LastPort()+1, nil)
-		must(t, a.lease.Unclaim(t.Context(), tag))
+		testutil.Must(t, a.lease.Unclaim(t.Context(), tag))
 		l.wantClaims(0)
 		try(tag.Port, nil)
 		wantObjects(t, l.A, before)
@@ -96,13 +97,13 @@ func TestClaimOfBoundPortIsRefused(t *testing.T) {
 		for _, port := range slices.Compact([]uint16{tag.Port, tag.LastPort()}) {
 			for _, p := range programsAt(tag, port) {
 				fd, err := p.start(l.A)
-				must(t, err)
+				testutil.Must(t, err)
 				open := openDescriptors(t)
 				_, err = a.lease.Claim(t.Context(), tag)
 				if !errors.Is(err, endpoint.ErrTagHeld) || !strings.Contains(err.Error(), fmt.Sprint("port ", port)) {
 					t.Errorf("claim %v beside %v: %v", tag, p, err)
 				}
-				eventually(t, "the refused claim has left no descriptor", func() bool { return openDescriptors(t) <= open })
+				testutil.Eventually(t, "the refused claim has left no descriptor", func() bool { return openDescriptors(t) <= open })
 				unix.Close(fd)
 			}
 		}
@@ -110,7 +111,7 @@ func TestClaimOfBoundPortIsRefused(t *testing.T) {
 		if _, err := a.lease.Claim(t.Context(), tag); err != nil {
 			t.Errorf("claim %v when it is free: %v", tag, err)
 		}
-		must(t, a.lease.Unclaim(t.Context(), tag))
+		testutil.Must(t, a.lease.Unclaim(t.Context(), tag))
 	}
 }
 
@@ -125,7 +126,7 @@ func TestSamePortOfOtherProtocolIsOtherTag(t *testing.T) {
 	// A program can bind them on the addresses without a claim.
 	program{network: "udp4", at: "127.0.0.1:7000"}.keep(t, l.A)
 	program{network: "tcp4", at: "10.0.0.9:7000", listen: true}.keep(t, l.A)
-	must(t, a.lease.Close())
+	testutil.Must(t, a.lease.Close())
 	l.wantClaims(3, tags[:3]...)
 }
 
@@ -139,19 +140,19 @@ func TestClaimOfPortOfConnectionIsRefused(t *testing.T) {
 			network = "tcp6"
 		}
 		peer, err := l.B.Listen(network, hosts[1]+":80")
-		must(t, err)
+		testutil.Must(t, err)
 		defer peer.Close()
 		service, err := l.A.Listen(network, hosts[0]+":7000")
-		must(t, err)
+		testutil.Must(t, err)
 		out, err := l.A.Dial(network, hosts[1]+":80")
-		must(t, err)
+		testutil.Must(t, err)
 		in, err := l.B.Dial(network, hosts[0]+":7000")
-		must(t, err)
+		testutil.Must(t, err)
 		ours, err := service.Accept()
-		must(t, err)
+		testutil.Must(t, err)
 		theirs, err := peer.Accept()
-		must(t, err)
-		must(t, service.Close())
+		testutil.Must(t, err)
+		testutil.Must(t, service.Close())
 		tags := []endpoint.Tag{tcpTag(out.LocalAddr().String()), tcpTag(hosts[0] + ":7000")}
 		refused := func(when string, tags ...endpoint.Tag) {
 			t.Helper()
@@ -164,9 +165,9 @@ func TestClaimOfPortOfConnectionIsRefused(t *testing.T) {
 			}
 		}
 		refused("established", tags...)
-		must(t, errors.Join(out.Close(), ours.Close())) // host A first, so TIME-WAIT is there
-		must(t, errors.Join(theirs.Close(), in.Close()))
-		eventually(t, "two connections in TIME-WAIT", func() bool {
+		testutil.Must(t, errors.Join(out.Close(), ours.Close())) // host A first, so TIME-WAIT is there
+		testutil.Must(t, errors.Join(theirs.Close(), in.Close()))
+		testutil.Eventually(t, "two connections in TIME-WAIT", func() bool {
 			const timeWait = " 06 " // enum of include/net/tcp_states.h
 			return strings.Count(netFile(t, l.A, strings.Replace(network, "4", "", 1)), timeWait) == 2
 		})
@@ -194,7 +195,7 @@ func TestKernelChoosesNoClaimedPort(t *testing.T) {
 		} {
 			for range 3 {
 				fd, err := p.start(l.A)
-				must(t, err)
+				testutil.Must(t, err)
 				err = connect(fd, to)
 				if port := boundTo(t, fd); err != nil || port < 40064 {
 					t.Errorf("%v got port %d, %v", p, port, err)
@@ -234,7 +235,7 @@ func TestClaimOfAnyPort(t *testing.T) {
 			t.Errorf("claim %v when all are held: %v", c.tag, err)
 		}
 	}
-	must(t, a.lease.Close())
+	testutil.Must(t, a.lease.Close())
 	l.wantClaims(0)
 }
 
@@ -260,7 +261,7 @@ func TestPortBelongsToOneTag(t *testing.T) {
 			}
 			unclaim := func(tag endpoint.Tag) {
 				t.Helper()
-				must(t, a.lease.Unclaim(t.Context(), tag))
+				testutil.Must(t, a.lease.Unclaim(t.Context(), tag))
 			}
 			claim(a, single, nil)
 			claim(a, block, held) // its own port is another tag's
@@ -299,8 +300,8 @@ func TestPortBelongsToOneTag(t *testing.T) {
 			t.Errorf("claim %v: %v", tag, err)
 		}
 	}
-	must(t, a.lease.Close())
-	must(t, b.lease.Close())
+	testutil.Must(t, a.lease.Close())
+	testutil.Must(t, b.lease.Close())
 	l.wantClaims(0)
 	if n := l.mux.CountedClaims(); n != 0 {
 		t.Errorf("%d entries of the indexes are left", n)
@@ -329,7 +330,7 @@ func TestClaimOfAnyBlock(t *testing.T) {
 			t.Errorf("claim %v when none is left: %v, %v", c.tag, got, err)
 		}
 		wantObjects(t, l.A, before)
-		must(t, a.lease.Unclaim(t.Context(), c.want))
+		testutil.Must(t, a.lease.Unclaim(t.Context(), c.want))
 	}
 	// A block with a port that is held by itself is not free.
 	if _, err := a.lease.Claim(t.Context(), udpTag("10.0.0.1:50050")); err != nil {
@@ -379,7 +380,7 @@ func TestClaimsOfAllBlocksOfOwnedAddress(t *testing.T) {
 	var last uint16
 	for i := range 512 {
 		tag, err := a.lease.Claim(t.Context(), tcpBlock("[fd00::77]:0"))
-		must(t, err)
+		testutil.Must(t, err)
 		if tag.Port < 32768 || tag.Port%64 != 0 || seen[tag.Port] || !tag.Block || tag.Addr != netip.MustParseAddr("fd00::77") {
 			t.Fatalf("got %v", tag)
 		}
@@ -398,7 +399,7 @@ func TestClaimsOfAllBlocksOfOwnedAddress(t *testing.T) {
 	if got, err := a.lease.Claim(t.Context(), udpTag("[fd00::77]:0")); err != nil || got.Port < 49152 {
 		t.Errorf("got %v, %v", got, err)
 	}
-	must(t, a.lease.Unclaim(t.Context(), tcpBlock("[fd00::77]:65472")))
+	testutil.Must(t, a.lease.Unclaim(t.Context(), tcpBlock("[fd00::77]:65472")))
 	if got, err := a.lease.Claim(t.Context(), tcpTag("[fd00::77]:0")); err != nil || got.Port < 65472 {
 		t.Errorf("got %v, %v", got, err)
 	}
@@ -415,7 +416,7 @@ func TestReadmitReservesPortsAgain(t *testing.T) {
 	a := l.open(tags...)
 	before := listObjects(t, l.A)
 	l.wantClaims(1+1+1+64+64, tags...)
-	must(t, l.mux.ForgetClaims())
+	testutil.Must(t, l.mux.ForgetClaims())
 	for _, at := range []string{"10.0.0.1:40001", "10.0.0.1:40062"} {
 		program{network: "tcp4", at: at, listen: true}.keep(t, l.A)
 	}
@@ -425,7 +426,7 @@ func TestReadmitReservesPortsAgain(t *testing.T) {
 	for _, tag := range order {
 		err := a.lease.Readmit(tag)
 		if tag != tcpBlock("10.0.0.1:40000") {
-			must(t, err)
+			testutil.Must(t, err)
 		} else if err == nil || !strings.Contains(err.Error(), "2 ports") || !strings.Contains(err.Error(), "port 40001") {
 			t.Errorf("readmit %v: %v", tag, err)
 		}
@@ -449,10 +450,10 @@ func TestReadmitReservesPortsAgain(t *testing.T) {
 	}
 	for _, tag := range tags {
 		if tag.Kind != endpoint.TagAddr {
-			must(t, a.lease.Unclaim(t.Context(), tag))
+			testutil.Must(t, a.lease.Unclaim(t.Context(), tag))
 		}
 	}
-	must(t, a.lease.Close())
+	testutil.Must(t, a.lease.Close())
 	l.wantClaims(0)
 }
 
@@ -461,13 +462,13 @@ func TestReservedPortsLeaveDescriptors(t *testing.T) {
 	l := openLab6(t)
 	a := l.open()
 	var usual unix.Rlimit
-	must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &usual))
-	defer func() { must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &usual)) }()
-	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 800, Max: usual.Max}))
+	testutil.Must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &usual))
+	defer func() { testutil.Must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &usual)) }()
+	testutil.Must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 800, Max: usual.Max}))
 	var tags []endpoint.Tag
 	for range 600 / 64 {
 		tag, err := a.lease.Claim(t.Context(), tcpBlock("10.0.0.1:0"))
-		must(t, err)
+		testutil.Must(t, err)
 		tags = append(tags, tag)
 	}
 	if _, err := a.lease.Claim(t.Context(), udpBlock("[fd00::1]:40000")); !errors.Is(err, mux.ErrTableFull) {
@@ -475,28 +476,28 @@ func TestReservedPortsLeaveDescriptors(t *testing.T) {
 	}
 	for range 600 % 64 {
 		tag, err := a.lease.Claim(t.Context(), udpTag("[fd00::1]:0"))
-		must(t, err)
+		testutil.Must(t, err)
 		tags = append(tags, tag)
 	}
 	if _, err := a.lease.Claim(t.Context(), udpTag("10.0.0.1:7000")); !errors.Is(err, mux.ErrTableFull) {
 		t.Errorf("a port too many: %v", err)
 	}
 	l.wantClaims(600, tags...)
-	must(t, l.mux.ForgetClaims())
-	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 796, Max: usual.Max}))
+	testutil.Must(t, l.mux.ForgetClaims())
+	testutil.Must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 796, Max: usual.Max}))
 	refused := 0
 	for _, tag := range tags {
 		if err := a.lease.Readmit(tag); errors.Is(err, mux.ErrTableFull) {
 			refused++
 		} else {
-			must(t, err)
+			testutil.Must(t, err)
 		}
 	}
 	if refused == 0 {
 		t.Error("all tags were reserved again with fewer descriptors than they need")
 	}
 	l.wantClaims(597, tags...)
-	must(t, a.lease.Close())
+	testutil.Must(t, a.lease.Close())
 	l.wantClaims(0)
 }
 
@@ -527,8 +528,8 @@ func TestSearchForBlockDoesNotDelayOtherClaims(t *testing.T) {
 			}
 		default:
 			tag, err := b.lease.Claim(t.Context(), endpoint.MessageTag(0))
-			must(t, err)
-			must(t, b.lease.Unclaim(t.Context(), tag))
+			testutil.Must(t, err)
+			testutil.Must(t, b.lease.Unclaim(t.Context(), tag))
 			meanwhile++
 		}
 	}
@@ -545,8 +546,8 @@ func TestSearchForBlockDoesNotDelayOtherClaims(t *testing.T) {
 			}
 		}
 	}()
-	must(t, a.lease.Close())
+	testutil.Must(t, a.lease.Close())
 	<-ended
-	must(t, b.lease.Close())
+	testutil.Must(t, b.lease.Close())
 	l.wantClaims(0)
 }

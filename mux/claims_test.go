@@ -18,6 +18,7 @@ import (
 
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/mux"
 )
 
@@ -99,8 +100,8 @@ func TestClaims(t *testing.T) {
 	if err := b.lease.Unclaim(ctx, udpTag("10.0.0.1:7000")); !errors.Is(err, denied) {
 		t.Errorf("unclaim another's tag: %v", err)
 	}
-	must(t, a.lease.Unclaim(ctx, udpTag("10.0.0.1:7000")))
-	must(t, bind())
+	testutil.Must(t, a.lease.Unclaim(ctx, udpTag("10.0.0.1:7000")))
+	testutil.Must(t, bind())
 	if _, err := b.lease.Claim(ctx, udpTag("10.0.0.1:7000")); err != nil {
 		t.Errorf("claim what was given back: %v", err)
 	}
@@ -112,7 +113,7 @@ func TestClaims(t *testing.T) {
 	peer := kernelUDP(t, l.B, "10.0.0.2:9000")
 	sendTo(t, peer, "10.0.0.1:7000", "to b")
 	b.recv()
-	must(t, b.lease.Unclaim(ctx, udpTag("10.0.0.1:7000")))
+	testutil.Must(t, b.lease.Unclaim(ctx, udpTag("10.0.0.1:7000")))
 	passed := l.count()["rx_pass"]
 	l.wantIncrements("a port given back", "rx_", func() {
 		sendTo(t, peer, "10.0.0.1:7000", "to nobody")
@@ -120,7 +121,7 @@ func TestClaims(t *testing.T) {
 	}, "rx_pass")
 	b.wantNothing("after the tag was given back")
 
-	must(t, a.lease.Close())
+	testutil.Must(t, a.lease.Close())
 	if _, err := b.lease.Claim(ctx, addrTag("10.0.0.77")); err != nil {
 		t.Errorf("claim an address whose lease was closed: %v", err)
 	}
@@ -572,7 +573,7 @@ func TestLimitOfTagsInParallel(t *testing.T) {
 				refused.Add(1)
 				return
 			}
-			t.Cleanup(func() { must(t, errors.Join(g.Close(), lease.Close())) })
+			t.Cleanup(func() { testutil.Must(t, errors.Join(g.Close(), lease.Close())) })
 		})
 	}
 	all.Wait()
@@ -588,7 +589,7 @@ func TestClaimsDuringCloseOfLease(t *testing.T) {
 	before := listObjects(t, l.A)
 	for range 20 {
 		g, lease, err := l.mux.OpenEndpoint(t.Context(), endpoint.Request{Geometry: small})
-		must(t, err)
+		testutil.Must(t, err)
 		var all sync.WaitGroup
 		for _, tag := range []endpoint.Tag{tcpBlock("10.0.0.1:0"), udpBlock("[fd00::1]:40000"), tcpTag("[::]:0"), endpoint.MessageTag(0), addrTag("fd00::77")} {
 			all.Go(func() {
@@ -607,14 +608,14 @@ func TestClaimsDuringCloseOfLease(t *testing.T) {
 				}
 			})
 		}
-		eventually(t, "a claim", func() bool {
+		testutil.Eventually(t, "a claim", func() bool {
 			held, _, _, err := l.mux.Claims()
 			return err != nil || len(held) > 2
 		})
-		must(t, lease.Close())
+		testutil.Must(t, lease.Close())
 		all.Wait()
 		l.wantClaims(0)
-		must(t, g.Close())
+		testutil.Must(t, g.Close())
 	}
 	wantObjects(t, l.A, before)
 }

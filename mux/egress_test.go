@@ -19,6 +19,7 @@ import (
 
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/mux"
 )
 
@@ -26,11 +27,11 @@ import (
 func startContainer(t *testing.T, h *netlab.Host, mode netlink.MacvlanMode) *netlab.Host {
 	t.Helper()
 	c, err := netlab.NewHost("container")
-	must(t, err)
+	testutil.Must(t, err)
 	t.Cleanup(func() { c.Close() })
 	c.Interface = "macvlan0"
 	var in netns.NsHandle
-	must(t, c.Do(func() (err error) { in, err = netns.Get(); return err }))
+	testutil.Must(t, c.Do(func() (err error) { in, err = netns.Get(); return err }))
 	defer in.Close()
 	onDevice(t, h, h.Interface, func(parent netlink.Link) error {
 		return netlink.LinkAdd(&netlink.Macvlan{LinkAttrs: netlink.LinkAttrs{Name: c.Interface, ParentIndex: parent.Attrs().Index, Namespace: netlink.NsFd(in)}, Mode: mode})
@@ -48,11 +49,11 @@ func reflect(t *testing.T, h *netlab.Host) {
 	t.Helper()
 	f := packetSocket(t, h, unix.ETH_P_ALL)
 	raw, err := f.SyscallConn()
-	must(t, err)
-	must(t, raw.Control(func(fd uintptr) {
+	testutil.Must(t, err)
+	testutil.Must(t, raw.Control(func(fd uintptr) {
 		err = unix.SetsockoptInt(int(fd), unix.SOL_PACKET, unix.PACKET_IGNORE_OUTGOING, 1)
 	}))
-	must(t, err)
+	testutil.Must(t, err)
 	ended := make(chan struct{})
 	t.Cleanup(func() { f.Close(); <-ended })
 	go func() {
@@ -93,10 +94,10 @@ func TestMacvlanOnUplink(t *testing.T) {
 				send := func(network, to string) {
 					t.Helper()
 					s, err := c.Dial(network, to)
-					must(t, err)
+					testutil.Must(t, err)
 					defer s.Close()
 					_, err = s.Write([]byte(to))
-					must(t, err)
+					testutil.Must(t, err)
 				}
 				for _, to := range []struct{ network, at string }{{"udp4", "10.0.0.1:7000"}, {"udp6", "[fd00::1]:7000"}, {"udp4", "239.1.2.3:7000"}} {
 					if to.at[0] == '2' {
@@ -181,7 +182,7 @@ func TestBroadcastInUnicastFrame(t *testing.T) {
 	l := openLab(t, mux.ModeAuto)
 	addrOn(t, l.A, l.A.Interface, "10.0.0.33/26")
 	a, b := l.open(udpTag("10.0.0.1:7000")), kernelUDP(t, l.B, "0.0.0.0:9000")
-	eventually(t, "the programs know the broadcast address of the second subnet", func() bool {
+	testutil.Eventually(t, "the programs know the broadcast address of the second subnet", func() bool {
 		before := l.count()["tx_broadcast"]
 		a.send(datagram(l.B.LinkAddr, l.A.LinkAddr, "10.0.0.1:7000", "10.0.0.63:9001", "early"))
 		return l.count()["tx_broadcast"] > before
@@ -214,7 +215,7 @@ func TestBroadcastOfSecondSubnetIsNotOwned(t *testing.T) {
 	}
 	b := l.open(addrTag("10.0.0.95"))
 	addrOn(t, l.A, l.A.Interface, "10.0.0.70/27")
-	eventually(t, "the endpoint has ended", func() bool { return b.lease.Err() != nil })
+	testutil.Eventually(t, "the endpoint has ended", func() bool { return b.lease.Err() != nil })
 	if err := b.lease.Err(); !errors.Is(err, mux.ErrAddrTaken) {
 		t.Errorf("ended by %v", err)
 	}

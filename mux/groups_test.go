@@ -17,6 +17,7 @@ import (
 
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/mux"
 	"github.com/unet-go/unet/wire"
 )
@@ -41,7 +42,7 @@ func (f family) link() wire.LinkAddr {
 func (f family) member(t *testing.T, h *netlab.Host) *net.UDPConn {
 	t.Helper()
 	var c *net.UDPConn
-	must(t, h.Do(func() error {
+	testutil.Must(t, h.Do(func() error {
 		i, err := net.InterfaceByName(h.Interface)
 		if err != nil {
 			return err
@@ -50,14 +51,14 @@ func (f family) member(t *testing.T, h *netlab.Host) *net.UDPConn {
 		return err
 	}))
 	t.Cleanup(func() { c.Close() })
-	must(t, c.SetReadDeadline(time.Now().Add(testTimeout)))
+	testutil.Must(t, c.SetReadDeadline(time.Now().Add(testTimeout)))
 	return c
 }
 
 func (f family) sender(t *testing.T, h *netlab.Host, addr string) *net.UDPConn {
 	t.Helper()
 	var c *net.UDPConn
-	must(t, h.Do(func() (err error) {
+	testutil.Must(t, h.Do(func() (err error) {
 		c, err = net.ListenUDP(f.network, net.UDPAddrFromAddrPort(netip.MustParseAddrPort(addr+":0")))
 		return err
 	}))
@@ -128,10 +129,10 @@ func TestDatagramsToGroupReachAllMembers(t *testing.T) {
 					t.Errorf("counters: %v", c)
 				}
 
-				must(t, second.lease.Unclaim(t.Context(), tag))
+				testutil.Must(t, second.lease.Unclaim(t.Context(), tag))
 				sendTo(t, fromB, f.group, "again")
 				f.wantNext(first, "again")
-				must(t, first.lease.Close())
+				testutil.Must(t, first.lease.Close())
 				sendTo(t, fromB, f.group, "to the kernel only")
 				readFrom(t, kernelA, "again")
 				readFrom(t, kernelA, "to the kernel only")
@@ -150,7 +151,7 @@ func reports(t *testing.T, f family, h *netlab.Host) (next func() string) {
 		t.Helper()
 		for b := make([]byte, 2048); ; {
 			n, err := c.Read(b)
-			must(t, err)
+			testutil.Must(t, err)
 			p := gopacket.NewPacket(b[:n], layers.LayerTypeEthernet, gopacket.Default)
 			if igmp, ok := p.Layer(layers.LayerTypeIGMP).(*layers.IGMP); ok && igmp.Version == 3 {
 				for _, r := range igmp.GroupRecords {
@@ -196,8 +197,8 @@ func TestGroupMembership(t *testing.T) {
 			first := l.open(udpTag(f.group))
 			second := l.open(udpTag(f.group))
 			want("joined")
-			must(t, first.lease.Close())
-			must(t, second.lease.Close())
+			testutil.Must(t, first.lease.Close())
+			testutil.Must(t, second.lease.Close())
 			want("left")
 		})
 	}
@@ -228,12 +229,12 @@ func TestGroupsAreTakenOver(t *testing.T) {
 	}
 	sendTo(t, fromB, f.group, "taken over")
 	f.wantNext(first, "taken over")
-	must(t, l.mux.CheckTagCounts())
-	must(t, first.lease.Unclaim(t.Context(), udpTag(f.group)))
-	must(t, l.mux.CheckTagCounts())
+	testutil.Must(t, l.mux.CheckTagCounts())
+	testutil.Must(t, first.lease.Unclaim(t.Context(), udpTag(f.group)))
+	testutil.Must(t, l.mux.CheckTagCounts())
 	sendTo(t, fromB, f.group, "without a tag")
 	first.wantNothing("after it has given the tag back")
-	must(t, l.mux.Close())
+	testutil.Must(t, l.mux.Close())
 }
 
 // A claim of a group that is not possible is refused with the reason.
@@ -267,18 +268,18 @@ func TestGroupLimit(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
 	g, lease, err := l.openAs(mux.Owner{PID: os.Getpid(), UID: 1001}, mux.Terms{}, endpoint.Request{Geometry: small})
-	must(t, err)
+	testutil.Must(t, err)
 	t.Cleanup(func() { g.Close() })
 	for port := range uint16(64) {
 		_, err := lease.Claim(t.Context(), endpoint.UDPTag(netip.AddrPortFrom(netip.MustParseAddr("239.1.2.3"), 5000+port)))
-		must(t, err)
+		testutil.Must(t, err)
 	}
 	if _, err := lease.Claim(t.Context(), udpTag("239.1.2.3:4000")); !errors.Is(err, endpoint.ErrBusy) {
 		t.Errorf("one more: %v, want %v", err, endpoint.ErrBusy)
 	}
-	must(t, lease.Unclaim(t.Context(), udpTag("239.1.2.3:5000")))
+	testutil.Must(t, lease.Unclaim(t.Context(), udpTag("239.1.2.3:5000")))
 	_, err = lease.Claim(t.Context(), udpTag("239.1.2.3:4000"))
-	must(t, err)
+	testutil.Must(t, err)
 }
 
 // Broadcasts reach the endpoints that hold udp:255.255.255.255:PORT, which may also send from that port.
@@ -291,9 +292,9 @@ func TestBroadcastsReachHoldersOfTag(t *testing.T) {
 	all := wire.Broadcast
 	k := kernelUDP(t, l.B, "0.0.0.0:7000")
 	raw, err := k.SyscallConn()
-	must(t, err)
-	must(t, raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_BROADCAST, 1) }))
-	must(t, err)
+	testutil.Must(t, err)
+	testutil.Must(t, raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_BROADCAST, 1) }))
+	testutil.Must(t, err)
 	sendTo(t, k, "10.0.0.255:7000", "to the subnet")
 	if p := packet(t, a.recv().frame); string(p.ApplicationLayer().Payload()) != "to the subnet" {
 		t.Errorf("received %v", p)

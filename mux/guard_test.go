@@ -14,6 +14,7 @@ import (
 
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/internal/xsk"
 	"github.com/unet-go/unet/mux"
 )
@@ -33,10 +34,10 @@ func (a *app) advanceProducer(entries uint32) (restore func()) {
 func (a *app) changeProducer(change func(uint32) uint32) (before uint32) {
 	a.t.Helper()
 	ring, err := unix.Mmap(int(a.grant.XSK.Fd()), unix.XDP_UMEM_PGOFF_FILL_RING, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	must(a.t, err)
+	testutil.Must(a.t, err)
 	before = binary.NativeEndian.Uint32(ring) // it comes first (struct xdp_ring, net/xdp/xsk_queue.h)
 	binary.NativeEndian.PutUint32(ring, change(before))
-	must(a.t, unix.Munmap(ring))
+	testutil.Must(a.t, unix.Munmap(ring))
 	return before
 }
 
@@ -56,11 +57,11 @@ func TestOverfullFillRingIsRevokedAtNextFrame(t *testing.T) {
 			bad := l.open(udpTag("10.0.0.1:7000"), endpoint.MessageTag(7))
 			b := kernelUDP(t, l.B, "10.0.0.2:0")
 			l.echo(b, bad, "with a correct fill ring")
-			must(t, l.mux.StopFillRingChecks()) // found at the next frame
+			testutil.Must(t, l.mux.StopFillRingChecks()) // found at the next frame
 			before := bad.sock.Fill.InFlight()
 			bad.advanceProducer(1_000_000)
 			sendTo(t, b, "10.0.0.1:7000", "the next frame")
-			eventually(t, "revoked", func() bool { return bad.lease.Err() != nil })
+			testutil.Eventually(t, "revoked", func() bool { return bad.lease.Err() != nil })
 			if err := bad.lease.Err(); !errors.Is(err, mux.ErrRevoked) || !errors.Is(err, endpoint.ErrLeaseClosed) {
 				t.Errorf("ended by %v", err)
 			}
@@ -70,7 +71,7 @@ func TestOverfullFillRingIsRevokedAtNextFrame(t *testing.T) {
 			if c := l.count(); c["deliver_bad_fill"] != 1 {
 				t.Errorf("counters: %v", c)
 			}
-			eventually(t, "it is in the log", func() bool { return strings.Contains(log.String(), "endpoint revoked") })
+			testutil.Eventually(t, "it is in the log", func() bool { return strings.Contains(log.String(), "endpoint revoked") })
 			bad.wantNothing("with too many entries on its fill ring")
 			l.echo(b, good, "to the other endpoint")
 			if _, err := good.lease.Claim(t.Context(), udpTag("10.0.0.1:7000")); err != nil {
@@ -127,7 +128,7 @@ func TestPortsWithoutFillRingChecksAreForTrustedOwners(t *testing.T) {
 	untrusted := func(l *lab) error {
 		g, lease, err := l.openAs(me, mux.Terms{}, endpoint.Request{Geometry: small})
 		if err == nil {
-			must(t, errors.Join(g.Close(), lease.Close()))
+			testutil.Must(t, errors.Join(g.Close(), lease.Close()))
 		}
 		return err
 	}
@@ -141,7 +142,7 @@ func TestPortsWithoutFillRingChecksAreForTrustedOwners(t *testing.T) {
 	t.Run("permitted", func(t *testing.T) {
 		l := &lab{t: t, Pair: netlab.RequirePair(t, netlab.Config{})}
 		l.openConfig(mux.Config{UncheckedFillRings: true})
-		must(t, untrusted(l))
+		testutil.Must(t, untrusted(l))
 	})
 }
 
@@ -151,9 +152,9 @@ func (a *app) fillAllEntries(addr uint64) {
 	const entries = 192 // offset of the entries, behind three cache lines of indices (struct xdp_umem_ring)
 	size := entries + 8*int(a.grant.Geometry.FillSize)
 	ring, err := unix.Mmap(int(a.grant.XSK.Fd()), unix.XDP_UMEM_PGOFF_FILL_RING, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	must(a.t, err)
+	testutil.Must(a.t, err)
 	for at := entries; at < size; at += 8 {
 		binary.NativeEndian.PutUint64(ring[at:], addr)
 	}
-	must(a.t, unix.Munmap(ring))
+	testutil.Must(a.t, unix.Munmap(ring))
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/mux"
 )
 
@@ -18,7 +19,7 @@ func TestInspect(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{Queues: 4, MTU: 9000})
 	inspect := func() (in mux.Inspection) {
 		t.Helper()
-		must(t, pair.A.Do(func() (err error) { in, err = mux.Inspect(pair.A.Interface); return err }))
+		testutil.Must(t, pair.A.Do(func() (err error) { in, err = mux.Inspect(pair.A.Interface); return err }))
 		return in
 	}
 	in := inspect()
@@ -26,13 +27,13 @@ func TestInspect(t *testing.T) {
 		!strings.Contains(in.Because, "virtual link") || !strings.Contains(in.ZeroCopy, "tcx mode has no zero copy") || in.Refused != nil || in.Fixed != "" {
 		t.Errorf("%+v", in)
 	}
-	must(t, pair.A.Do(func() error { return netlab.SetOffload(pair.A.Interface, "rxvlan", true) }))
+	testutil.Must(t, pair.A.Do(func() error { return netlab.SetOffload(pair.A.Interface, "rxvlan", true) }))
 	if in := inspect(); !strings.Contains(in.Hidden, "rx-vlan-hw-parse") || in.Fixed != "" {
 		t.Errorf("with receive VLAN offload: %+v", in)
 	}
 	bpffs := netlab.BPFFS(t)
 	var m *mux.Mux
-	must(t, pair.A.Do(func() (err error) {
+	testutil.Must(t, pair.A.Do(func() (err error) {
 		m, err = mux.Open(mux.Config{Interface: pair.A.Interface, Pin: bpffs})
 		return err
 	}))
@@ -41,7 +42,7 @@ func TestInspect(t *testing.T) {
 	}
 	pins := func(h *netlab.Host) (p mux.PinState) {
 		t.Helper()
-		must(t, h.Do(func() error {
+		testutil.Must(t, h.Do(func() error {
 			list, err := mux.Pins(bpffs)
 			if err == nil && len(list) != 1 {
 				t.Errorf("%+v", list)
@@ -57,11 +58,11 @@ func TestInspect(t *testing.T) {
 	if p := pins(pair.B); p.Here || p.Interface != "" || !p.Served || p.Gone {
 		t.Errorf("from another namespace: %+v", p)
 	}
-	must(t, m.Abandon())
+	testutil.Must(t, m.Abandon())
 	if p := pins(pair.A); p.Served || p.Gone {
 		t.Errorf("abandoned: %+v", p)
 	}
-	must(t, pair.A.Do(func() error {
+	testutil.Must(t, pair.A.Do(func() error {
 		l, err := netlink.LinkByName(pair.A.Interface)
 		if err != nil {
 			return err

@@ -12,6 +12,7 @@ import (
 
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/mux"
 )
 
@@ -38,14 +39,14 @@ func TestKernelSendsOutOfDevices(t *testing.T) {
 				b.sendBound(device, targets)
 				want += uint64(len(targets))
 			}
-			eventually(t, "what the kernel sent is counted", func() bool { return b.count()["deliver_kernel"] == want })
+			testutil.Eventually(t, "what the kernel sent is counted", func() bool { return b.count()["deliver_kernel"] == want })
 			for _, a := range b.apps {
 				a.wantNothing("after the kernel's frames")
 			}
 			// The cutter is no way to anywhere: the kernel drops what is sent there.
 			if mode != mux.ModeNative {
 				b.sendBound(b.device("unetcut"), targets)
-				eventually(t, "what was sent to the cutter is counted", func() bool { return b.count()["lost_cut"] == uint64(len(targets)) })
+				testutil.Eventually(t, "what was sent to the cutter is counted", func() bool { return b.count()["lost_cut"] == uint64(len(targets)) })
 			}
 			b.echo(kernelUDP(t, b.B, "10.0.0.2:0"), trusted, "still there")
 			b.wantBalance()
@@ -56,7 +57,7 @@ func TestKernelSendsOutOfDevices(t *testing.T) {
 // device is the interface of host A whose name begins with prefix.
 func (l *lab) device(prefix string) (name string) {
 	l.t.Helper()
-	must(l.t, l.A.Do(func() error {
+	testutil.Must(l.t, l.A.Do(func() error {
 		all, err := net.Interfaces()
 		for _, i := range all {
 			if strings.HasPrefix(i.Name, prefix) {
@@ -74,12 +75,12 @@ func (l *lab) device(prefix string) (name string) {
 // sendBound sends a datagram to each target by a kernel socket of host A that is bound to a device.
 func (l *lab) sendBound(device string, targets []string) {
 	l.t.Helper()
-	must(l.t, l.A.Do(func() error {
+	testutil.Must(l.t, l.A.Do(func() error {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-		must(l.t, err)
+		testutil.Must(l.t, err)
 		defer unix.Close(fd)
-		must(l.t, unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_BROADCAST, 1))
-		must(l.t, unix.BindToDevice(fd, device))
+		testutil.Must(l.t, unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_BROADCAST, 1))
+		testutil.Must(l.t, unix.BindToDevice(fd, device))
 		for _, target := range targets {
 			to := &unix.SockaddrInet4{Port: 7000}
 			copy(to.Addr[:], net.ParseIP(target).To4())

@@ -25,6 +25,7 @@ import (
 
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/mux"
 )
 
@@ -194,7 +195,7 @@ type child struct {
 func startChild(t *testing.T, h *netlab.Host) *child {
 	t.Helper()
 	c, err := newChild(t, h)
-	must(t, err)
+	testutil.Must(t, err)
 	return c
 }
 
@@ -303,10 +304,10 @@ func newKiller(t *testing.T) *killer {
 	k := &killer{t: t}
 	var err error
 	k.plan, err = ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 24, MaxEntries: 1})
-	must(t, err)
+	testutil.Must(t, err)
 	t.Cleanup(func() { k.plan.Close() })
 	var ns unix.Stat_t // the test may run in a container, where a process has several numbers
-	must(t, unix.Stat("/proc/self/ns/pid", &ns))
+	testutil.Must(t, unix.Stat("/proc/self/ns/pid", &ns))
 
 	ins := asm.Instructions{
 		asm.LoadMem(asm.R7, asm.R1, 8, asm.DWord), // number of the call
@@ -354,10 +355,10 @@ func newKiller(t *testing.T) *killer {
 		asm.Return(),
 	)
 	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.RawTracepoint, License: "GPL", Instructions: ins})
-	must(t, err)
+	testutil.Must(t, err)
 	defer prog.Close()
 	l, err := link.AttachRawTracepoint(link.RawTracepointOptions{Name: "sys_enter", Program: prog})
-	must(t, err)
+	testutil.Must(t, err)
 	t.Cleanup(func() { l.Close() })
 	return k
 }
@@ -365,7 +366,7 @@ func newKiller(t *testing.T) *killer {
 // aim lets a child be killed in its nth call from now on, counted from 0.
 func (k *killer) aim(c *child, n uint64) {
 	k.t.Helper()
-	must(k.t, k.plan.Put(uint32(0), killPlan{Process: uint64(c.cmd.Process.Pid), At: n}))
+	testutil.Must(k.t, k.plan.Put(uint32(0), killPlan{Process: uint64(c.cmd.Process.Pid), At: n}))
 }
 
 // progress is how far a child came with all operations.
@@ -396,7 +397,7 @@ func (l *pinLab) runOperations(c *child, before *app) (p progress) {
 	}
 	queue := do(order{Do: "endpoint", Request: endpoint.Request{Attach: endpoint.AttachQueue, Geometry: small, Tags: killTags[:1]}})
 	if queue.Grant != nil {
-		must(l.t, queue.Grant.Close()) // as if its process had died
+		testutil.Must(l.t, queue.Grant.Close()) // as if its process had died
 	}
 	mine := do(order{Do: "endpoint", Request: endpoint.Request{Geometry: small, Tags: killTags[1:]}})
 	if mine.Grant == nil {
@@ -455,9 +456,9 @@ func (l *pinLab) killAt(k *killer, n uint64, takenOver bool, b *net.UDPConn, emp
 	if takenOver {
 		m := openPinned(l.t, l.A, mux.Config{Pin: l.pin})
 		g, _, err := m.OpenEndpoint(l.t.Context(), endpoint.Request{Geometry: small, Tags: []endpoint.Tag{udpTag("10.0.0.1:7100")}})
-		must(l.t, err)
+		testutil.Must(l.t, err)
 		before = attach(l.t, g)
-		must(l.t, m.Abandon())
+		testutil.Must(l.t, m.Abandon())
 	}
 	c := startChild(l.t, l.A)
 	k.aim(c, n)
@@ -489,22 +490,22 @@ func (l *pinLab) killAt(k *killer, n uint64, takenOver bool, b *net.UDPConn, emp
 			}
 		}
 	}
-	eventually(l.t, "endpoints and ports without an owner are gone", func() bool {
+	testutil.Eventually(l.t, "endpoints and ports without an owner are gone", func() bool {
 		return len(m.Endpoints()) == len(presented) && len(listObjects(l.t, l.A).links) == 2+len(presented)
 	})
-	must(l.t, m.CheckTagCounts())
+	testutil.Must(l.t, m.CheckTagCounts())
 	for _, a := range presented {
-		must(l.t, a.lease.Close())
+		testutil.Must(l.t, a.lease.Close())
 	}
-	must(l.t, m.CheckTagCounts())
+	testutil.Must(l.t, m.CheckTagCounts())
 	for _, a := range []*app{before, p.made} {
 		if a != nil {
 			a.close()
 		}
 	}
 	g, lease, err := m.OpenEndpoint(l.t.Context(), endpoint.Request{Geometry: small, Tags: append(killTags, udpTag("10.0.0.1:7100"), udpTag("10.0.0.1:7001"))})
-	must(l.t, err)
-	must(l.t, errors.Join(lease.Close(), g.Close(), m.Close()))
+	testutil.Must(l.t, err)
+	testutil.Must(l.t, errors.Join(lease.Close(), g.Close(), m.Close()))
 	if left := pinnedIn(l.t, l.pin); len(left) != 0 {
 		l.t.Errorf("pinned: %v", left)
 	}
@@ -521,7 +522,7 @@ func (l *pinLab) killAt(k *killer, n uint64, takenOver bool, b *net.UDPConn, emp
 func openPinned(t *testing.T, h *netlab.Host, cfg mux.Config) (m *mux.Mux) {
 	t.Helper()
 	cfg.Interface = h.Interface
-	must(t, h.Do(func() (err error) {
+	testutil.Must(t, h.Do(func() (err error) {
 		m, err = mux.Open(cfg)
 		return err
 	}))

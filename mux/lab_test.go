@@ -26,21 +26,11 @@ import (
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/internal/route"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/internal/xsk"
 	"github.com/unet-go/unet/mux"
 	"github.com/unet-go/unet/queues"
 )
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		var v *ebpf.VerifierError
-		if errors.As(err, &v) {
-			t.Fatalf("%+v", v)
-		}
-		t.Fatal(err)
-	}
-}
 
 // lab is a mux on host A; host B has the kernel's stack only.
 type lab struct {
@@ -121,7 +111,7 @@ func (l *lab) openConfig(cfg mux.Config) {
 		cfg.Policy = &l.policy
 	}
 	var m *mux.Mux
-	must(l.t, l.A.Do(func() (err error) {
+	testutil.Must(l.t, l.A.Do(func() (err error) {
 		m, err = mux.Open(cfg)
 		return err
 	}))
@@ -166,7 +156,7 @@ func (l *lab) openFor(terms mux.Terms, req endpoint.Request) *app {
 		req.Geometry = small
 	}
 	g, lease, err := l.openAs(mux.Owner{PID: os.Getpid()}, terms, req)
-	must(l.t, err)
+	testutil.Must(l.t, err)
 	a := attach(l.t, g)
 	a.lease = lease
 	return a
@@ -185,9 +175,9 @@ func attach(t *testing.T, g *endpoint.Grant) *app {
 	var err error
 	a.sock, err = xsk.Attach(g.XSK, xsk.Params{FrameSize: geo.FrameSize, FrameCount: geo.FrameCount, FillSize: geo.FillSize,
 		CompletionSize: geo.CompletionSize, RxSize: geo.RxSize, TxSize: geo.TxSize})
-	must(t, err)
+	testutil.Must(t, err)
 	a.mem, err = xsk.MapSegment(g.Segment, int(geo.SegmentSize()))
-	must(t, err)
+	testutil.Must(t, err)
 	t.Cleanup(a.close)
 	return a
 }
@@ -210,14 +200,14 @@ func (a *app) close() {
 // closeDescriptors closes descriptors and mappings, as the death of a process does, and not the lease.
 func (a *app) closeDescriptors() {
 	a.t.Helper()
-	must(a.t, errors.Join(a.sock.Close(), xsk.UnmapSegment(a.mem), a.grant.Segment.Close()))
+	testutil.Must(a.t, errors.Join(a.sock.Close(), xsk.UnmapSegment(a.mem), a.grant.Segment.Close()))
 	a.sock = nil
 }
 
 // send puts one frame on the send queue, possibly in several descriptors, and kicks.
 func (a *app) send(frame []byte) {
 	a.t.Helper()
-	must(a.t, a.trySend(frame))
+	testutil.Must(a.t, a.trySend(frame))
 }
 
 // trySend is send for goroutines.
@@ -300,7 +290,7 @@ func (a *app) wantNothing(why string) {
 func (l *lab) counters() []endpoint.Counter {
 	l.t.Helper()
 	list, err := l.mux.Counters()
-	must(l.t, err)
+	testutil.Must(l.t, err)
 	return list
 }
 
@@ -358,19 +348,19 @@ func (l *lab) wantIncrements(what, prefix string, fn func(), names ...string) {
 func kernelUDP(t *testing.T, h *netlab.Host, addr string) *net.UDPConn {
 	t.Helper()
 	var c *net.UDPConn
-	must(t, h.Do(func() (err error) {
+	testutil.Must(t, h.Do(func() (err error) {
 		c, err = net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.MustParseAddrPort(addr)))
 		return err
 	}))
 	t.Cleanup(func() { c.Close() })
-	must(t, c.SetReadDeadline(time.Now().Add(testTimeout)))
+	testutil.Must(t, c.SetReadDeadline(time.Now().Add(testTimeout)))
 	return c
 }
 
 func sendTo(t *testing.T, c *net.UDPConn, to string, payload string) {
 	t.Helper()
 	_, err := c.WriteToUDPAddrPort([]byte(payload), netip.MustParseAddrPort(to))
-	must(t, err)
+	testutil.Must(t, err)
 }
 
 // readFrom reads one datagram.
@@ -378,7 +368,7 @@ func readFrom(t *testing.T, c *net.UDPConn, want string) netip.AddrPort {
 	t.Helper()
 	b := make([]byte, 2048)
 	n, from, err := c.ReadFromUDPAddrPort(b)
-	must(t, err)
+	testutil.Must(t, err)
 	if string(b[:n]) != want {
 		t.Fatalf("received %q, want %q", b[:n], want)
 	}
@@ -445,7 +435,7 @@ func (o hostObjects) sameDevices(p hostObjects) bool {
 
 func listObjects(t *testing.T, h *netlab.Host) (found hostObjects) {
 	t.Helper()
-	must(t, h.Do(func() error {
+	testutil.Must(t, h.Do(func() error {
 		links, err := route.Dump(netlink.LinkList)
 		for _, l := range links {
 			if l.Type() == "ifb" {
@@ -460,7 +450,7 @@ func listObjects(t *testing.T, h *netlab.Host) (found hostObjects) {
 			if errors.Is(err, syscall.ENODEV) {
 				continue // deleted since it was listed
 			}
-			must(t, err)
+			testutil.Must(t, err)
 			found.links = append(found.links, l.Attrs().Name)
 			demultiplexes := slices.ContainsFunc(chain.Programs, func(p link.AttachedProgram) bool {
 				return mux.ProgramName(p.ID) == bpf.MuxProgUnetUplinkTcx
@@ -473,7 +463,7 @@ func listObjects(t *testing.T, h *netlab.Host) (found hostObjects) {
 	}))
 	found.fds = openDescriptors(t)
 	threads, err := filepath.Glob("/proc/self/task/*/ns/net")
-	must(t, err)
+	testutil.Must(t, err)
 	for _, l := range threads {
 		if id, err := os.Readlink(l); err == nil && !slices.Contains(found.namespaces, id) {
 			found.namespaces = append(found.namespaces, id)
@@ -487,7 +477,7 @@ func listObjects(t *testing.T, h *netlab.Host) (found hostObjects) {
 func openDescriptors(t *testing.T) int {
 	t.Helper()
 	list, err := os.ReadDir("/proc/self/fd")
-	must(t, err)
+	testutil.Must(t, err)
 	return len(list)
 }
 

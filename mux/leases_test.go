@@ -21,6 +21,7 @@ import (
 	"github.com/unet-go/unet/bpf"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/internal/xsk"
 	"github.com/unet-go/unet/mux"
 )
@@ -72,29 +73,29 @@ func TestEndpointCountsUntilAllIsClosed(t *testing.T) {
 	l := openLab(t, mux.ModeAuto)
 	for kept, keep := range map[string]func(a *app) (release func() error){
 		"nothing": func(a *app) func() error {
-			must(t, errors.Join(a.sock.Close(), xsk.UnmapSegment(a.mem), a.grant.Segment.Close()))
+			testutil.Must(t, errors.Join(a.sock.Close(), xsk.UnmapSegment(a.mem), a.grant.Segment.Close()))
 			return nil
 		},
 		"the socket": func(a *app) func() error {
 			fd, err := unix.FcntlInt(a.grant.XSK.Fd(), unix.F_DUPFD_CLOEXEC, 0)
-			must(t, errors.Join(err, a.sock.Close(), xsk.UnmapSegment(a.mem), a.grant.Segment.Close()))
+			testutil.Must(t, errors.Join(err, a.sock.Close(), xsk.UnmapSegment(a.mem), a.grant.Segment.Close()))
 			return func() error { return unix.Close(fd) }
 		},
 		"a ring": func(a *app) func() error {
-			must(t, errors.Join(a.grant.XSK.Close(), xsk.UnmapSegment(a.mem), a.grant.Segment.Close()))
+			testutil.Must(t, errors.Join(a.grant.XSK.Close(), xsk.UnmapSegment(a.mem), a.grant.Segment.Close()))
 			return a.sock.Detach
 		},
 		"the segment": func(a *app) func() error {
-			must(t, errors.Join(a.sock.Close(), xsk.UnmapSegment(a.mem)))
+			testutil.Must(t, errors.Join(a.sock.Close(), xsk.UnmapSegment(a.mem)))
 			return a.grant.Segment.Close
 		},
 		"a mapping of the segment": func(a *app) func() error {
-			must(t, errors.Join(a.sock.Close(), a.grant.Segment.Close()))
+			testutil.Must(t, errors.Join(a.sock.Close(), a.grant.Segment.Close()))
 			return func() error { return xsk.UnmapSegment(a.mem) }
 		},
 		"a page of it, to read": func(a *app) func() error {
 			page, err := unix.Mmap(int(a.grant.Segment.Fd()), 0, 4096, unix.PROT_READ, unix.MAP_SHARED)
-			must(t, errors.Join(err, a.sock.Close(), xsk.UnmapSegment(a.mem), a.grant.Segment.Close()))
+			testutil.Must(t, errors.Join(err, a.sock.Close(), xsk.UnmapSegment(a.mem), a.grant.Segment.Close()))
 			return func() error { return unix.Munmap(page) }
 		},
 	} {
@@ -108,13 +109,13 @@ func TestEndpointCountsUntilAllIsClosed(t *testing.T) {
 				release := keep(a)
 				a.sock = nil
 				l.wantCounted(0, 1)
-				must(t, a.lease.Close())
+				testutil.Must(t, a.lease.Close())
 				if list := l.mux.Endpoints(); len(list) != 0 {
 					t.Errorf("still listed: %+v", list)
 				}
 				if release != nil {
 					l.wantStillCounted(1)
-					must(t, release())
+					testutil.Must(t, release())
 				}
 				l.wantCounted(0, 0)
 			})
@@ -127,9 +128,9 @@ func TestUnusedGrantStopsCounting(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
 	g, lease, err := l.openAs(mux.Owner{PID: 42, UID: 1000}, mux.Terms{}, endpoint.Request{Geometry: small})
-	must(t, err)
+	testutil.Must(t, err)
 	l.wantCounted(1000, 1)
-	must(t, errors.Join(lease.Close(), g.Close()))
+	testutil.Must(t, errors.Join(lease.Close(), g.Close()))
 	l.wantCounted(1000, 0)
 	l.open(endpoint.MessageTag(7))
 	for _, tags := range [][]endpoint.Tag{{endpoint.MessageTag(1), {Kind: 99}}, {{Kind: 99}}, {endpoint.MessageTag(1), endpoint.MessageTag(7)}} {
@@ -139,8 +140,8 @@ func TestUnusedGrantStopsCounting(t *testing.T) {
 		l.wantCounted(0, 1)
 	}
 	g, lease, err = l.mux.OpenEndpoint(t.Context(), endpoint.Request{Geometry: small})
-	must(t, err)
-	must(t, errors.Join(g.Close(), lease.Close()))
+	testutil.Must(t, err)
+	testutil.Must(t, errors.Join(g.Close(), lease.Close()))
 	l.wantCounted(0, 1)
 }
 
@@ -157,7 +158,7 @@ func TestQueueCountsForItsPresentEndpoint(t *testing.T) {
 	l.wantStillCounted(1)
 	sendRaw(t, l.B, messageFrame(l.A.LinkAddr, l.B.LinkAddr, 9, 1, "to nobody"))
 	_, err := last.lease.Claim(t.Context(), endpoint.MessageTag(9))
-	must(t, err)
+	testutil.Must(t, err)
 	sendRaw(t, l.B, messageFrame(l.A.LinkAddr, l.B.LinkAddr, 9, 1, "to the last"))
 	last.recv() // the polls for others did not change its entry
 }
@@ -185,12 +186,12 @@ func TestEndedLeaseIsTakenOver(t *testing.T) {
 			t.Errorf("present an endpoint that has ended: %v", err)
 		}
 		l.wantStillCounted(1)
-		must(t, l.mux.Abandon())
+		testutil.Must(t, l.mux.Abandon())
 	}
 	takeOver()
 	a.closeDescriptors()
 	l.wantCounted(0, 0)
-	must(t, l.mux.Abandon())
+	testutil.Must(t, l.mux.Abandon())
 	takeOver()
 	l.wantCounted(0, 0)
 }
@@ -199,17 +200,17 @@ func TestEndedLeaseIsTakenOver(t *testing.T) {
 func TestFailedPollIsRepeated(t *testing.T) {
 	l := openLab(t, mux.ModeAuto)
 	a := l.open()
-	must(t, errors.Join(a.sock.Close(), xsk.UnmapSegment(a.mem), a.lease.Close()))
+	testutil.Must(t, errors.Join(a.sock.Close(), xsk.UnmapSegment(a.mem), a.lease.Close()))
 	a.sock = nil
 	var usual unix.Rlimit
-	must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &usual))
-	restore := func() { must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &usual)) }
+	testutil.Must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &usual))
+	restore := func() { testutil.Must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &usual)) }
 	defer restore()
-	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 1, Max: usual.Max}))
+	testutil.Must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 1, Max: usual.Max}))
 	l.wantStillCounted(1)
 	restore()
 	l.wantStillCounted(1)
-	must(t, a.grant.Segment.Close())
+	testutil.Must(t, a.grant.Segment.Close())
 	l.wantCounted(0, 0)
 }
 
@@ -226,11 +227,11 @@ func TestAlarmThatNoProcessReadIsIgnored(t *testing.T) {
 	restore := a.advanceProducer(1_000_000)
 	sendTo(t, b, "10.0.0.1:7000", "an alarm that no process reads")
 	counters, err := ebpf.LoadPinnedMap(filepath.Join(l.onlyPins(), bpf.MuxMapCounters), nil)
-	must(t, err)
+	testutil.Must(t, err)
 	defer counters.Close()
-	eventually(t, "the frame is dropped", func() bool {
+	testutil.Eventually(t, "the frame is dropped", func() bool {
 		var perCPU []uint64
-		must(t, counters.Lookup(uint32(bpf.MuxUnetCounterUNET_DELIVER_BAD_FILL), &perCPU))
+		testutil.Must(t, counters.Lookup(uint32(bpf.MuxUnetCounterUNET_DELIVER_BAD_FILL), &perCPU))
 		return slices.Max(perCPU) == 1
 	})
 	restore()
@@ -243,7 +244,7 @@ func TestAlarmThatNoProcessReadIsIgnored(t *testing.T) {
 	}
 	a.advanceProducer(1_000_000)
 	sendTo(t, b, "10.0.0.1:7000", "the next frame")
-	eventually(t, "revoked", func() bool { return errors.Is(a.lease.Err(), mux.ErrRevoked) })
+	testutil.Eventually(t, "revoked", func() bool { return errors.Is(a.lease.Err(), mux.ErrRevoked) })
 }
 
 // The port of a failed request is deleted as soon as possible, and does not count.
@@ -258,7 +259,7 @@ func TestPortOfFailedRequestIsDeleted(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	restore()
-	eventually(t, "the port is gone", func() bool { return slices.Equal(listObjects(t, l.A).links, before.links) })
+	testutil.Eventually(t, "the port is gone", func() bool { return slices.Equal(listObjects(t, l.A).links, before.links) })
 	l.wantCounted(0, 1)
 }
 
@@ -269,7 +270,7 @@ func TestWildcardIsFirstAddressOfFamily(t *testing.T) {
 	a := l.open()
 	for wildcard, want := range map[netip.Addr]string{netip.IPv4Unspecified(): "10.0.0.1", netip.IPv6Unspecified(): "fd00::1", {}: "10.0.0.1"} {
 		got, err := a.lease.Claim(t.Context(), endpoint.Tag{Kind: endpoint.TagUDP, Addr: wildcard})
-		must(t, err)
+		testutil.Must(t, err)
 		if got.Addr != netip.MustParseAddr(want) {
 			t.Errorf("%v became %v, want %s", wildcard, got, want)
 		}
@@ -331,7 +332,7 @@ func isNote(id ebpf.ProgramID) (bool, error) {
 func bpfObjects(t *testing.T, pid int) map[netlab.BPFObject]bool {
 	t.Helper()
 	held, err := netlab.HeldBPF(pid)
-	must(t, err)
+	testutil.Must(t, err)
 	return held
 }
 
@@ -339,7 +340,7 @@ func bpfObjects(t *testing.T, pid int) map[netlab.BPFObject]bool {
 func namespaces(t *testing.T, h *netlab.Host) int {
 	t.Helper()
 	n, err := h.KnownNamespaces()
-	must(t, err)
+	testutil.Must(t, err)
 	return n
 }
 
@@ -365,15 +366,15 @@ func TestManyEndpointsLeaveNothing(t *testing.T) {
 			req.Attach = endpoint.AttachQueue
 		}
 		g, lease, err := l.mux.OpenEndpoint(t.Context(), req)
-		must(t, err)
+		testutil.Must(t, err)
 		if i%2 == 0 {
-			must(t, errors.Join(g.Close(), lease.Close()))
+			testutil.Must(t, errors.Join(g.Close(), lease.Close()))
 		} else {
-			must(t, errors.Join(lease.Close(), g.Close()))
+			testutil.Must(t, errors.Join(lease.Close(), g.Close()))
 		}
 	}
 	wantObjects(t, l.A, attached)
-	must(t, l.mux.Abandon())
+	testutil.Must(t, l.mux.Abandon())
 	for range 2 {
 		c := l.serve(order{})
 		for object := range bpfObjects(t, c.cmd.Process.Pid) {
@@ -386,11 +387,11 @@ func TestManyEndpointsLeaveNothing(t *testing.T) {
 		a.closeDescriptors()
 	}
 	l.openConfig(mux.Config{Pin: l.pin})
-	must(t, l.mux.Close())
+	testutil.Must(t, l.mux.Close())
 	wantObjects(t, l.A, empty)
-	eventually(t, "no namespace is left", func() bool { return namespaces(t, l.A) == namespacesBefore })
+	testutil.Eventually(t, "no namespace is left", func() bool { return namespaces(t, l.A) == namespacesBefore })
 	for object := range objects {
-		eventually(t, fmt.Sprintf("%v is gone", object), func() bool {
+		testutil.Eventually(t, fmt.Sprintf("%v is gone", object), func() bool {
 			exists, shared := objectExists(object)
 			return !exists || shared && !bpfObjects(t, os.Getpid())[object]
 		})

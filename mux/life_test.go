@@ -23,6 +23,7 @@ import (
 
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/internal/xsk"
 	"github.com/unet-go/unet/mux"
 )
@@ -34,13 +35,13 @@ func openLastingDescriptors(t *testing.T) {
 	l := &lab{t: t, Pair: netlab.RequirePair(t, netlab.Config{})}
 	m := openMux(t, l.A)
 	g, lease, err := m.OpenEndpoint(t.Context(), endpoint.Request{Geometry: small})
-	must(t, err)
-	must(t, errors.Join(lease.Close(), g.Close(), m.Close(), l.Pair.Close()))
+	testutil.Must(t, err)
+	testutil.Must(t, errors.Join(lease.Close(), g.Close(), m.Close(), l.Pair.Close()))
 }
 
 func openMux(t *testing.T, h *netlab.Host) (m *mux.Mux) {
 	t.Helper()
-	must(t, h.Do(func() (err error) {
+	testutil.Must(t, h.Do(func() (err error) {
 		m, err = mux.Open(mux.Config{Interface: h.Interface})
 		return err
 	}))
@@ -64,34 +65,34 @@ func TestEachWayToEndLeavesNothing(t *testing.T) {
 			l.mux = openMux(t, p.A)
 			attached := listObjects(t, p.A)
 			g, lease, err := l.mux.OpenEndpoint(t.Context(), ask)
-			must(t, err)
+			testutil.Must(t, err)
 			if now := listObjects(t, p.A); len(now.links) != 3 || len(now.programs) != 2 {
 				t.Errorf("with an endpoint there is %+v", now)
 			}
-			must(t, errors.Join(lease.Close(), lease.Close(), g.Close()))
+			testutil.Must(t, errors.Join(lease.Close(), lease.Close(), g.Close()))
 			wantObjects(t, p.A, attached)
 		},
 		"grant, then lease": func() {
 			l.mux = openMux(t, p.A)
 			attached := listObjects(t, p.A)
 			g, lease, err := l.mux.OpenEndpoint(t.Context(), ask)
-			must(t, err)
-			must(t, errors.Join(g.Close(), lease.Close()))
+			testutil.Must(t, err)
+			testutil.Must(t, errors.Join(g.Close(), lease.Close()))
 			wantObjects(t, p.A, attached)
 		},
 		"the mux with a lease open": func() {
 			l.mux = openMux(t, p.A)
 			g, _, err := l.mux.OpenEndpoint(t.Context(), ask)
-			must(t, err)
-			must(t, errors.Join(l.mux.Close(), l.mux.Close(), g.Close()))
+			testutil.Must(t, err)
+			testutil.Must(t, errors.Join(l.mux.Close(), l.mux.Close(), g.Close()))
 		},
 		"a queue": func() {
 			l.mux = openMux(t, p.A)
 			attached := listObjects(t, p.A)
 			for range 2 { // the queue is free again
 				g, lease, err := l.mux.OpenEndpoint(t.Context(), endpoint.Request{Attach: endpoint.AttachQueue, Geometry: small})
-				must(t, err)
-				must(t, errors.Join(lease.Close(), g.Close()))
+				testutil.Must(t, err)
+				testutil.Must(t, errors.Join(lease.Close(), g.Close()))
 			}
 			wantObjects(t, p.A, attached)
 		},
@@ -131,21 +132,21 @@ func TestEachWayToEndLeavesNothing(t *testing.T) {
 			wantObjects(t, p.A, attached)
 		},
 		"a port's name that is taken": func() {
-			must(t, p.A.Do(func() error {
+			testutil.Must(t, p.A.Do(func() error {
 				return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "unet1"}, PeerName: "end"})
 			}))
 			l.mux = openMux(t, p.A)
 			g, lease, err := l.mux.OpenEndpoint(t.Context(), ask)
-			must(t, err)
+			testutil.Must(t, err)
 			if g.ID != 2 {
 				t.Errorf("endpoint number %d", g.ID)
 			}
-			must(t, errors.Join(lease.Close(), g.Close()))
+			testutil.Must(t, errors.Join(lease.Close(), g.Close()))
 			onDevice(t, p.A, "unet1", netlink.LinkDel)
 		},
 	} {
 		fn()
-		must(t, l.mux.Close())
+		testutil.Must(t, l.mux.Close())
 		wantObjects(t, p.A, empty)
 		if t.Failed() {
 			t.Fatalf("%s", name)
@@ -168,14 +169,14 @@ func TestKernelRemovesPortOfClosedSocket(t *testing.T) {
 	before := listObjects(t, l.A)
 	a := l.open(udpTag("10.0.0.1:7000"))
 	b := kernelUDP(t, l.B, "10.0.0.2:9000")
-	must(t, l.mux.StopFillRingChecks())
+	testutil.Must(t, l.mux.StopFillRingChecks())
 	a.closeDescriptors()
-	eventually(t, "the port is gone", func() bool { return len(listObjects(t, l.A).links) == len(before.links) })
+	testutil.Eventually(t, "the port is gone", func() bool { return len(listObjects(t, l.A).links) == len(before.links) })
 	l.wantIncrements("for a dead endpoint", "rx_port", func() {
 		sendTo(t, b, "10.0.0.1:7000", "hello")
 		l.await("rx_pass_port_gone", 1)
 	}, "rx_pass_port_gone")
-	must(t, a.lease.Close())
+	testutil.Must(t, a.lease.Close())
 	b.Close()
 	wantObjects(t, l.A, before)
 }
@@ -187,13 +188,13 @@ func TestPortWithoutProgramCannotSendToKernel(t *testing.T) {
 	l := openLab(t, mux.ModeAuto)
 	a := l.open(udpTag("10.0.0.1:7000"))
 	k := kernelUDP(t, l.A, "10.0.0.1:53")
-	must(t, a.lease.DetachPortProgram())
+	testutil.Must(t, a.lease.DetachPortProgram())
 	broadcast := [6]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 	forged := func(text string) []byte { return datagram(broadcast, [6]byte{2}, "10.0.0.9:1", "10.0.0.1:53", text) }
 	a.send(forged("forged"))
 	// The kernel receives the datagram without these settings, so it is they that drop the one before.
 	outer := fmt.Sprintf("unet%d", a.grant.ID)
-	must(t, l.A.Do(func() error { return mux.UndoDistrust(outer) }))
+	testutil.Must(t, l.A.Do(func() error { return mux.UndoDistrust(outer) }))
 	a.send(forged("trusted"))
 	readFrom(t, k, "trusted")
 }
@@ -210,14 +211,14 @@ func TestQueueIsBusyUntilItsLeaseIsClosed(t *testing.T) {
 	}
 	b := kernelUDP(t, l.B, "10.0.0.2:9000")
 	q.closeDescriptors()
-	eventually(t, "the kernel has unbound the socket", func() bool {
+	testutil.Eventually(t, "the kernel has unbound the socket", func() bool {
 		sendTo(t, b, "10.0.0.1:7000", "hello")
 		return l.count()["rx_queue_gone"] > 0
 	})
 	if _, _, err := l.mux.OpenEndpoint(t.Context(), endpoint.Request{Attach: endpoint.AttachQueue, Geometry: small}); !errors.Is(err, mux.ErrQueueBusy) {
 		t.Errorf("a second endpoint on the queue: %v", err)
 	}
-	must(t, q.lease.Close())
+	testutil.Must(t, q.lease.Close())
 	l.openRequest(ask)
 }
 
@@ -226,8 +227,8 @@ func TestQueueOfOtherProgramIsBusy(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
 	g, lease, err := l.mux.OpenEndpoint(t.Context(), endpoint.Request{Attach: endpoint.AttachQueue, Geometry: small})
-	must(t, err)
-	must(t, lease.Close()) // the socket stays bound
+	testutil.Must(t, err)
+	testutil.Must(t, lease.Close()) // the socket stays bound
 	defer g.Close()
 	_, _, err = l.mux.OpenEndpoint(t.Context(), endpoint.Request{Attach: endpoint.AttachQueue, Geometry: small})
 	if !errors.Is(err, mux.ErrQueueBusy) || !strings.Contains(err.Error(), "queue 0 of uplink") {
@@ -241,7 +242,7 @@ func TestErrorsOfOpen(t *testing.T) {
 	p := netlab.RequirePair(t, netlab.Config{})
 	before := listObjects(t, p.A)
 	for name, want := range map[string]error{"nonesuch": mux.ErrNoInterface, "": mux.ErrNoInterface, "lo": mux.ErrNotEthernet, strings.Repeat("x", 40): nil} {
-		must(t, p.A.Do(func() error {
+		testutil.Must(t, p.A.Do(func() error {
 			m, err := mux.Open(mux.Config{Interface: name})
 			if m != nil || err == nil || want != nil && !errors.Is(err, want) {
 				t.Errorf("open %q: %v, %v, want %v", name, m, err, want)
@@ -253,32 +254,32 @@ func TestErrorsOfOpen(t *testing.T) {
 
 	// A foreign program, attached in either mode, by netlink or by a link.
 	for _, flags := range []link.XDPAttachFlags{link.XDPGenericMode, link.XDPDriverMode} {
-		must(t, p.A.Do(func() error {
+		testutil.Must(t, p.A.Do(func() error {
 			uplink, err := netlink.LinkByName(p.A.Interface)
-			must(t, err)
+			testutil.Must(t, err)
 			prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP, License: "GPL",
 				Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()}})
-			must(t, err)
+			testutil.Must(t, err)
 			defer prog.Close()
 			held, err := link.AttachXDP(link.XDPOptions{Program: prog, Interface: uplink.Attrs().Index, Flags: flags})
-			must(t, err)
+			testutil.Must(t, err)
 			if _, err := mux.Open(mux.Config{Interface: p.A.Interface, Mode: mux.ModeNative}); !errors.Is(err, mux.ErrForeignProgram) {
 				t.Errorf("beside a foreign program: %v", err)
 			}
-			must(t, held.Close())
-			must(t, netlink.LinkSetXdpFdWithFlags(uplink, prog.FD(), int(flags)))
+			testutil.Must(t, held.Close())
+			testutil.Must(t, netlink.LinkSetXdpFdWithFlags(uplink, prog.FD(), int(flags)))
 			if _, err := mux.Open(mux.Config{Interface: p.A.Interface, Mode: mux.ModeNative}); !errors.Is(err, mux.ErrForeignProgram) {
 				t.Errorf("beside a foreign program: %v", err)
 			}
 			// In tcx mode only endpoints on queues need XDP on the uplink.
 			m, err := mux.Open(mux.Config{Interface: p.A.Interface, Mode: mux.ModeTCX})
-			must(t, err)
+			testutil.Must(t, err)
 			if _, _, err := m.OpenEndpoint(t.Context(), endpoint.Request{Attach: endpoint.AttachQueue, Geometry: small}); !errors.Is(err, mux.ErrForeignProgram) {
 				t.Errorf("queue beside a foreign program: %v", err)
 			}
 			g, _, err := m.OpenEndpoint(t.Context(), endpoint.Request{Geometry: small})
-			must(t, err)
-			must(t, errors.Join(g.Close(), m.Close()))
+			testutil.Must(t, err)
+			testutil.Must(t, errors.Join(g.Close(), m.Close()))
 			return netlink.LinkSetXdpFdWithFlags(uplink, -1, int(flags))
 		}))
 	}
@@ -287,9 +288,9 @@ func TestErrorsOfOpen(t *testing.T) {
 		mode mux.Mode
 		want error
 	}{{mux.ModeNative, mux.ErrForeignProgram}, {mux.ModeTCX, mux.ErrInUse}} {
-		must(t, p.A.Do(func() error {
+		testutil.Must(t, p.A.Do(func() error {
 			m, err := mux.Open(mux.Config{Interface: p.A.Interface, Mode: first.mode})
-			must(t, err)
+			testutil.Must(t, err)
 			for _, mode := range []mux.Mode{mux.ModeAuto, mux.ModeTCX, mux.ModeNative} {
 				if _, err := mux.Open(mux.Config{Interface: p.A.Interface, Mode: mode}); !errors.Is(err, first.want) {
 					t.Errorf("a mux in %v mode beside one in %v mode: %v", mode, first.mode, err)
@@ -304,7 +305,7 @@ func TestErrorsOfOpen(t *testing.T) {
 // Without privileges Open returns os.ErrPermission.
 func TestOpenWithoutPrivileges(t *testing.T) {
 	p := netlab.RequirePair(t, netlab.Config{})
-	must(t, p.A.Do(func() error {
+	testutil.Must(t, p.A.Do(func() error {
 		// Capabilities are the thread's own; this one ends with its goroutine.
 		return inThreadOfItsOwn(p.A, func() error {
 			hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
@@ -379,7 +380,7 @@ func TestConcurrentUse(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	must(t, l.mux.Close())
+	testutil.Must(t, l.mux.Close())
 	if after := listObjects(t, l.A).links; len(after) != len(before) {
 		t.Errorf("links %v, before %v", after, before)
 	}
@@ -407,8 +408,8 @@ func TestCloseEndsResolve(t *testing.T) {
 			_, err := a.lease.Resolve(context.Background(), netip.MustParseAddr(c.addr))
 			failed <- err
 		}()
-		eventually(t, "the kernel asks for the MAC address", func() bool { return asked(c.addr) })
-		must(t, c.end(a))
+		testutil.Eventually(t, "the kernel asks for the MAC address", func() bool { return asked(c.addr) })
+		testutil.Must(t, c.end(a))
 		if err := <-failed; !errors.Is(err, context.Canceled) {
 			t.Errorf("got %v", err)
 		}

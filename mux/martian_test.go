@@ -12,6 +12,7 @@ import (
 
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/mux"
 )
 
@@ -28,7 +29,7 @@ func udpFrame(dst, src [6]byte, from, to netip.AddrPort, payload string) []byte 
 // addInterface gives a host an interface of its own with addresses.
 func addInterface(t *testing.T, h *netlab.Host, prefixes ...string) {
 	t.Helper()
-	must(t, h.Do(func() error {
+	testutil.Must(t, h.Do(func() error {
 		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "elsewhere"}, PeerName: "nowhere"})
 	}))
 	onDevice(t, h, "elsewhere", netlink.LinkSetUp)
@@ -69,7 +70,7 @@ func TestMartiansFromWireAreDropped(t *testing.T) {
 				sendRaw(t, l.B, udpFrame(l.A.LinkAddr, l.B.LinkAddr, netip.AddrPortFrom(netip.MustParseAddr(from), 7001), netip.MustParseAddrPort(to), payload))
 			}
 			peer := map[bool]string{true: "10.0.0.2", false: "fd00::2"}
-			eventually(t, "the programs know the addresses of the other interface", func() bool {
+			testutil.Eventually(t, "the programs know the addresses of the other interface", func() bool {
 				before := l.count()["rx_martian"]
 				send("192.0.2.9", "10.0.0.1:7000", "early")
 				send("fd77::9", "[fd00::1]:7000", "early")
@@ -102,7 +103,7 @@ func TestMartiansFromWireAreDropped(t *testing.T) {
 
 			// What the host has given up may come from another host.
 			addrOff(t, l.A, "elsewhere", "192.0.2.9/32")
-			eventually(t, "packets from an address that the host has given up arrive", func() bool {
+			testutil.Eventually(t, "packets from an address that the host has given up arrive", func() bool {
 				send("192.0.2.9", "10.0.0.1:7000", "again")
 				_, ok := port.poll()
 				return ok

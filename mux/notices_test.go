@@ -14,6 +14,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/mux"
 )
 
@@ -67,11 +68,11 @@ func TestLinkNotices(t *testing.T) {
 	early, stop := watchNotices(a.lease)
 	other, _ := watchNotices(b.lease)
 	l.onUplink(netlink.LinkSetDown)
-	eventually(t, "notices that the link is down", func() bool { return early.has(linkDown) && other.has(linkDown) })
+	testutil.Eventually(t, "notices that the link is down", func() bool { return early.has(linkDown) && other.has(linkDown) })
 	late, _ := watchNotices(a.lease)
 	fresh, _ := watchNotices(l.open().lease)
 	for _, h := range []*noticeLog{late, fresh} {
-		eventually(t, "a notice of the state", func() bool { return len(h.all()) > 0 })
+		testutil.Eventually(t, "a notice of the state", func() bool { return len(h.all()) > 0 })
 		if got := h.all(); !slices.Equal(got, []endpoint.Notice{linkDown}) {
 			t.Errorf("a late watcher, or one of a new endpoint, got %v", got)
 		}
@@ -79,12 +80,12 @@ func TestLinkNotices(t *testing.T) {
 	stop()
 	before := early.all()
 	l.onUplink(netlink.LinkSetUp)
-	eventually(t, "notices that the link is up", func() bool { return other.has(linkUp) && late.has(linkUp) && fresh.has(linkUp) })
+	testutil.Eventually(t, "notices that the link is up", func() bool { return other.has(linkUp) && late.has(linkUp) && fresh.has(linkUp) })
 	if got := early.all(); !slices.Equal(got, before) {
 		t.Errorf("after stop: %v", got)
 	}
 	onDevice(t, l.B, l.B.Interface, netlink.LinkSetDown)
-	eventually(t, "a notice that the carrier is lost", func() bool {
+	testutil.Eventually(t, "a notice that the carrier is lost", func() bool {
 		return slices.Equal(slices.DeleteFunc(other.all(), func(n endpoint.Notice) bool { return n.Kind == endpoint.NoticeRoute }), []endpoint.Notice{linkDown, linkUp, linkDown})
 	})
 }
@@ -99,11 +100,11 @@ func TestRouteNotices(t *testing.T) {
 		_, dst, err := net.ParseCIDR("192.0.2.0/24")
 		return errors.Join(err, netlink.RouteAdd(&netlink.Route{Dst: dst, Gw: net.IPv4(10, 0, 0, 2), LinkIndex: up.Attrs().Index}))
 	})
-	eventually(t, "a notice of the route", func() bool { return before.has(allRoutes) })
+	testutil.Eventually(t, "a notice of the route", func() bool { return before.has(allRoutes) })
 	stop()
 	for _, dst := range []string{"10.0.0.2", "192.0.2.1", "10.0.0.1"} {
 		_, err := a.lease.Resolve(t.Context(), netip.MustParseAddr(dst))
-		must(t, err)
+		testutil.Must(t, err)
 	}
 	zoned := netip.MustParseAddr("fe80::1%" + strings.Repeat("<", 12000)) // refused before it is noted
 	if _, err := a.lease.Resolve(t.Context(), zoned); !errors.Is(err, endpoint.ErrUnreachable) || len(err.Error()) > 200 {
@@ -113,7 +114,7 @@ func TestRouteNotices(t *testing.T) {
 	others, _ := watchNotices(b.lease)
 	onDevice(t, l.B, l.B.Interface, linkAddress("02:00:00:00:00:99"))
 	ping(t, l.B, "10.0.0.1") // its ARP has the new MAC address
-	eventually(t, "notices of the destinations behind the peer", func() bool { return notices.has(routeTo("10.0.0.2")) && notices.has(routeTo("192.0.2.1")) })
+	testutil.Eventually(t, "notices of the destinations behind the peer", func() bool { return notices.has(routeTo("10.0.0.2")) && notices.has(routeTo("192.0.2.1")) })
 	if notices.has(routeTo("10.0.0.1")) || notices.has(allRoutes) || notices.has(endpoint.Notice{Kind: endpoint.NoticeRoute, Addr: zoned}) {
 		t.Errorf("notices %.1000v", notices.all())
 	}
@@ -128,7 +129,7 @@ func TestRouteNotices(t *testing.T) {
 		_, dst, err := net.ParseCIDR("198.51.100.0/24")
 		return errors.Join(err, netlink.RouteAdd(&netlink.Route{Dst: dst, Gw: net.IPv4(10, 0, 0, 2), LinkIndex: up.Attrs().Index}))
 	})
-	eventually(t, "notices of the routes", func() bool { return notices.has(allRoutes) && others.has(allRoutes) })
+	testutil.Eventually(t, "notices of the routes", func() bool { return notices.has(allRoutes) && others.has(allRoutes) })
 }
 
 // The route to an owned address of this host changes when the address is claimed and when it is given back.
@@ -141,12 +142,12 @@ func TestNoticeOfAnOwnedAddress(t *testing.T) {
 		t.Fatalf("resolved %+v, %v", r, err)
 	}
 	notices, _ := watchNotices(a.lease)
-	must(t, owner.lease.Unclaim(t.Context(), addrTag("10.0.0.77")))
-	eventually(t, "a notice of the route without the owner", func() bool { return notices.has(routeTo("10.0.0.77")) })
+	testutil.Must(t, owner.lease.Unclaim(t.Context(), addrTag("10.0.0.77")))
+	testutil.Eventually(t, "a notice of the route without the owner", func() bool { return notices.has(routeTo("10.0.0.77")) })
 	again, _ := watchNotices(a.lease)
 	_, err = owner.lease.Claim(t.Context(), addrTag("10.0.0.77"))
-	must(t, err)
-	eventually(t, "a notice of the route with the owner", func() bool { return again.has(routeTo("10.0.0.77")) })
+	testutil.Must(t, err)
+	testutil.Eventually(t, "a notice of the route with the owner", func() bool { return again.has(routeTo("10.0.0.77")) })
 }
 
 // A lease with more resolved destinations than are kept is notified of all changes.
@@ -161,13 +162,13 @@ func TestNoticesOfManyDestinations(t *testing.T) {
 	dst := netip.MustParseAddr("198.18.0.1")
 	for range mux.MaxResolved + 1 {
 		_, err := a.lease.Resolve(t.Context(), dst)
-		must(t, err)
+		testutil.Must(t, err)
 		dst = dst.Next()
 	}
 	notices, _ := watchNotices(a.lease)
 	onDevice(t, l.B, l.B.Interface, linkAddress("02:00:00:00:00:99"))
 	ping(t, l.B, "10.0.0.1")
-	eventually(t, "a notice of all routes", func() bool { return notices.has(allRoutes) })
+	testutil.Eventually(t, "a notice of all routes", func() bool { return notices.has(allRoutes) })
 }
 
 // A new MTU changes all routes.
@@ -179,7 +180,7 @@ func TestMTUNotice(t *testing.T) {
 	for _, c := range []struct{ set, want int }{{1400, 1400}, {1600, 1500}} { // the programs were loaded for 1500
 		before := len(notices.all())
 		l.onUplink(func(up netlink.Link) error { return netlink.LinkSetMTU(up, c.set) })
-		eventually(t, "a notice of the MTU", func() bool { return slices.Contains(notices.all()[before:], allRoutes) })
+		testutil.Eventually(t, "a notice of the MTU", func() bool { return slices.Contains(notices.all()[before:], allRoutes) })
 		r, err := a.lease.Resolve(t.Context(), netip.MustParseAddr("10.0.0.2"))
 		if err != nil || r.MTU != uint32(c.want) {
 			t.Errorf("MTU %d: route %+v, %v", c.set, r, err)
@@ -206,7 +207,7 @@ func TestLeasesEndWithTheUplink(t *testing.T) {
 		}
 		l.onUplink(change)
 		for _, x := range []*app{a, b} {
-			eventually(t, "ended", func() bool { return x.lease.Err() != nil })
+			testutil.Eventually(t, "ended", func() bool { return x.lease.Err() != nil })
 			if err := x.lease.Err(); !errors.Is(err, endpoint.ErrLeaseClosed) || !errors.Is(err, mux.ErrUplinkChanged) {
 				t.Errorf("%s: ended by %v", what, err)
 			}
@@ -225,11 +226,11 @@ func TestLeaseErr(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
 	a, b := l.open(), l.open()
-	must(t, a.lease.Close())
+	testutil.Must(t, a.lease.Close())
 	if err := a.lease.Err(); err != endpoint.ErrLeaseClosed {
 		t.Errorf("closed: %v", err)
 	}
-	must(t, l.mux.Close())
+	testutil.Must(t, l.mux.Close())
 	if err := b.lease.Err(); !errors.Is(err, endpoint.ErrLeaseClosed) || !errors.Is(err, mux.ErrClosed) {
 		t.Errorf("closed with the mux: %v", err)
 	}

@@ -24,6 +24,7 @@ import (
 
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/mux"
 )
 
@@ -32,7 +33,7 @@ func TestClaimOfOtherHostsAddressIsRefused(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
 	hw := net.HardwareAddr{2, 0, 0, 0, 0, 0x77}
-	must(t, l.A.Do(func() error {
+	testutil.Must(t, l.A.Do(func() error {
 		uplink, err := netlink.LinkByName(l.A.Interface)
 		if err != nil {
 			return err
@@ -73,7 +74,7 @@ func TestClaimOfOtherHostsAddressIsRefused(t *testing.T) {
 func packetSocket(t *testing.T, h *netlab.Host, etherType uint16) *os.File {
 	t.Helper()
 	var f *os.File
-	must(t, h.Do(func() error {
+	testutil.Must(t, h.Do(func() error {
 		i, err := net.InterfaceByName(h.Interface)
 		if err != nil {
 			return err
@@ -87,7 +88,7 @@ func packetSocket(t *testing.T, h *netlab.Host, etherType uint16) *os.File {
 		return unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: bigEndian, Ifindex: i.Index})
 	}))
 	t.Cleanup(func() { f.Close() })
-	must(t, f.SetReadDeadline(time.Now().Add(testTimeout)))
+	testutil.Must(t, f.SetReadDeadline(time.Now().Add(testTimeout)))
 	return f
 }
 
@@ -128,7 +129,7 @@ func TestARPProbesAndConflicts(t *testing.T) {
 		}()
 		frame := make([]byte, 256)
 		n, err := wire.Read(frame)
-		must(t, err)
+		testutil.Must(t, err)
 		p := gopacket.NewPacket(frame[:n], layers.LayerTypeEthernet, gopacket.Default)
 		probe, ok := p.Layer(layers.LayerTypeARP).(*layers.ARP)
 		if eth := p.LinkLayer().(*layers.Ethernet); !ok || eth.DstMAC.String() != broadcast.String() || eth.SrcMAC.String() != ours.String() ||
@@ -137,16 +138,16 @@ func TestARPProbesAndConflicts(t *testing.T) {
 			t.Fatalf("not a probe for %v: %v", addr, p)
 		}
 		_, err = wire.Write(c.answer)
-		must(t, err)
+		testutil.Must(t, err)
 		err = <-claimed
 		switch {
 		case c.conflict == "" && err == nil:
-			must(t, a.lease.Unclaim(t.Context(), addrTag("10.0.0.88")))
+			testutil.Must(t, a.lease.Unclaim(t.Context(), addrTag("10.0.0.88")))
 		case c.conflict == "", !errors.Is(err, endpoint.ErrTagHeld), !strings.Contains(err.Error(), c.conflict):
 			t.Errorf("%s: %v; want a conflict with %q", c.what, err, c.conflict)
 		}
 		drain(t, wire) // the other probes of this claim
-		must(t, wire.SetReadDeadline(time.Now().Add(testTimeout)))
+		testutil.Must(t, wire.SetReadDeadline(time.Now().Add(testTimeout)))
 	}
 }
 
@@ -194,7 +195,7 @@ func TestProbeDoesNotDelayOtherClaims(t *testing.T) {
 			_, err := a.lease.Claim(ctx, tag)
 			claimed <- err
 		}()
-		eventually(t, "the address is being claimed", func() bool { return l.mux.BeingClaimed() > 0 })
+		testutil.Eventually(t, "the address is being claimed", func() bool { return l.mux.BeingClaimed() > 0 })
 		return claimed
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -216,7 +217,7 @@ func TestProbeDoesNotDelayOtherClaims(t *testing.T) {
 		t.Errorf("a claim that was canceled: %v", err)
 	}
 	claimed = claim(t.Context())
-	must(t, a.lease.Close())
+	testutil.Must(t, a.lease.Close())
 	if err := <-claimed; !errors.Is(err, endpoint.ErrLeaseClosed) {
 		t.Errorf("a claim whose lease was closed: %v", err)
 	}
@@ -269,11 +270,11 @@ func panicOn(err error) {
 // nextSolicitation is the next probe for an address.
 func nextSolicitation(t *testing.T, wire *os.File) []byte {
 	t.Helper()
-	must(t, wire.SetReadDeadline(time.Now().Add(testTimeout)))
+	testutil.Must(t, wire.SetReadDeadline(time.Now().Add(testTimeout)))
 	frame := make([]byte, 256)
 	for {
 		n, err := wire.Read(frame)
-		must(t, err)
+		testutil.Must(t, err)
 		if n > 54 && frame[20] == 58 && frame[54] == 135 {
 			return frame[:n]
 		}
@@ -321,11 +322,11 @@ func TestIPv6ProbesAndConflicts(t *testing.T) {
 			t.Fatalf("the probe is %x, want %x", frame, probe)
 		}
 		_, err := wire.Write(c.answer)
-		must(t, err)
+		testutil.Must(t, err)
 		err = <-claimed
 		switch {
 		case c.conflict == "" && err == nil:
-			must(t, a.lease.Unclaim(t.Context(), addrTag(addr)))
+			testutil.Must(t, a.lease.Unclaim(t.Context(), addrTag(addr)))
 		case c.conflict == "", !errors.Is(err, endpoint.ErrTagHeld), !strings.Contains(err.Error(), c.conflict):
 			t.Errorf("%s: %v; want a conflict with %q", c.what, err, c.conflict)
 		}
@@ -337,8 +338,8 @@ func TestIPv6ProbesAndConflicts(t *testing.T) {
 func drain(t *testing.T, wire *os.File) {
 	t.Helper()
 	raw, err := wire.SyscallConn()
-	must(t, err)
-	must(t, raw.Control(func(fd uintptr) {
+	testutil.Must(t, err)
+	testutil.Must(t, raw.Control(func(fd uintptr) {
 		for err == nil {
 			_, _, err = unix.Recvfrom(int(fd), make([]byte, 256), unix.MSG_DONTWAIT)
 		}
@@ -356,7 +357,7 @@ func TestManyAddressesOfBothFamiliesAreProbedTogether(t *testing.T) {
 	tags = append(tags, addrTag("10.0.0.77"), addrTag("10.0.0.78"))
 	a := l.open(tags...)
 	l.wantClaims(70, tags...)
-	must(t, a.lease.Close())
+	testutil.Must(t, a.lease.Close())
 	_, _, err := l.mux.OpenEndpoint(t.Context(), endpoint.Request{Geometry: small, Tags: append(tags, addrTag("fd00::2"))})
 	if !errors.Is(err, endpoint.ErrTagHeld) || !strings.Contains(err.Error(), l.B.LinkAddr.String()) {
 		t.Errorf("got %v", err)

@@ -22,6 +22,7 @@ import (
 	"github.com/unet-go/unet/bpf"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/mux"
 )
 
@@ -30,7 +31,7 @@ func bpffs(t *testing.T) string {
 	t.Helper()
 	netlab.RequireXDP(t)
 	dir := t.TempDir()
-	must(t, unix.Mount("bpf", dir, "bpf", 0, "mode=0700"))
+	testutil.Must(t, unix.Mount("bpf", dir, "bpf", 0, "mode=0700"))
 	t.Cleanup(func() {
 		// A process that another test starts has a copy of all descriptors until its exec.
 		var err error
@@ -51,7 +52,7 @@ func bpffs(t *testing.T) string {
 func pinnedIn(t *testing.T, dir string) []string {
 	t.Helper()
 	list, err := filepath.Glob(filepath.Join(dir, "unet", "*"))
-	must(t, err)
+	testutil.Must(t, err)
 	return list
 }
 
@@ -71,13 +72,13 @@ func TestOneProcessServesPinnedMux(t *testing.T) {
 	l := newPinLab(t)
 	c := l.serve(order{})
 	st, err := os.Stat(l.onlyPins())
-	must(t, err)
+	testutil.Must(t, err)
 	if st.Mode().Perm() != 0o700 {
 		t.Errorf("mode %v", st.Mode())
 	}
 	open := func(pin string, want error) {
 		t.Helper()
-		must(t, l.A.Do(func() error {
+		testutil.Must(t, l.A.Do(func() error {
 			if m, err := mux.Open(mux.Config{Interface: l.A.Interface, Pin: pin}); !errors.Is(err, want) {
 				t.Errorf("open: %v, %v; want %v", m, err, want)
 			}
@@ -90,7 +91,7 @@ func TestOneProcessServesPinnedMux(t *testing.T) {
 	c.kill()
 	l.openConfig(mux.Config{Pin: l.pin})
 	open(l.pin, mux.ErrInUse)
-	must(t, l.mux.Close())
+	testutil.Must(t, l.mux.Close())
 	if left := pinnedIn(t, l.pin); len(left) != 0 {
 		t.Errorf("left behind: %v", left)
 	}
@@ -106,7 +107,7 @@ func TestPinNeedsBPFFS(t *testing.T) {
 	t.Parallel()
 	p := netlab.RequirePair(t, netlab.Config{})
 	for _, dir := range []string{t.TempDir(), "/nonesuch"} {
-		must(t, p.A.Do(func() error {
+		testutil.Must(t, p.A.Do(func() error {
 			if _, err := mux.Open(mux.Config{Interface: p.A.Interface, Pin: dir}); err == nil || !strings.Contains(err.Error(), dir) {
 				t.Errorf("pin to %s: %v", dir, err)
 			}
@@ -139,28 +140,28 @@ func TestUnusablePins(t *testing.T) {
 		{"a mode that there is no more", "mode", mux.ModeAuto, func(l *pinLab, up netlink.Link) error {
 			// Generic mode had the value 1, XDP and unet_cut on the uplink, and turned receive VLAN offload off.
 			m, err := ebpf.LoadPinnedMap(filepath.Join(l.onlyPins(), "state"), nil)
-			must(l.t, err)
+			testutil.Must(l.t, err)
 			defer m.Close()
 			var s bpf.State
-			must(l.t, m.Lookup(uint32(0), &s))
+			testutil.Must(l.t, m.Lookup(uint32(0), &s))
 			s.Mode, s.RestoreOffloads = 1, 1
-			must(l.t, m.Put(uint32(0), s))
+			testutil.Must(l.t, m.Put(uint32(0), s))
 			spec, err := bpf.LoadMux()
-			must(l.t, err)
+			testutil.Must(l.t, err)
 			var old struct {
 				Uplink *ebpf.Program `ebpf:"unet_uplink"`
 				Cut    *ebpf.Program `ebpf:"unet_cut"`
 			}
-			must(l.t, spec.LoadAndAssign(&old, nil))
+			testutil.Must(l.t, spec.LoadAndAssign(&old, nil))
 			defer old.Uplink.Close()
 			defer old.Cut.Close()
-			must(l.t, os.Remove(filepath.Join(l.onlyPins(), "uplink")))
+			testutil.Must(l.t, os.Remove(filepath.Join(l.onlyPins(), "uplink")))
 			xdp, err := link.AttachXDP(link.XDPOptions{Program: old.Uplink, Interface: up.Attrs().Index, Flags: link.XDPGenericMode})
-			must(l.t, err)
+			testutil.Must(l.t, err)
 			defer xdp.Close()
-			must(l.t, xdp.Pin(filepath.Join(l.onlyPins(), "uplink")))
+			testutil.Must(l.t, xdp.Pin(filepath.Join(l.onlyPins(), "uplink")))
 			cut, err := link.AttachTCX(link.TCXOptions{Program: old.Cut, Attach: ebpf.AttachTCXIngress, Interface: up.Attrs().Index})
-			must(l.t, err)
+			testutil.Must(l.t, err)
 			defer cut.Close()
 			setOffload(l.t, l.A, "rxvlan", false)
 			return cut.Pin(filepath.Join(l.onlyPins(), "link_unet_cut"))
@@ -187,14 +188,14 @@ func TestUnusablePins(t *testing.T) {
 			a := l.openIn(child, endpoint.Request{Tags: []endpoint.Tag{udpTag("10.0.0.1:7000")}})
 			child.kill()
 			if c.change != nil {
-				must(t, l.A.Do(func() error {
+				testutil.Must(t, l.A.Do(func() error {
 					up, err := netlink.LinkByName(l.A.Interface)
-					must(t, err)
+					testutil.Must(t, err)
 					return c.change(l, up)
 				}))
 			}
 			// The kernel removes a link without a pin asynchronously.
-			eventually(t, "the program can be replaced", func() bool {
+			testutil.Eventually(t, "the program can be replaced", func() bool {
 				_, err := os.Stat(filepath.Join(l.onlyPins(), "uplink"))
 				return err == nil || len(listObjects(t, l.A).programs) == 1
 			})
@@ -235,9 +236,9 @@ func TestUplinkChangesWhileNoProcessServes(t *testing.T) {
 	b := kernelUDP(t, l.B, "10.0.0.2:0")
 	change := func(fn func(netlink.Link) error) {
 		t.Helper()
-		must(t, l.A.Do(func() error {
+		testutil.Must(t, l.A.Do(func() error {
 			up, err := netlink.LinkByName(l.A.Interface)
-			must(t, err)
+			testutil.Must(t, err)
 			return fn(up)
 		}))
 	}
@@ -255,7 +256,7 @@ func TestUplinkChangesWhileNoProcessServes(t *testing.T) {
 		t.Errorf("identity %+v", id)
 	}
 	r, err := a.lease.Resolve(t.Context(), l.B.Addr.Addr())
-	must(t, err)
+	testutil.Must(t, err)
 	if r.MTU != 1500 {
 		t.Errorf("route %+v", r)
 	}
@@ -268,11 +269,11 @@ func TestOpenWaitsForLockOfDyingProcess(t *testing.T) {
 	l := newPinLab(t)
 	c := l.serve(order{})
 	opens, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
-	must(t, err)
+	testutil.Must(t, err)
 	events := os.NewFile(uintptr(opens), "inotify")
 	defer events.Close()
 	_, err = unix.InotifyAddWatch(opens, l.onlyPins(), unix.IN_OPEN)
-	must(t, err)
+	testutil.Must(t, err)
 	opened := make(chan error, 1)
 	go func() {
 		opened <- l.A.Do(func() error {
@@ -291,7 +292,7 @@ func TestOpenWaitsForLockOfDyingProcess(t *testing.T) {
 		}
 	}
 	c.kill()
-	must(t, <-opened)
+	testutil.Must(t, <-opened)
 }
 
 // The process that closes the mux restores receive VLAN offload, which another process turned off.
@@ -312,7 +313,7 @@ func TestVLANOffloadIsRestoredAfterTakeover(t *testing.T) {
 	if offload(t, l.A, "rxvlan") {
 		t.Error("receive VLAN offload is on while the mux is open")
 	}
-	must(t, l.mux.Close())
+	testutil.Must(t, l.mux.Close())
 	if !offload(t, l.A, "rxvlan") {
 		t.Error("receive VLAN offload is off after Close")
 	}
@@ -326,14 +327,14 @@ func TestOpenRemovesPinsOfDeletedUplink(t *testing.T) {
 	a := l.openIn(c, endpoint.Request{Tags: []endpoint.Tag{endpoint.MessageTag(7)}})
 	c.kill()
 	gone := l.onlyPins()
-	must(t, l.A.Do(func() error {
+	testutil.Must(t, l.A.Do(func() error {
 		up, err := netlink.LinkByName(l.A.Interface)
-		must(t, err)
+		testutil.Must(t, err)
 		return netlink.LinkDel(up)
 	}))
 	elsewhere := netlab.RequirePair(t, netlab.Config{}) // of another namespace
 	var m *mux.Mux
-	must(t, elsewhere.A.Do(func() (err error) {
+	testutil.Must(t, elsewhere.A.Do(func() (err error) {
 		m, err = mux.Open(mux.Config{Interface: elsewhere.A.Interface, Pin: l.pin})
 		return err
 	}))
@@ -356,8 +357,8 @@ func TestAbandon(t *testing.T) {
 	b.SetReadDeadline(time.Time{})
 	l.echo(b, a, "before")
 	for n := range 3 {
-		must(t, l.mux.Abandon())
-		must(t, errors.Join(l.mux.Abandon(), l.mux.Close(), a.lease.Close(), a.lease.Close()))
+		testutil.Must(t, l.mux.Abandon())
+		testutil.Must(t, errors.Join(l.mux.Abandon(), l.mux.Close(), a.lease.Close(), a.lease.Close()))
 		select {
 		case <-a.lease.Done():
 		default:
@@ -374,7 +375,7 @@ func TestAbandon(t *testing.T) {
 		l.present(a)
 		l.echo(b, a, fmt.Sprint("taken over ", n))
 	}
-	must(t, l.mux.Close())
+	testutil.Must(t, l.mux.Close())
 	a.close()
 	b.Close()
 	wantObjects(t, l.A, before)
@@ -388,7 +389,7 @@ func TestAbandon(t *testing.T) {
 // cleanup runs Cleanup on a host and returns its reports.
 func cleanup(t *testing.T, h *netlab.Host, dir string, force bool) (reports []string) {
 	t.Helper()
-	must(t, h.Do(func() error {
+	testutil.Must(t, h.Do(func() error {
 		return mux.Cleanup(dir, force, func(what string) { reports = append(reports, what) })
 	}))
 	return reports
@@ -411,9 +412,9 @@ func TestCleanup(t *testing.T) {
 	}
 	before := listObjects(t, l.A)
 	// Directories of other programs.
-	must(t, os.MkdirAll(filepath.Join(l.pin, "unet", "somebody"), 0o700))
-	must(t, os.MkdirAll(filepath.Join(l.pin, "unet", "1-2-3"), 0o700))
-	must(t, l.A.Do(func() error {
+	testutil.Must(t, os.MkdirAll(filepath.Join(l.pin, "unet", "somebody"), 0o700))
+	testutil.Must(t, os.MkdirAll(filepath.Join(l.pin, "unet", "1-2-3"), 0o700))
+	testutil.Must(t, l.A.Do(func() error {
 		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "unet9"}, PeerName: "end"})
 	}))
 
@@ -431,7 +432,7 @@ func TestCleanup(t *testing.T) {
 	wantReport(t, cleanup(t, l.B, l.pin, true), path, "another network namespace")
 	l.echo(b, a, "while no process serves the mux")
 	a.closeDescriptors()
-	eventually(t, "the port is gone", func() bool { return len(listObjects(t, l.A).links) == len(before.links)+2 })
+	testutil.Eventually(t, "the port is gone", func() bool { return len(listObjects(t, l.A).links) == len(before.links)+2 })
 	wantReport(t, cleanup(t, l.A, l.pin, false), path, "1 of its endpoints are in use")
 	q.closeDescriptors()
 	wantReport(t, cleanup(t, l.A, l.pin, false), path, "removed")
@@ -442,18 +443,18 @@ func TestCleanup(t *testing.T) {
 	l.openIn(c, endpoint.Request{Tags: []endpoint.Tag{udpTag("10.0.0.1:7000")}})
 	c.kill()
 	wantReport(t, cleanup(t, l.A, l.pin, true), path, "removed")
-	eventually(t, "the devices and programs are as before", func() bool { return listObjects(t, l.A).sameDevices(before) })
+	testutil.Eventually(t, "the devices and programs are as before", func() bool { return listObjects(t, l.A).sameDevices(before) })
 	if !offload(t, l.A, "rxvlan") {
 		t.Error("receive VLAN offload stays off")
 	}
 	// The pins of a process that died while it opened the mux.
 	c = l.serve(order{})
 	c.kill()
-	must(t, os.Remove(filepath.Join(path, "uplink")))
+	testutil.Must(t, os.Remove(filepath.Join(path, "uplink")))
 	wantReport(t, cleanup(t, l.A, l.pin, false), path, "removed")
 
 	for _, name := range []string{"somebody", "1-2-3"} {
-		must(t, os.Remove(filepath.Join(l.pin, "unet", name)))
+		testutil.Must(t, os.Remove(filepath.Join(l.pin, "unet", name)))
 	}
 	if left := pinnedIn(t, l.pin); len(left) != 0 {
 		t.Errorf("left behind: %v", left)
@@ -467,8 +468,8 @@ func TestCleanupWithUnreadableTags(t *testing.T) {
 	l := newPinLab(t)
 	l.serve(order{Mode: mux.ModeNative}).kill()
 	path := l.onlyPins()
-	must(t, os.Remove(filepath.Join(path, bpf.MuxMapTags)))
-	must(t, os.Mkdir(filepath.Join(path, bpf.MuxMapTags), 0o700)) // it cannot be opened as a map
+	testutil.Must(t, os.Remove(filepath.Join(path, bpf.MuxMapTags)))
+	testutil.Must(t, os.Mkdir(filepath.Join(path, bpf.MuxMapTags), 0o700)) // it cannot be opened as a map
 	err := l.A.Do(func() error { return mux.Cleanup(l.pin, true, func(string) {}) })
 	if err == nil || !strings.Contains(err.Error(), "classification rules may be left") {
 		t.Errorf("got %v", err)
@@ -492,9 +493,9 @@ func TestCleanupOfDeletedUplink(t *testing.T) {
 		a := l.openIn(c, endpoint.Request{})
 		c.kill()
 		path := l.onlyPins()
-		must(t, l.A.Do(func() error {
+		testutil.Must(t, l.A.Do(func() error {
 			up, err := netlink.LinkByName(l.A.Interface)
-			must(t, err)
+			testutil.Must(t, err)
 			return netlink.LinkDel(up)
 		}))
 		from, ports := l.B, 1
@@ -509,7 +510,7 @@ func TestCleanupOfDeletedUplink(t *testing.T) {
 			t.Errorf("own namespace %v: %v", own, now.links)
 		}
 		a.closeDescriptors()
-		must(t, l.Pair.Close())
+		testutil.Must(t, l.Pair.Close())
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/nat/nattest"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/mux"
 )
 
@@ -95,10 +96,10 @@ func TestWildcardChoosesFreeTagOfRule(t *testing.T) {
 	if _, err := a.lease.Claim(t.Context(), udpTag("10.0.0.1:0")); !errors.Is(err, endpoint.ErrTagHeld) {
 		t.Errorf("%v", err)
 	}
-	must(t, other.lease.Close())
-	must(t, a.lease.Close())
+	testutil.Must(t, other.lease.Close())
+	testutil.Must(t, a.lease.Close())
 	b := l.open()
-	must(t, l.mux.CloseTagTable())
+	testutil.Must(t, l.mux.CloseTagTable())
 	r.list, r.asked = messages(1, 500), 0
 	if _, err := b.lease.Claim(t.Context(), endpoint.MessageTag(0)); err == nil || errors.Is(err, endpoint.ErrTagHeld) || r.asked != 1 {
 		t.Errorf("%v after %d tags of the rule, want another error after the first", err, r.asked)
@@ -138,7 +139,7 @@ func TestLimitOfTagsOfUser(t *testing.T) {
 		t.Errorf("open with 5 tags: %v", err)
 	}
 	g, a, err := l.openAs(mux.Owner{UID: 1001}, mux.Terms{}, endpoint.Request{Geometry: small, Tags: messages(1, 3)})
-	must(t, err)
+	testutil.Must(t, err)
 	other := l.open()
 	for range 5 { // refused, so it does not count
 		if _, err := other.lease.Claim(ctx, endpoint.MessageTag(1)); !errors.Is(err, endpoint.ErrTagHeld) {
@@ -149,7 +150,7 @@ func TestLimitOfTagsOfUser(t *testing.T) {
 		_, err := a.Claim(ctx, endpoint.MessageTag(n))
 		return err
 	}
-	must(t, claim(4))
+	testutil.Must(t, claim(4))
 	if err := claim(5); !errors.Is(err, busy) || !strings.Contains(err.Error(), "4 of at most 4 tags") {
 		t.Errorf("fifth tag: %v", err)
 	}
@@ -159,7 +160,7 @@ func TestLimitOfTagsOfUser(t *testing.T) {
 	if err := claim(5); !errors.Is(err, busy) {
 		t.Errorf("after that: %v", err)
 	}
-	must(t, a.Unclaim(ctx, endpoint.MessageTag(4)))
+	testutil.Must(t, a.Unclaim(ctx, endpoint.MessageTag(4)))
 	if err := claim(5); err != nil {
 		t.Errorf("fifth tag in the fourth's place: %v", err)
 	}
@@ -167,12 +168,12 @@ func TestLimitOfTagsOfUser(t *testing.T) {
 	if err := open(messages(20, 3)); !errors.Is(err, busy) {
 		t.Errorf("open beyond the tags of all: %v", err)
 	}
-	must(t, open(messages(20, 2)))
-	must(t, errors.Join(a.Close(), g.Close()))
+	testutil.Must(t, open(messages(20, 2)))
+	testutil.Must(t, errors.Join(a.Close(), g.Close()))
 	if err := open([]endpoint.Tag{endpoint.MessageTag(1), endpoint.MessageTag(2), addrTag("10.0.0.2")}); !errors.Is(err, endpoint.ErrTagHeld) {
 		t.Errorf("%v", err)
 	}
-	must(t, open(messages(1, 4)))
+	testutil.Must(t, open(messages(1, 4)))
 	if n := l.mux.CountedClaims(); n != 0 {
 		t.Errorf("%d claims are counted", n)
 	}
@@ -192,27 +193,27 @@ func TestBlockCountsAllItsPorts(t *testing.T) {
 		t.Errorf("open with three blocks: %v", err)
 	}
 	g, a, err := as(1001, block(6400))
-	must(t, err)
+	testutil.Must(t, err)
 	any, err := a.Claim(ctx, block(0))
-	must(t, err)
+	testutil.Must(t, err)
 	g2, b, err := as(1001)
-	must(t, err)
+	testutil.Must(t, err)
 	if _, err := b.Claim(ctx, block(0)); !errors.Is(err, endpoint.ErrBusy) || !strings.Contains(err.Error(), "uid 1001 has 128 of at most 129 tags") {
 		t.Errorf("third block, of another lease: %v", err)
 	}
 	for _, uid := range []uint32{1002, 0} { // another user has a limit of its own, root has none
 		g, l, err := as(uid, block(7040), block(7104))
-		must(t, err)
+		testutil.Must(t, err)
 		_, err = l.Claim(ctx, block(0))
 		if (err == nil) != (uid == 0) {
 			t.Errorf("third block of uid %d: %v", uid, err)
 		}
-		must(t, errors.Join(l.Close(), g.Close()))
+		testutil.Must(t, errors.Join(l.Close(), g.Close()))
 	}
 	if _, err := b.Claim(ctx, endpoint.MessageTag(1)); err != nil {
 		t.Errorf("one tag: %v", err)
 	}
-	must(t, a.Unclaim(ctx, any))
+	testutil.Must(t, a.Unclaim(ctx, any))
 	for i := range uint32(endpoint.BlockPorts) {
 		if _, err := a.Claim(ctx, endpoint.MessageTag(10+i)); err != nil {
 			t.Fatalf("tag %d in a block's place: %v", i, err)
@@ -221,7 +222,7 @@ func TestBlockCountsAllItsPorts(t *testing.T) {
 	if _, err := b.Claim(ctx, endpoint.MessageTag(2)); !errors.Is(err, endpoint.ErrBusy) {
 		t.Errorf("one more: %v", err)
 	}
-	must(t, errors.Join(a.Close(), b.Close(), g.Close(), g2.Close()))
+	testutil.Must(t, errors.Join(a.Close(), b.Close(), g.Close(), g2.Close()))
 }
 
 // An endpoint that is taken over keeps its tags, also beyond the present limits, and they count: no
@@ -244,7 +245,7 @@ func TestTagsTakenOverCount(t *testing.T) {
 		t.Errorf("another's tag: %v", err)
 	}
 	for _, tag := range tags[:2] {
-		must(t, a.lease.Unclaim(ctx, tag))
+		testutil.Must(t, a.lease.Unclaim(ctx, tag))
 	}
 	if _, err := a.lease.Claim(ctx, endpoint.MessageTag(11)); err != nil {
 		t.Errorf("Claim: %v", err)
@@ -252,7 +253,7 @@ func TestTagsTakenOverCount(t *testing.T) {
 	if _, err := a.lease.Claim(ctx, endpoint.MessageTag(12)); !errors.Is(err, endpoint.ErrBusy) {
 		t.Errorf("Claim: %v", err)
 	}
-	must(t, a.lease.Close())
+	testutil.Must(t, a.lease.Close())
 	l.open(tags[:9]...)
 }
 
@@ -276,9 +277,9 @@ func TestClaimEndsWithItsContext(t *testing.T) {
 func translate(t *testing.T, h *netlab.Host, rules func(*nattest.Table)) (inner *netlab.Host) {
 	t.Helper()
 	inner, err := nattest.Inner(h)
-	must(t, err)
+	testutil.Must(t, err)
 	t.Cleanup(func() { inner.Close() })
-	must(t, h.Do(func() error {
+	testutil.Must(t, h.Do(func() error {
 		table, err := nattest.NewTable("nat")
 		if err != nil {
 			return err
@@ -295,8 +296,8 @@ func exchange(t *testing.T, client *net.UDPConn, to string, server *net.UDPConn)
 	sendTo(t, client, to, "question")
 	from := readFrom(t, server, "question")
 	_, err := server.WriteToUDPAddrPort([]byte("answer"), from)
-	must(t, err)
-	must(t, client.SetReadDeadline(time.Now().Add(testTimeout)))
+	testutil.Must(t, err)
+	testutil.Must(t, client.SetReadDeadline(time.Now().Add(testTimeout)))
 	readFrom(t, client, "answer")
 	return from
 }
@@ -336,10 +337,10 @@ func TestClaimOfMasqueradedPortIsRefused(t *testing.T) {
 	}
 	// The answer of package nat is up to a second old. A port that was given back stays bound until other threads
 	// and processes that are being started have closed their copies of the descriptor, so the reason counts.
-	eventually(t, "the last flow is known", func() bool {
+	testutil.Eventually(t, "the last flow is known", func() bool {
 		_, err := a.lease.Claim(t.Context(), udpTag("10.0.0.1:40003"))
 		if err == nil {
-			must(t, a.lease.Unclaim(t.Context(), udpTag("10.0.0.1:40003")))
+			testutil.Must(t, a.lease.Unclaim(t.Context(), udpTag("10.0.0.1:40003")))
 		}
 		return errors.Is(err, endpoint.ErrTagHeld) && strings.Contains(err.Error(), "translation")
 	})
@@ -399,7 +400,7 @@ func TestPolicyDecidesWhenRulesCannotBeRead(t *testing.T) {
 	if errors.Is(err, errors.ErrUnsupported) {
 		t.Skip("this kernel does not have iptables-legacy")
 	}
-	must(t, err)
+	testutil.Must(t, err)
 	a, tag := l.open(), addrTag("10.0.0.79")
 	r := &rule{list: []endpoint.Tag{tag}, translated: fmt.Errorf("%w: by the rule", endpoint.ErrTagDenied)}
 	l.policy.claims = r
@@ -419,7 +420,7 @@ func TestRingsCount(t *testing.T) {
 	large := endpoint.Geometry{FrameCount: 16, FillSize: 1 << 16, CompletionSize: 1 << 16, RxSize: 1 << 16}
 	owner, terms := mux.Owner{UID: 1001}, mux.Terms{Memory: 3 << 20}
 	g, lease, err := l.openAs(owner, terms, endpoint.Request{Geometry: large})
-	must(t, err)
+	testutil.Must(t, err)
 	if g.Geometry.TxSize != 256 {
 		t.Errorf("a transmit ring of %d entries", g.Geometry.TxSize)
 	}
@@ -433,8 +434,8 @@ func TestRingsCount(t *testing.T) {
 	if _, _, err := l.openAs(owner, mux.Terms{}, endpoint.Request{Geometry: large}); !errors.Is(err, endpoint.ErrGeometry) {
 		t.Errorf("a transmit ring of 1,024 entries: %v", err)
 	}
-	must(t, errors.Join(lease.Close(), g.Close()))
-	eventually(t, "the memory to be given back", func() bool {
+	testutil.Must(t, errors.Join(lease.Close(), g.Close()))
+	testutil.Eventually(t, "the memory to be given back", func() bool {
 		endpoints, bytes := l.mux.Counted(1001)
 		return endpoints == 0 && bytes == 0
 	})

@@ -20,6 +20,7 @@ import (
 
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/mux"
 )
 
@@ -28,7 +29,7 @@ import (
 func TestPortsAreDeletedTogether(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
-	must(t, l.A.Do(func() error {
+	testutil.Must(t, l.A.Do(func() error {
 		other := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "other", Group: 5}, PeerName: "end"}
 		return errors.Join(netlink.LinkAdd(other), netlink.LinkSetGroup(other, 5))
 	}))
@@ -36,7 +37,7 @@ func TestPortsAreDeletedTogether(t *testing.T) {
 	open := func() (leases []*mux.Lease) {
 		for range 12 {
 			g, lease, err := l.mux.OpenEndpoint(t.Context(), endpoint.Request{Geometry: small})
-			must(t, err)
+			testutil.Must(t, err)
 			t.Cleanup(func() { g.Close() })
 			leases = append(leases, lease)
 		}
@@ -58,7 +59,7 @@ func TestPortsAreDeletedTogether(t *testing.T) {
 	b := kernelUDP(t, l.B, "10.0.0.2:0")
 	l.echo(b, stays, "still there")
 	open()
-	must(t, l.mux.Close())
+	testutil.Must(t, l.mux.Close())
 	if now := listObjects(t, l.A); !slices.Equal(now.links, before.links) {
 		t.Errorf("left: %v, before: %v", now.links, before.links)
 	}
@@ -79,11 +80,11 @@ func TestLeaseEndsWhenPortIsDeleted(t *testing.T) {
 		a := l.open(udpTag("10.0.0.1:7000"))
 		port := fmt.Sprintf("unet%d", a.grant.ID)
 		onDevice(t, l.A, port, remove)
-		eventually(t, "its lease has ended", func() bool { return a.lease.Err() != nil })
+		testutil.Eventually(t, "its lease has ended", func() bool { return a.lease.Err() != nil })
 		if err := a.lease.Err(); !errors.Is(err, endpoint.ErrLeaseClosed) || !errors.Is(err, mux.ErrPortDeleted) || !strings.Contains(err.Error(), port) {
 			t.Errorf("ended by %v", err)
 		}
-		eventually(t, "the port in the log", func() bool {
+		testutil.Eventually(t, "the port in the log", func() bool {
 			return strings.Contains(log.String(), fmt.Sprintf("port=%s endpoint=%d uid=0", port, a.grant.ID))
 		})
 		a.close()
@@ -93,17 +94,17 @@ func TestLeaseEndsWhenPortIsDeleted(t *testing.T) {
 	b := l.open(udpTag("10.0.0.1:7000"))
 	links := len(listObjects(t, l.A).links)
 	lease := b.lease
-	must(t, l.mux.StopFillRingChecks())
+	testutil.Must(t, l.mux.StopFillRingChecks())
 	b.closeDescriptors()
-	eventually(t, "the port is gone", func() bool { return len(listObjects(t, l.A).links) < links })
+	testutil.Eventually(t, "the port is gone", func() bool { return len(listObjects(t, l.A).links) < links })
 	// Events come in order: when a later event has had its effect, the event of this port was handled.
 	onDevice(t, l.A, fmt.Sprintf("unet%d", other.grant.ID), netlink.LinkDel)
-	eventually(t, "the other lease has ended", func() bool { return other.lease.Err() != nil })
+	testutil.Eventually(t, "the other lease has ended", func() bool { return other.lease.Err() != nil })
 	if err := lease.Err(); err != nil {
 		t.Errorf("ended by %v", err)
 	}
-	must(t, lease.Close())
-	eventually(t, "a warning in the log", func() bool { return strings.Count(log.String(), "level=WARN") > warned })
+	testutil.Must(t, lease.Close())
+	testutil.Eventually(t, "a warning in the log", func() bool { return strings.Count(log.String(), "level=WARN") > warned })
 	if n := strings.Count(log.String(), "level=WARN"); n != warned+1 {
 		t.Errorf("%d more warnings:\n%s", n-warned, log.String())
 	}
@@ -149,7 +150,7 @@ func TestMuxFailsWhenUplinkChanges(t *testing.T) {
 	} {
 		l := openLab(t, mux.ModeAuto)
 		l.open(endpoint.MessageTag(7))
-		must(t, l.A.Do(func() error {
+		testutil.Must(t, l.A.Do(func() error {
 			uplink, err := netlink.LinkByName(l.A.Interface)
 			if err != nil {
 				return err
@@ -164,7 +165,7 @@ func TestMuxFailsWhenUplinkChanges(t *testing.T) {
 		case <-time.After(testTimeout):
 			t.Errorf("%s: no error", c.what)
 		}
-		must(t, l.mux.Close())
+		testutil.Must(t, l.mux.Close())
 	}
 }
 
@@ -174,12 +175,12 @@ func TestUplinkMTUChanges(t *testing.T) {
 	p := netlab.RequirePair(t, netlab.Config{})
 	var log logBuffer
 	var m *mux.Mux
-	must(t, p.A.Do(func() (err error) {
+	testutil.Must(t, p.A.Do(func() (err error) {
 		m, err = mux.Open(mux.Config{Interface: p.A.Interface, Log: slog.New(slog.NewTextHandler(&log, nil))})
 		return err
 	}))
 	defer m.Close()
-	must(t, p.A.Do(func() error {
+	testutil.Must(t, p.A.Do(func() error {
 		other := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "other"}, PeerName: "end"}
 		uplink, err := netlink.LinkByName(p.A.Interface)
 		if err != nil {
@@ -187,7 +188,7 @@ func TestUplinkMTUChanges(t *testing.T) {
 		}
 		return errors.Join(netlink.LinkAdd(other), netlink.LinkSetMTU(other, 1300), netlink.LinkDel(other), netlink.LinkSetMTU(uplink, 1400))
 	}))
-	eventually(t, "the MTU in the log", func() bool { return strings.Contains(log.String(), "MTU") })
+	testutil.Eventually(t, "the MTU in the log", func() bool { return strings.Contains(log.String(), "MTU") })
 	if s := log.String(); !strings.Contains(s, "level=WARN") || !strings.Contains(s, "mtu=1400 loaded=1500") || strings.Contains(s, "1300") {
 		t.Errorf("log: %s", s)
 	}
@@ -195,7 +196,7 @@ func TestUplinkMTUChanges(t *testing.T) {
 		t.Errorf("identity %+v", id)
 	}
 	onDevice(t, p.A, p.A.Interface, mtu(1500))
-	eventually(t, "the MTU of the programs is logged", func() bool { return strings.Contains(log.String(), "mtu=1500\n") })
+	testutil.Eventually(t, "the MTU of the programs is logged", func() bool { return strings.Contains(log.String(), "mtu=1500\n") })
 	if s := log.String(); strings.Count(s, "level=WARN") != 1 {
 		t.Errorf("log: %s", s)
 	}
@@ -218,13 +219,13 @@ func TestLeaseDone(t *testing.T) {
 		default:
 		}
 	}
-	must(t, a.lease.Close())
+	testutil.Must(t, a.lease.Close())
 	select {
 	case <-b.lease.Done():
 		t.Error("Done of another lease is closed")
 	default:
 	}
-	must(t, l.mux.Close())
+	testutil.Must(t, l.mux.Close())
 	for _, x := range []*app{a, b} {
 		select {
 		case <-x.lease.Done():
@@ -248,7 +249,7 @@ func TestTagTableIsFull(t *testing.T) {
 	if _, err := b.lease.Claim(t.Context(), one); !errors.Is(err, mux.ErrTableFull) {
 		t.Errorf("got %v", err)
 	}
-	must(t, a.lease.Unclaim(t.Context(), tags[1]))
+	testutil.Must(t, a.lease.Unclaim(t.Context(), tags[1]))
 	if _, err := b.lease.Claim(t.Context(), one); err != nil {
 		t.Errorf("when a tag was given back: %v", err)
 	}
@@ -259,10 +260,10 @@ func TestTagThatCannotBeDeletedStaysHeld(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
 	g, lease, err := l.mux.OpenEndpoint(t.Context(), endpoint.Request{Geometry: small, Tags: []endpoint.Tag{udpTag("10.0.0.1:7000")}})
-	must(t, err)
+	testutil.Must(t, err)
 	defer g.Close()
 	b := l.open()
-	must(t, l.mux.CloseTagTable())
+	testutil.Must(t, l.mux.CloseTagTable())
 	if err := lease.Unclaim(t.Context(), udpTag("10.0.0.1:7000")); err == nil {
 		t.Error("unclaim: no error")
 	}
@@ -284,8 +285,8 @@ func TestTagThatCannotBeDeletedStaysHeld(t *testing.T) {
 	if bind() == nil {
 		t.Error("a kernel program got a port that is still in the table")
 	}
-	must(t, l.mux.Close())
-	must(t, bind()) // the mux has closed the table
+	testutil.Must(t, l.mux.Close())
+	testutil.Must(t, bind()) // the mux has closed the table
 }
 
 // A port that cannot be deleted keeps its programs, so that frames of its endpoint are checked, until
@@ -294,7 +295,7 @@ func TestPortThatCannotBeDeletedKeepsPrograms(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
 	g, lease, err := l.mux.OpenEndpoint(t.Context(), endpoint.Request{Geometry: small})
-	must(t, err)
+	testutil.Must(t, err)
 	defer g.Close() // until then the kernel does not delete the port
 	outer := fmt.Sprintf("unet%d", g.ID)
 	restore := l.mux.FailDeletions(unix.EINVAL)
@@ -308,7 +309,7 @@ func TestPortThatCannotBeDeletedKeepsPrograms(t *testing.T) {
 		t.Errorf("%s without its program: %+v", outer, now)
 	}
 	restore()
-	must(t, l.mux.Close())
+	testutil.Must(t, l.mux.Close())
 	if now := listObjects(t, l.A); slices.Contains(now.links, outer) {
 		t.Errorf("%s is still there: %+v", outer, now)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/mux"
 )
 
@@ -68,23 +69,23 @@ func TestQueueIsTakenOver(t *testing.T) {
 	if l.uplinkHasXDP() {
 		t.Error("XDP after the last endpoint on a queue")
 	}
-	must(t, l.mux.Close())
+	testutil.Must(t, l.mux.Close())
 
 	c = l.serve(order{Mode: mux.ModeTCX})
 	q = l.openIn(c, onQueue)
 	c.kill()
 	q.closeDescriptors()
-	eventually(t, "the socket is closed", func() bool {
+	testutil.Eventually(t, "the socket is closed", func() bool {
 		l.openConfig(mux.Config{Pin: l.pin})
 		gone := len(l.mux.Endpoints()) == 0
 		if gone && l.uplinkHasXDP() {
 			t.Error("XDP without an endpoint on a queue")
 		}
-		must(t, l.mux.Abandon())
+		testutil.Must(t, l.mux.Abandon())
 		return gone
 	})
 	l.openConfig(mux.Config{Pin: l.pin})
-	must(t, l.mux.Close())
+	testutil.Must(t, l.mux.Close())
 	if left := listObjects(t, l.A).programs; len(left) != 0 || !slices.Equal(pinnedIn(t, l.pin), nil) {
 		t.Errorf("left: programs on %v, pins %v", left, pinnedIn(t, l.pin))
 	}

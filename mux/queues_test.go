@@ -13,6 +13,7 @@ import (
 
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/mux"
 )
 
@@ -37,15 +38,15 @@ func TestTagsOfAQueueHaveRules(t *testing.T) {
 		endpoint.MessageTag(7): 0, // on queue 0 already
 	} {
 		claimed, err := q.lease.Claim(ctx, tag)
-		must(t, err)
+		testutil.Must(t, err)
 		want(tag.String(), 1+n)
 		if tag.Kind == endpoint.TagAddr {
 			_, err := q.lease.Claim(ctx, udpTag("10.0.0.77:9"))
-			must(t, err)
+			testutil.Must(t, err)
 			want("a port of the owned address", 1+n)
-			must(t, q.lease.Unclaim(ctx, udpTag("10.0.0.77:9")))
+			testutil.Must(t, q.lease.Unclaim(ctx, udpTag("10.0.0.77:9")))
 		}
-		must(t, q.lease.Unclaim(ctx, claimed))
+		testutil.Must(t, q.lease.Unclaim(ctx, claimed))
 		want("given back", 1)
 	}
 	// A request of which one tag is held gets none.
@@ -149,12 +150,12 @@ func TestFramesOfAllQueuesReachPort(t *testing.T) {
 func TestNumberOfQueuesChanges(t *testing.T) {
 	t.Parallel()
 	l := &lab{t: t, Pair: netlab.RequirePair(t, netlab.Config{Queues: 4})}
-	must(t, setQueues(l.A, 1, 4))
+	testutil.Must(t, setQueues(l.A, 1, 4))
 	l.openMux(mux.ModeTCX)
 	l.openRequest(onQueue)
 	for _, c := range []struct{ queues, spreadOver uint32 }{{1, 0}, {2, 2}, {4, 4}, {1, 0}} {
-		must(t, setQueues(l.A, c.queues, 4))
-		eventually(t, fmt.Sprintf("spread over %d queues", c.spreadOver), func() bool { return l.mux.Endpoints()[0].SpreadOver == c.spreadOver })
+		testutil.Must(t, setQueues(l.A, c.queues, 4))
+		testutil.Eventually(t, fmt.Sprintf("spread over %d queues", c.spreadOver), func() bool { return l.mux.Endpoints()[0].SpreadOver == c.spreadOver })
 	}
 }
 
@@ -166,5 +167,5 @@ func TestRulesAreCheckedAfterMTUChange(t *testing.T) {
 	l.openRequest(onQueue)
 	rules := l.mux.SteerByModel(4, 0, 16)
 	onDevice(t, l.A, l.A.Interface, func(up netlink.Link) error { return netlink.LinkSetMTU(up, 1400) })
-	eventually(t, "a rule after a change of the MTU", func() bool { return rules() == 1 })
+	testutil.Eventually(t, "a rule after a change of the MTU", func() bool { return rules() == 1 })
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/unet-go/unet/bpf"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/mux"
 )
 
@@ -90,7 +91,7 @@ func TestEndpointsOfUserShareRate(t *testing.T) {
 	open := func(uid uint32, r endpoint.Rates, tag uint32) *app {
 		t.Helper()
 		g, lease, err := l.openAs(mux.Owner{PID: os.Getpid(), UID: uid}, mux.Terms{Rates: r}, endpoint.Request{Geometry: small, Tags: []endpoint.Tag{endpoint.MessageTag(tag)}})
-		must(t, err)
+		testutil.Must(t, err)
 		a := attach(t, g)
 		a.lease = lease
 		return a
@@ -188,10 +189,10 @@ func TestRatesTakenOver(t *testing.T) {
 	passed, _, _ := l.flood(a, 1, 20)
 	within(t, "before", passed, 5, begin)
 	links := listObjects(t, l.A).links
-	must(t, l.mux.Abandon())
+	testutil.Must(t, l.mux.Abandon())
 	gone.lease = nil
 	gone.closeDescriptors()
-	eventually(t, "the kernel has deleted the port", func() bool { return len(listObjects(t, l.A).links) < len(links) })
+	testutil.Eventually(t, "the kernel has deleted the port", func() bool { return len(listObjects(t, l.A).links) < len(links) })
 
 	l.openConfig(mux.Config{Pin: l.pin})
 	waits := l.mux.Endpoints()

@@ -16,6 +16,7 @@ import (
 
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/mux"
 )
 
@@ -23,13 +24,13 @@ import (
 func startNeighbour(t *testing.T, h *netlab.Host) *netlab.Host {
 	t.Helper()
 	n, err := netlab.NewHost("neighbour")
-	must(t, err)
+	testutil.Must(t, err)
 	t.Cleanup(func() { n.Close() })
 	n.Interface = "eth1"
 	var in netns.NsHandle
-	must(t, n.Do(func() (err error) { in, err = netns.Get(); return err }))
+	testutil.Must(t, n.Do(func() (err error) { in, err = netns.Get(); return err }))
 	defer in.Close()
-	must(t, h.Do(func() error {
+	testutil.Must(t, h.Do(func() error {
 		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth1"}, PeerName: n.Interface, PeerNamespace: netlink.NsFd(in)})
 	}))
 	for host, addrs := range map[*netlab.Host][2]string{h: {"10.9.0.1/24", "fd09::1/64"}, n: {"10.9.0.2/24", "fd09::2/64"}} {
@@ -40,7 +41,7 @@ func startNeighbour(t *testing.T, h *netlab.Host) *netlab.Host {
 		}
 	}
 	for _, to := range []string{"10.9.0.1", "fd09::1"} {
-		must(t, n.Do(func() error { return netlink.RouteAdd(&netlink.Route{Gw: net.ParseIP(to)}) }))
+		testutil.Must(t, n.Do(func() error { return netlink.RouteAdd(&netlink.Route{Gw: net.ParseIP(to)}) }))
 	}
 	ping(t, n, "10.0.0.1")
 	ping(t, n, "fd00::1")
@@ -50,7 +51,7 @@ func startNeighbour(t *testing.T, h *netlab.Host) *netlab.Host {
 // connected is a socket of a host that has sent a SYN or a datagram.
 func connected(t *testing.T, h *netlab.Host, kind int, to netip.AddrPort) (fd int) {
 	t.Helper()
-	must(t, h.Do(func() (err error) {
+	testutil.Must(t, h.Do(func() (err error) {
 		at, domain := unix.Sockaddr(&unix.SockaddrInet4{Addr: [4]byte(to.Addr().AsSlice()[:4]), Port: int(to.Port())}), unix.AF_INET
 		if to.Addr().Is6() {
 			at, domain = &unix.SockaddrInet6{Addr: to.Addr().As16(), Port: int(to.Port())}, unix.AF_INET6
@@ -93,7 +94,7 @@ func TestKernelIsSilentOnClaimedPorts(t *testing.T) {
 			name := fmt.Sprintf("%s, %s, kind %d", c.from.Name, c.to, kind)
 			before := l.count()["lost_reserved"]
 			fd := connected(t, c.from, kind, netip.MustParseAddrPort(c.to))
-			eventually(t, name+": lost_reserved", func() bool { return l.count()["lost_reserved"] > before })
+			testutil.Eventually(t, name+": lost_reserved", func() bool { return l.count()["lost_reserved"] > before })
 			// The answer would have come in the same softirq.
 			if e, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR); err != nil || e != 0 {
 				t.Errorf("%s: %v, %v", name, unix.Errno(e), err)
@@ -108,7 +109,7 @@ func TestKernelIsSilentOnClaimedPorts(t *testing.T) {
 	}
 	// A port without a tag is the kernel's, and refused.
 	fd := connected(t, n, unix.SOCK_STREAM, netip.MustParseAddrPort("10.0.0.1:7005"))
-	eventually(t, "a port that nobody has claimed is refused", func() bool {
+	testutil.Eventually(t, "a port that nobody has claimed is refused", func() bool {
 		e, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
 		return err == nil && unix.Errno(e) == unix.ECONNREFUSED
 	})
@@ -125,7 +126,7 @@ func TestClaimWaitsForCopiesOfClosedSockets(t *testing.T) {
 			t.Fatal(err)
 		}
 		copies = l.mux.CopyReserved(tag)
-		must(t, a.lease.Unclaim(t.Context(), tag))
+		testutil.Must(t, a.lease.Unclaim(t.Context(), tag))
 		return copies
 	}
 	defer mux.SetCopyTime(0)()
@@ -154,6 +155,6 @@ func TestClaimWaitsForCopiesOfClosedSockets(t *testing.T) {
 func closeAll(t *testing.T, fds []int) {
 	t.Helper()
 	for _, fd := range fds {
-		must(t, unix.Close(fd))
+		testutil.Must(t, unix.Close(fd))
 	}
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/unet-go/unet/datapath"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/internal/xsk"
 	"github.com/unet-go/unet/mux"
 	"github.com/unet-go/unet/wire"
@@ -78,7 +79,7 @@ func TestResetsOfWrongTable(t *testing.T) {
 			l := openLab(t, mode)
 			addrOn(t, l.A, l.A.Interface, "10.0.0.4/24")
 			table, err := datapath.NewConnections()
-			must(t, err)
+			testutil.Must(t, err)
 			defer table.Close()
 			ended := l.openRequest(endpoint.Request{
 				Tags:        []endpoint.Tag{tcpTag("10.0.0.1:7000"), tcpTag("10.0.0.1:49984").AsBlock(), udpTag("10.0.0.1:7001"), endpoint.AddrTag(netip.MustParseAddr("10.0.0.50")), tcpTag("10.0.0.4:7000")},
@@ -86,7 +87,7 @@ func TestResetsOfWrongTable(t *testing.T) {
 			})
 			neighbour := l.open(tcpTag("10.0.0.1:8000"))
 			addrOff(t, l.A, l.A.Interface, "10.0.0.4/24") // another host can have the address now
-			eventually(t, "the tag is suspended", func() bool { held, _, err := l.mux.Suspended(); must(t, err); return len(held) == 1 })
+			testutil.Eventually(t, "the tag is suspended", func() bool { held, _, err := l.mux.Suspended(); testutil.Must(t, err); return len(held) == 1 })
 			frames := openCapture(t, l.B)
 
 			records := table.Records()
@@ -117,7 +118,7 @@ func TestResetsOfWrongTable(t *testing.T) {
 				right1, right2, local,
 			})
 			records[len(records)-1] = last
-			must(t, ended.lease.Close())
+			testutil.Must(t, ended.lease.Close())
 
 			want := []string{
 				"10.0.0.1:7000 10.0.0.2:5000 0x1", "10.0.0.1:50000 10.0.0.2:5000 0xffffffff", "10.0.0.50:1 10.0.0.2:1 0x3",
@@ -142,9 +143,9 @@ func TestResetsOverIPv6(t *testing.T) {
 	for host, addr := range map[*netlab.Host]string{l.A: "fe80::1/64", l.B: "fe80::2/64"} {
 		addAddr(t, host, addr, func(*netlink.Addr) {})
 	}
-	eventually(t, "the address can be claimed", func() bool { return l.mux.Identity().LinkLocal.IsValid() })
+	testutil.Eventually(t, "the address can be claimed", func() bool { return l.mux.Identity().LinkLocal.IsValid() })
 	table, err := datapath.NewConnections()
-	must(t, err)
+	testutil.Must(t, err)
 	defer table.Close()
 	owned := netip.MustParseAddr("fd00::50")
 	a := l.openRequest(endpoint.Request{
@@ -161,7 +162,7 @@ func TestResetsOverIPv6(t *testing.T) {
 		record("[fd00::1]:7000", b, 1), record("[fe80::1]:7000", "[fe80::2]:5000", 2), record("[fd00::1]:7000", "[fd00::1]:8000", 3),
 		record("10.0.0.1:7000", "10.0.0.2:5000", 4), record("[fd00::50]:9", b, 5),
 	})
-	must(t, a.lease.Close())
+	testutil.Must(t, a.lease.Close())
 	want := []string{
 		"fd00::1:7000 fd00::2:5000 0x1", "fe80::1:7000 fe80::2:5000 0x2", "10.0.0.1:7000 10.0.0.2:5000 0x4", "fd00::50:9 fd00::2:5000 0x5",
 	}
@@ -179,12 +180,12 @@ func TestVersionsOfTables(t *testing.T) {
 	l := openLab(t, mux.ModeAuto)
 	open := func(content []byte) (*mux.Lease, error) {
 		f, mem, err := xsk.NewTable()
-		must(t, err)
+		testutil.Must(t, err)
 		defer xsk.CloseTable(f, mem)
 		copy(mem, content)
 		g, lease, err := l.mux.OpenEndpoint(t.Context(), endpoint.Request{Geometry: small, Tags: []endpoint.Tag{tcpTag("10.0.0.1:7000")}, Connections: f})
 		if err == nil {
-			must(t, g.Close())
+			testutil.Must(t, g.Close())
 		}
 		return lease, err
 	}
@@ -195,8 +196,8 @@ func TestVersionsOfTables(t *testing.T) {
 	binary.NativeEndian.PutUint16(old[10:], 5000)
 	binary.NativeEndian.PutUint32(old[12:], 7)
 	lease, err := open(append(make([]byte, 32), old...))
-	must(t, err)
-	must(t, lease.Close())
+	testutil.Must(t, err)
+	testutil.Must(t, lease.Close())
 	want := "10.0.0.1:7000 10.0.0.2:5000 0x7"
 	if got := frames.resets(l.A.LinkAddr, want); !slices.Equal(got, []string{want}) {
 		t.Errorf("%q, want %q", got, want)
@@ -248,7 +249,7 @@ func TestResetsAreSentAfterPortIsDeleted(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
 	table, err := datapath.NewConnections()
-	must(t, err)
+	testutil.Must(t, err)
 	defer table.Close()
 	a := l.openRequest(endpoint.Request{Tags: []endpoint.Tag{tcpTag("10.0.0.1:7000")}, Connections: table.File()})
 	var want []string
@@ -260,11 +261,11 @@ func TestResetsAreSentAfterPortIsDeleted(t *testing.T) {
 	frames := openCapture(t, l.B)
 	refused, goOn := refuseToSend(t, l.A, l.A.Interface)
 	a.advanceProducer(1_000_000)
-	eventually(t, "a RST is refused, and the port is gone", func() bool {
+	testutil.Eventually(t, "a RST is refused, and the port is gone", func() bool {
 		return refused() > 0 && l.mux.FillRings() == 0 && !slices.Contains(listObjects(t, l.A).links, fmt.Sprint("unet", a.grant.ID))
 	})
 	goOn()
-	must(t, a.lease.Close())
+	testutil.Must(t, a.lease.Close())
 	if err := a.lease.Err(); !errors.Is(err, mux.ErrRevoked) {
 		t.Errorf("ended by %v", err)
 	}
@@ -283,7 +284,7 @@ func refuseToSend(t *testing.T, h *netlab.Host, device string) (refused func() u
 	)
 	ipv4 := binary.NativeEndian.Uint16([]byte{unix.ETH_P_IP >> 8, unix.ETH_P_IP & 0xff})
 	count, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1})
-	must(t, err)
+	testutil.Must(t, err)
 	t.Cleanup(func() { count.Close() })
 	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{
 		asm.LoadMem(asm.R2, asm.R1, protocol, asm.Word),
@@ -294,7 +295,7 @@ func refuseToSend(t *testing.T, h *netlab.Host, device string) (refused func() u
 		asm.Mov.Imm(asm.R0, shot).WithSymbol("out"),
 		asm.Return(),
 	}})
-	must(t, err)
+	testutil.Must(t, err)
 	defer prog.Close()
 	var egress link.Link
 	onDevice(t, h, device, func(device netlink.Link) (err error) {
@@ -302,7 +303,7 @@ func refuseToSend(t *testing.T, h *netlab.Host, device string) (refused func() u
 		return err
 	})
 	t.Cleanup(func() { egress.Close() })
-	return func() (n uint64) { must(t, count.Lookup(uint32(0), &n)); return n }, func() { must(t, egress.Close()) }
+	return func() (n uint64) { testutil.Must(t, count.Lookup(uint32(0), &n)); return n }, func() { testutil.Must(t, egress.Close()) }
 }
 
 // The number of neighbour discoveries for RSTs is limited: after some neighbours without an answer only
@@ -312,21 +313,21 @@ func TestResetsLimitNeighbourDiscoveries(t *testing.T) {
 	const most = 32
 	l := openLab(t, mux.ModeAuto)
 	table, err := datapath.NewConnections()
-	must(t, err)
+	testutil.Must(t, err)
 	defer table.Close()
 	a := l.openRequest(endpoint.Request{Tags: []endpoint.Tag{tcpTag("10.0.0.1:7000")}, Connections: table.File()})
 	echo, err := l.B.ServeEcho("10.0.0.2:9")
-	must(t, err)
+	testutil.Must(t, err)
 	defer echo.Close()
 	c, err := l.A.Dial("tcp", "10.0.0.2:9") // host A's kernel has B's MAC address now
-	must(t, err)
+	testutil.Must(t, err)
 	defer c.Close()
 	for i := range 200 {
 		table.Records()[i] = record("10.0.0.1:7000", fmt.Sprintf("10.0.0.%d:1", 3+i), 0)
 	}
 	table.Records()[200] = record("10.0.0.1:7000", "10.0.0.2:1", 4)
 	frames := openCapture(t, l.B)
-	must(t, a.lease.Close())
+	testutil.Must(t, a.lease.Close())
 	solicited := map[string]bool{}
 	frames.each(func(frame []byte) bool {
 		p := packet(t, frame)
@@ -347,19 +348,19 @@ func TestRefusedTables(t *testing.T) {
 	l := openLab(t, mux.ModeAuto)
 	memfd := func(size int64, seals int) *os.File {
 		fd, err := unix.MemfdCreate("table", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
-		must(t, err)
+		testutil.Must(t, err)
 		f := os.NewFile(uintptr(fd), "table")
 		t.Cleanup(func() { f.Close() })
-		must(t, f.Truncate(size))
+		testutil.Must(t, f.Truncate(size))
 		_, err = unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, seals)
-		must(t, err)
+		testutil.Must(t, err)
 		return f
 	}
 	disk, err := os.CreateTemp(t.TempDir(), "")
-	must(t, err)
+	testutil.Must(t, err)
 	defer disk.Close()
 	r, w, err := os.Pipe()
-	must(t, err)
+	testutil.Must(t, err)
 	defer r.Close()
 	defer w.Close()
 	const fixed = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
@@ -378,8 +379,8 @@ func TestRefusedTables(t *testing.T) {
 		f := memfd(size, fixed)
 		if size > 0 {
 			_, err := f.WriteAt(make([]byte, size), 0)
-			must(t, err)
+			testutil.Must(t, err)
 		}
-		must(t, l.openRequest(endpoint.Request{Connections: f}).lease.Close())
+		testutil.Must(t, l.openRequest(endpoint.Request{Connections: f}).lease.Close())
 	}
 }

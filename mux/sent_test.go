@@ -14,6 +14,7 @@ import (
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/account"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/mux"
 )
 
@@ -21,7 +22,7 @@ import (
 func (l *lab) publishing(uid uint32, rates endpoint.Rates, remote string, n int) *mux.Lease {
 	l.t.Helper()
 	table, err := datapath.NewConnections()
-	must(l.t, err)
+	testutil.Must(l.t, err)
 	defer table.Close()
 	for i := range n {
 		table.Records()[i] = record("10.0.0.1:7000", fmt.Sprint(remote, ":", 1000+i), uint32(i))
@@ -29,8 +30,8 @@ func (l *lab) publishing(uid uint32, rates endpoint.Rates, remote string, n int)
 	g, lease, err := l.openAs(mux.Owner{PID: os.Getpid(), UID: uid}, mux.Terms{Rates: rates}, endpoint.Request{
 		Geometry: small, Tags: []endpoint.Tag{tcpTag("10.0.0.1:7000")}, Connections: table.File(),
 	})
-	must(l.t, err)
-	must(l.t, g.Close())
+	testutil.Must(l.t, err)
+	testutil.Must(l.t, g.Close())
 	return lease
 }
 
@@ -56,7 +57,7 @@ func TestResetsAreWithinRateOfUser(t *testing.T) {
 		begin, passed := time.Now(), uint64(0)
 		for range 2 {
 			lease := l.publishing(uid, rates, "10.0.0.2", 100)
-			sent, _, refused := l.sentFor(func() { must(t, lease.Close()) })
+			sent, _, refused := l.sentFor(func() { testutil.Must(t, lease.Close()) })
 			if sent+refused != 100 {
 				t.Errorf("%d RSTs sent and %d not, of 100", sent, refused)
 			}
@@ -66,7 +67,7 @@ func TestResetsAreWithinRateOfUser(t *testing.T) {
 	}
 	begin := time.Now()
 	lease := l.publishing(4244, endpoint.Rates{Endpoint: packets(20)}, "10.0.0.2", 100)
-	sent, _, _ := l.sentFor(func() { must(t, lease.Close()) })
+	sent, _, _ := l.sentFor(func() { testutil.Must(t, lease.Close()) })
 	within(t, "the endpoint's rate", sent, 20, begin)
 }
 
@@ -78,7 +79,7 @@ func TestResetsOfUserWithoutRateAreBounded(t *testing.T) {
 	begin, passed := time.Now(), uint64(0)
 	for range 3 {
 		lease := l.publishing(4242, endpoint.Rates{}, "10.0.0.2", 15_000)
-		sent, _, refused := l.sentFor(func() { must(t, lease.Close()) })
+		sent, _, refused := l.sentFor(func() { testutil.Must(t, lease.Close()) })
 		if sent+refused != 15_000 {
 			t.Errorf("%d RSTs sent and %d not, of 15000", sent, refused)
 		}
@@ -95,14 +96,14 @@ func TestOneResetForEachConnection(t *testing.T) {
 	l := openLab(t, mux.ModeAuto)
 	setNeighbour(t, l.A, "10.0.0.2", l.B.LinkAddr)
 	table, err := datapath.NewConnections()
-	must(t, err)
+	testutil.Must(t, err)
 	defer table.Close()
 	records := table.Records()
 	for i := range records {
 		records[i] = record("10.0.0.1:7000", fmt.Sprint("10.0.0.2:", 1000+i%3), uint32(i))
 	}
 	a := l.openRequest(endpoint.Request{Tags: []endpoint.Tag{tcpTag("10.0.0.1:7000")}, Connections: table.File()})
-	if sent, _, refused := l.sentFor(func() { must(t, a.lease.Close()) }); sent != 3 || refused != 0 {
+	if sent, _, refused := l.sentFor(func() { testutil.Must(t, a.lease.Close()) }); sent != 3 || refused != 0 {
 		t.Errorf("%d RSTs sent and %d not, want 3 and none", sent, refused)
 	}
 }
@@ -121,12 +122,12 @@ func TestResetsToEndpointAreAccountedFor(t *testing.T) {
 			l.openMux(mode)
 			l.open(endpoint.AddrTag(netip.MustParseAddr("10.0.0.50")))
 			lease := l.publishing(4242, endpoint.Rates{}, "10.0.0.50", connections)
-			_, local, refused := l.sentFor(func() { must(t, lease.Close()) })
+			_, local, refused := l.sentFor(func() { testutil.Must(t, lease.Close()) })
 			if local < connections || refused != 0 {
 				t.Errorf("%d RSTs sent and %d not, want %d", local, refused, connections)
 			}
 			v, err := account.Settle(t.Context(), func() ([]endpoint.Counter, error) { return l.counters(), nil })
-			must(t, err)
+			testutil.Must(t, err)
 			if !v.Balanced() {
 				t.Errorf("%+v, counters %v", v, l.count())
 			}
@@ -143,16 +144,16 @@ func TestClaimsArePaid(t *testing.T) {
 	open := func(r endpoint.Rate) *mux.Lease {
 		t.Helper()
 		g, lease, err := l.openAs(mux.Owner{PID: os.Getpid(), UID: 4242}, mux.Terms{Rates: endpoint.Rates{Endpoint: r}}, endpoint.Request{Geometry: small})
-		must(t, err)
-		must(t, g.Close())
+		testutil.Must(t, err)
+		testutil.Must(t, g.Close())
 		return lease
 	}
 	lease := open(packets(10))
-	if sent, _, _ := l.sentFor(func() { _, err := lease.Claim(t.Context(), owned); must(t, err) }); sent < 3 {
+	if sent, _, _ := l.sentFor(func() { _, err := lease.Claim(t.Context(), owned); testutil.Must(t, err) }); sent < 3 {
 		t.Errorf("%d frames are counted, want the 3 probes", sent)
 	}
 	_, err := lease.Claim(t.Context(), udpTag("239.1.2.3:5000"))
-	must(t, err)
+	testutil.Must(t, err)
 	lease = open(endpoint.Rate{Bytes: 1, ByteBurst: 1})
 	for _, tag := range []endpoint.Tag{endpoint.AddrTag(netip.MustParseAddr("10.0.0.51")), udpTag("239.1.2.4:5000")} {
 		_, _, refused := l.sentFor(func() {

@@ -30,6 +30,7 @@ import (
 	"github.com/unet-go/unet/bpf"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/mux"
 )
 
@@ -37,10 +38,10 @@ import (
 func (l *pinLab) noteLink() link.ID {
 	l.t.Helper()
 	note, err := link.LoadPinnedLink(filepath.Join(l.onlyPins(), "link_unet_note_vlan"), nil)
-	must(l.t, err)
+	testutil.Must(l.t, err)
 	defer note.Close()
 	info, err := note.Info()
-	must(l.t, err)
+	testutil.Must(l.t, err)
 	return info.ID
 }
 
@@ -58,8 +59,8 @@ func TestMuxesShareVLANNoteProgram(t *testing.T) {
 	if now := second.noteLink(); now != shared {
 		t.Errorf("links %d and %d", shared, now)
 	}
-	must(t, first.mux.Close())
-	must(t, second.mux.Abandon()) // the mux that is opened next shares it, too
+	testutil.Must(t, first.mux.Close())
+	testutil.Must(t, second.mux.Abandon()) // the mux that is opened next shares it, too
 	second.openConfig(mux.Config{Mode: mux.ModeTCX, Pin: second.pin})
 	if now := second.noteLink(); now != shared {
 		t.Errorf("link %d, and %d after another mux was closed", shared, now)
@@ -67,9 +68,9 @@ func TestMuxesShareVLANNoteProgram(t *testing.T) {
 	b := kernelUDP(t, second.B, "10.0.0.2:9000")
 	sendTo(t, b, "10.0.0.1:7000", "of no VLAN")
 	a.recv()
-	must(t, second.B.Do(func() error { // ARP would be of the VLAN too
+	testutil.Must(t, second.B.Do(func() error { // ARP would be of the VLAN too
 		device, err := netlink.LinkByName(second.B.Interface)
-		must(t, err)
+		testutil.Must(t, err)
 		return netlink.NeighSet(&netlink.Neigh{LinkIndex: device.Attrs().Index, State: netlink.NUD_PERMANENT,
 			IP: second.A.Addr.Addr().AsSlice(), HardwareAddr: second.A.LinkAddr[:]})
 	}))
@@ -105,7 +106,7 @@ func TestMuxesOpenedTogetherShareVLANNoteProgram(t *testing.T) {
 		})
 	}
 	open.Wait()
-	must(t, errors.Join(errs[:]...))
+	testutil.Must(t, errors.Join(errs[:]...))
 	for _, l := range labs[1:] {
 		if a, b := labs[0].noteLink(), l.noteLink(); a != b {
 			t.Errorf("links %d and %d", a, b)
@@ -120,9 +121,9 @@ func TestLeftoverCutterIsReplaced(t *testing.T) {
 	for _, ours := range []bool{true, false} {
 		t.Run(fmt.Sprint("ours ", ours), func(t *testing.T) {
 			l := &lab{t: t, Pair: netlab.RequirePair(t, netlab.Config{})}
-			must(t, l.A.Do(func() error {
+			testutil.Must(t, l.A.Do(func() error {
 				up, err := netlink.LinkByName(l.A.Interface)
-				must(t, err)
+				testutil.Must(t, err)
 				a := netlink.NewLinkAttrs()
 				a.Name = fmt.Sprintf("unetcut%d", up.Attrs().Index)
 				if ours {
@@ -143,13 +144,13 @@ func TestLeftoverCutterIsReplaced(t *testing.T) {
 					}
 					return err
 				})
-				must(t, l.mux.Close())
+				testutil.Must(t, l.mux.Close())
 				if now := listObjects(t, l.A); len(now.cutters) != 0 {
 					t.Errorf("left behind: %v", now.cutters)
 				}
 				return
 			}
-			must(t, l.A.Do(func() error {
+			testutil.Must(t, l.A.Do(func() error {
 				m, err := mux.Open(mux.Config{Interface: l.A.Interface, Mode: mux.ModeTCX})
 				if err == nil {
 					return errors.Join(errors.New("opened beside somebody else's device"), m.Close())
@@ -169,7 +170,7 @@ func TestLeftoverCutterIsReplaced(t *testing.T) {
 func openSuper(t *testing.T, h *netlab.Host) *netlab.SuperSocket {
 	t.Helper()
 	s, err := h.OpenSuper()
-	must(t, err)
+	testutil.Must(t, err)
 	t.Cleanup(func() { s.Close() })
 	return s
 }
@@ -194,12 +195,12 @@ func TestSuperFrameWithTooManyPartsIsDropped(t *testing.T) {
 	}
 	const dropped = 100 // super-frames
 	for range dropped {
-		must(t, peer.Send(frame("10.0.0.2:9000"), 1))
+		testutil.Must(t, peer.Send(frame("10.0.0.2:9000"), 1))
 	}
 	// This source address is where the EtherType of IPv4 would be (put_link_header in cut.h).
-	must(t, peer.Send(frame("8.0.0.2:9000"), 512))
+	testutil.Must(t, peer.Send(frame("8.0.0.2:9000"), 512))
 	const parts = (60000 + 511) / 512
-	eventually(t, "each frame is counted, and each part", func() bool {
+	testutil.Eventually(t, "each frame is counted, and each part", func() bool {
 		c := l.count()
 		return c["rx_many_parts"] == dropped && c["rx_cut"] == 1 && c["rx_port"] == parts && c["deliver_socket"] == parts
 	})
@@ -215,19 +216,19 @@ func TestForgedMarkOfPartsIsNotDelivered(t *testing.T) {
 	l := openLab(t, mux.ModeTCX)
 	a := l.openFor(mux.Terms{}, endpoint.Request{Tags: []endpoint.Tag{tcpTag("10.0.0.1:7000")}})
 	mark, err := l.mux.PartMark(a.lease)
-	must(t, err)
+	testutil.Must(t, err)
 	other := mark
 	other[5] ^= 0x80 // no port has this ifindex
 	peer := openSuper(t, l.B)
 	send := func(to [6]byte, addr string) {
 		t.Helper()
-		must(t, peer.Send(segment(to, l.B.LinkAddr, "10.0.0.2:9000", addr, strings.Repeat("x", 5000)), 1000))
+		testutil.Must(t, peer.Send(segment(to, l.B.LinkAddr, "10.0.0.2:9000", addr, strings.Repeat("x", 5000)), 1000))
 	}
 	send(mark, "10.0.0.1:7000")
 	send(mark, "10.0.0.1:7001") // no endpoint claims this port
 	send(other, "10.0.0.1:7001")
 	send(l.A.LinkAddr, "10.0.0.1:7000")
-	eventually(t, "the last one is delivered in parts", func() bool { return l.count()["deliver_socket"] == 5 })
+	testutil.Eventually(t, "the last one is delivered in parts", func() bool { return l.count()["deliver_socket"] == 5 })
 	if c := l.count(); c["rx_pass"] < 3 || c["rx_cut"] != 1 || c["rx_port"] != 5 || c["lost_cut"] != 0 {
 		t.Errorf("counters: %v", c)
 	}
@@ -246,7 +247,7 @@ func TestSuperFrameWithoutNumberOfParts(t *testing.T) {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = "guest"
 	tap := &netlink.Tuntap{LinkAttrs: attrs, Mode: netlink.TUNTAP_MODE_TAP, Flags: netlink.TUNTAP_NO_PI | netlink.TUNTAP_VNET_HDR, Queues: 1, NonPersist: true}
-	must(t, l.A.Do(func() error { return netlink.LinkAdd(tap) }))
+	testutil.Must(t, l.A.Do(func() error { return netlink.LinkAdd(tap) }))
 	t.Cleanup(func() { tap.Fds[0].Close() })
 	var to [6]byte
 	onDevice(t, l.A, tap.Name, func(device netlink.Link) error {
@@ -258,8 +259,8 @@ func TestSuperFrameWithoutNumberOfParts(t *testing.T) {
 	l.openFor(mux.Terms{}, endpoint.Request{Tags: []endpoint.Tag{tcpTag("10.0.1.1:7000")}})
 	frame := segment(to, [6]byte{2, 0, 0, 0, 0, 9}, "10.0.1.2:9000", "10.0.1.1:7000", strings.Repeat("x", 10000))
 	_, err := tap.Fds[0].Write(netlab.SuperFrame(frame, 1000))
-	must(t, err)
-	eventually(t, "each part is delivered", func() bool {
+	testutil.Must(t, err)
+	testutil.Eventually(t, "each part is delivered", func() bool {
 		c := l.count()
 		return c["rx_cut"] == 1 && c["rx_port"] == 10 && c["deliver_socket"] == 10
 	})
@@ -285,20 +286,20 @@ func TestPartsOnTheWayAreLimitedByOwner(t *testing.T) {
 	}
 	queue("blackhole") // drops what is to be segmented
 	sent := uint64(0)
-	eventually(t, "the limit of the owner is reached", func() bool {
-		must(t, peer.Send(frame("10.0.0.1:7000"), size))
+	testutil.Eventually(t, "the limit of the owner is reached", func() bool {
+		testutil.Must(t, peer.Send(frame("10.0.0.1:7000"), size))
 		sent++
 		return l.count()["rx_cutter_busy"] > 0
 	})
 	l.await("rx_cut", sent-l.count()["rx_cutter_busy"])
-	must(t, peer.Send(frame("10.0.0.1:7001"), size))
+	testutil.Must(t, peer.Send(frame("10.0.0.1:7001"), size))
 	l.await("rx_cut", sent-l.count()["rx_cutter_busy"]+1) // the other owner has no parts on the way
 	if c := l.count(); c["rx_port"] != 0 {
 		t.Errorf("%d sent, counters: %v", sent+1, c)
 	}
 	queue("noqueue")
-	eventually(t, "lost parts have stopped counting", func() bool {
-		must(t, peer.Send(frame("10.0.0.1:7000"), size))
+	testutil.Eventually(t, "lost parts have stopped counting", func() bool {
+		testutil.Must(t, peer.Send(frame("10.0.0.1:7000"), size))
 		return l.count()["rx_port"] > 0
 	})
 	for range parts {
@@ -321,7 +322,7 @@ func TestOpenTurnsVLANOffloadOff(t *testing.T) {
 		if offload(t, p.A, "rxvlan") {
 			t.Error("receive VLAN offload is on with a mux")
 		}
-		must(t, l.mux.Close())
+		testutil.Must(t, l.mux.Close())
 		if now := offload(t, p.A, "rxvlan"); now != before {
 			t.Errorf("receive VLAN offload is on %v afterwards, and was on %v before", now, before)
 		}
@@ -334,7 +335,7 @@ func TestSuperFrameToCutterThatIsDownIsCounted(t *testing.T) {
 	l := openLab(t, mux.ModeTCX)
 	l.openFor(mux.Terms{}, endpoint.Request{Tags: []endpoint.Tag{udpTag("10.0.0.1:7000")}})
 	onDevice(t, l.A, listObjects(t, l.A).cutters[0], netlink.LinkSetDown)
-	must(t, openSuper(t, l.B).Send(datagram(l.A.LinkAddr, l.B.LinkAddr, "10.0.0.2:9000", "10.0.0.1:7000", strings.Repeat("x", 10000)), 100))
+	testutil.Must(t, openSuper(t, l.B).Send(datagram(l.A.LinkAddr, l.B.LinkAddr, "10.0.0.2:9000", "10.0.0.1:7000", strings.Repeat("x", 10000)), 100))
 	l.await("lost_cut", 1)
 	if c := l.count(); c["rx_cut"] != 0 || c["rx_port"] != 0 {
 		t.Errorf("counters: %v", c)
@@ -354,14 +355,14 @@ func TestVLANOffloadTurnedOnLater(t *testing.T) {
 			l.openConfig(mux.Config{Mode: mode, Log: slog.New(slog.NewTextHandler(&log, nil))})
 			setOffload(t, p.A, "rxvlan", true)
 			if mode != mux.ModeTCX {
-				eventually(t, "off again", func() bool { return !offload(t, p.A, "rxvlan") })
-				eventually(t, "a warning", func() bool {
+				testutil.Eventually(t, "off again", func() bool { return !offload(t, p.A, "rxvlan") })
+				testutil.Eventually(t, "a warning", func() bool {
 					return strings.Contains(log.String(), `level=WARN msg="receive VLAN offload had been turned on`)
 				})
 			}
 			l.onUplink(mtu(1400)) // a later event
-			eventually(t, "the event is handled", func() bool { return strings.Contains(log.String(), "mtu=1400") })
-			must(t, l.mux.Close())
+			testutil.Eventually(t, "the event is handled", func() bool { return strings.Contains(log.String(), "mtu=1400") })
+			testutil.Must(t, l.mux.Close())
 			if !offload(t, p.A, "rxvlan") {
 				t.Error("receive VLAN offload is off after Close")
 			}
@@ -379,15 +380,15 @@ func TestVLANOffloadTurnedOnLater(t *testing.T) {
 // in the frame.
 func tagEgress(t *testing.T, h *netlab.Host) {
 	t.Helper()
-	must(t, h.Do(func() error {
+	testutil.Must(t, h.Do(func() error {
 		tag, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{
 			asm.Mov.Imm(asm.R2, 0x0081), asm.Mov.Imm(asm.R3, 100), asm.FnSkbVlanPush.Call(), asm.Mov.Imm(asm.R0, 0), asm.Return()}})
-		must(t, err)
+		testutil.Must(t, err)
 		defer tag.Close()
 		device, err := netlink.LinkByName(h.Interface)
-		must(t, err)
+		testutil.Must(t, err)
 		egress, err := link.AttachTCX(link.TCXOptions{Interface: device.Attrs().Index, Program: tag, Attach: ebpf.AttachTCXEgress})
-		must(t, err)
+		testutil.Must(t, err)
 		t.Cleanup(func() { egress.Close() })
 		return nil
 	}))
@@ -402,9 +403,9 @@ type capture struct {
 func openCapture(t *testing.T, h *netlab.Host) *capture {
 	t.Helper()
 	s := &capture{t: t, fd: -1}
-	must(t, h.Do(func() (err error) {
+	testutil.Must(t, h.Do(func() (err error) {
 		device, err := netlink.LinkByName(h.Interface)
-		must(t, err)
+		testutil.Must(t, err)
 		if s.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0); err != nil {
 			return err
 		}
@@ -434,7 +435,7 @@ func (s *capture) vlanOf(payload string) uint16 {
 			return binary.BigEndian.Uint16(frame[14:]) & 0xfff
 		}
 		msgs, err := unix.ParseSocketControlMessage(aux[:oobn])
-		must(s.t, err)
+		testutil.Must(s.t, err)
 		for _, m := range msgs {
 			// struct tpacket_auxdata, linux/if_packet.h: status, ..., tp_vlan_tci
 			if m.Header.Type == unix.PACKET_AUXDATA && binary.NativeEndian.Uint32(m.Data)&unix.TP_STATUS_VLAN_VALID != 0 {
@@ -465,9 +466,9 @@ func TestVLANFramesGoToKernel(t *testing.T) {
 			setOffload(t, l.B, "txvlan", c.txvlan)
 			a := l.openRequest(endpoint.Request{Attach: c.attach, Tags: []endpoint.Tag{udpTag("10.0.0.1:7000"), endpoint.MessageTag(7)}})
 			b := kernelUDP(t, l.B, "10.0.0.2:9000")
-			must(t, l.B.Do(func() error { // ARP would be of the VLAN too
+			testutil.Must(t, l.B.Do(func() error { // ARP would be of the VLAN too
 				device, err := netlink.LinkByName(l.B.Interface)
-				must(t, err)
+				testutil.Must(t, err)
 				return netlink.NeighSet(&netlink.Neigh{LinkIndex: device.Attrs().Index, State: netlink.NUD_PERMANENT,
 					IP: l.A.Addr.Addr().AsSlice(), HardwareAddr: l.A.LinkAddr[:]})
 			}))
@@ -494,11 +495,11 @@ func TestVLANFramesGoToKernel(t *testing.T) {
 // sendRaw sends a frame as it is.
 func sendRaw(t *testing.T, h *netlab.Host, frame []byte) {
 	t.Helper()
-	must(t, h.Do(func() error {
+	testutil.Must(t, h.Do(func() error {
 		device, err := netlink.LinkByName(h.Interface)
-		must(t, err)
+		testutil.Must(t, err)
 		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
-		must(t, err)
+		testutil.Must(t, err)
 		defer unix.Close(fd)
 		return unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: device.Attrs().Index})
 	}))
@@ -508,11 +509,11 @@ func sendRaw(t *testing.T, h *netlab.Host, frame []byte) {
 // device of the host, or with flag BPF_F_INGRESS into it, all before the first of them is received.
 func multiply(t *testing.T, h *netlab.Host, device string, flags, n int) {
 	t.Helper()
-	must(t, h.Do(func() error {
+	testutil.Must(t, h.Do(func() error {
 		in, err := netlink.LinkByName(h.Interface)
-		must(t, err)
+		testutil.Must(t, err)
 		out, err := netlink.LinkByName(device)
-		must(t, err)
+		testutil.Must(t, err)
 		prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{
 			asm.Mov.Reg(asm.R6, asm.R1),
 			asm.Mov.Imm(asm.R7, int32(n)),
@@ -525,10 +526,10 @@ func multiply(t *testing.T, h *netlab.Host, device string, flags, n int) {
 			asm.Mov.Imm(asm.R0, 0),
 			asm.Return(),
 		}})
-		must(t, err)
+		testutil.Must(t, err)
 		defer prog.Close()
 		ingress, err := link.AttachTCX(link.TCXOptions{Interface: in.Attrs().Index, Program: prog, Attach: ebpf.AttachTCXIngress})
-		must(t, err)
+		testutil.Must(t, err)
 		t.Cleanup(func() { ingress.Close() })
 		return nil
 	}))
@@ -537,9 +538,9 @@ func multiply(t *testing.T, h *netlab.Host, device string, flags, n int) {
 // droppedBy is the number of frames that a device could not pass to its other end.
 func droppedBy(t *testing.T, h *netlab.Host, device string) (n uint64) {
 	t.Helper()
-	must(t, h.Do(func() error {
+	testutil.Must(t, h.Do(func() error {
 		l, err := netlink.LinkByName(device)
-		must(t, err)
+		testutil.Must(t, err)
 		n = l.Attrs().Statistics.TxDropped
 		return nil
 	}))
@@ -549,9 +550,9 @@ func droppedBy(t *testing.T, h *netlab.Host, device string) (n uint64) {
 // Frames dropped by a full backlog of the kernel are counted, in total and by endpoint.
 func TestFramesDroppedByFullBacklogAreCounted(t *testing.T) {
 	text, err := os.ReadFile("/proc/sys/net/core/netdev_max_backlog")
-	must(t, err)
+	testutil.Must(t, err)
 	backlog, err := strconv.Atoi(strings.TrimSpace(string(text)))
-	must(t, err)
+	testutil.Must(t, err)
 	const overflow = 300                            // frames
 	unknown := func(to, from *netlab.Host) []byte { // a frame that no program answers
 		return build(&layers.Ethernet{DstMAC: to.LinkAddr[:], SrcMAC: from.LinkAddr[:], EthernetType: 0x9999}, gopacket.Payload(make([]byte, 46)))
@@ -564,7 +565,7 @@ func TestFramesDroppedByFullBacklogAreCounted(t *testing.T) {
 		multiply(t, l.A, device, 0, backlog+overflow)
 		sendRaw(t, l.B, unknown(l.A, l.B))
 		name := fmt.Sprint("lost_deliver_backlog.", a.grant.ID)
-		eventually(t, "the dropped frames are counted", func() bool { return l.count()["lost_deliver_backlog"] >= overflow-1 })
+		testutil.Eventually(t, "the dropped frames are counted", func() bool { return l.count()["lost_deliver_backlog"] >= overflow-1 })
 		c := l.count()
 		if n := droppedBy(t, l.A, device); c["lost_deliver_backlog"] != n || c[name] != n {
 			t.Errorf("the device dropped %d, counters: %v", n, c)
@@ -578,7 +579,7 @@ func TestFramesDroppedByFullBacklogAreCounted(t *testing.T) {
 		device := fmt.Sprint("unet", a.grant.ID)
 		multiply(t, l.A, device, 0, backlog+overflow)
 		sendRaw(t, l.B, unknown(l.A, &netlab.Host{LinkAddr: bpf.KernelLink}))
-		eventually(t, "the dropped frames are counted", func() bool { return l.count()["deliver_kernel"] >= overflow-1 })
+		testutil.Eventually(t, "the dropped frames are counted", func() bool { return l.count()["deliver_kernel"] >= overflow-1 })
 		if n, c := droppedBy(t, l.A, device), l.count(); c["deliver_kernel"] != n {
 			t.Errorf("the device dropped %d, counters: %v", n, c)
 		}
@@ -593,7 +594,7 @@ func TestFramesDroppedByFullBacklogAreCounted(t *testing.T) {
 		inside, device := a.inside()
 		multiply(t, inside, device, 0, backlog+overflow)
 		sendRaw(t, inside, unknown(l.A, l.A))
-		eventually(t, "the dropped frames are counted", func() bool { return l.count()["lost_port_backlog"] >= overflow-1 })
+		testutil.Eventually(t, "the dropped frames are counted", func() bool { return l.count()["lost_port_backlog"] >= overflow-1 })
 		c := l.count()
 		if n := droppedBy(t, inside, device); c["lost_port_backlog"] != n {
 			t.Errorf("the device dropped %d, counters: %v", n, c)
@@ -605,7 +606,7 @@ func TestFramesDroppedByFullBacklogAreCounted(t *testing.T) {
 		device := listObjects(t, l.A).cutters[0]
 		multiply(t, l.A, device, unix.BPF_F_INGRESS, backlog+overflow)
 		sendRaw(t, l.B, unknown(l.A, l.B))
-		eventually(t, "the dropped frames are counted", func() bool { return l.count()["lost_cut"] >= overflow-1 })
+		testutil.Eventually(t, "the dropped frames are counted", func() bool { return l.count()["lost_cut"] >= overflow-1 })
 		onlyLost(t, l.count(), "lost_cut")
 	})
 	t.Run("of lo", func(t *testing.T) { // by which the kernel of the host sends to endpoints
@@ -613,14 +614,14 @@ func TestFramesDroppedByFullBacklogAreCounted(t *testing.T) {
 		l.open(udpTag("10.0.0.1:7001"))
 		multiply(t, l.A, "lo", unix.BPF_F_INGRESS, backlog+overflow)
 		sendRaw(t, l.B, unknown(l.A, l.B))
-		eventually(t, "the dropped frames are counted", func() bool { return l.count()["lost_host"] >= overflow-1 })
+		testutil.Eventually(t, "the dropped frames are counted", func() bool { return l.count()["lost_host"] >= overflow-1 })
 		onlyLost(t, l.count(), "lost_host")
 	})
 	t.Run("of the uplink", func(t *testing.T) {
 		l := openLab(t, mux.ModeTCX)
 		multiply(t, l.B, l.B.Interface, 0, backlog+overflow)
 		sendRaw(t, l.A, unknown(l.B, l.A))
-		eventually(t, "the dropped frames are counted", func() bool { return l.count()["lost_uplink_backlog"] >= overflow-1 })
+		testutil.Eventually(t, "the dropped frames are counted", func() bool { return l.count()["lost_uplink_backlog"] >= overflow-1 })
 		if n, c := droppedBy(t, l.B, l.B.Interface), l.count(); c["lost_uplink_backlog"] != n {
 			t.Errorf("the device dropped %d, counters: %v", n, c)
 		}
@@ -631,15 +632,15 @@ func TestFramesDroppedByFullBacklogAreCounted(t *testing.T) {
 func (a *app) inside() (h *netlab.Host, device string) {
 	a.t.Helper()
 	ns, err := unix.IoctlRetInt(int(a.grant.XSK.Fd()), unix.SIOCGSKNS)
-	must(a.t, err)
+	testutil.Must(a.t, err)
 	h = &netlab.Host{NS: netns.NsHandle(ns), Interface: "lo"}
 	a.t.Cleanup(func() { h.NS.Close() })
-	must(a.t, h.Do(func() error {
+	testutil.Must(a.t, h.Do(func() error {
 		links, err := netlink.LinkList()
-		must(a.t, err)
+		testutil.Must(a.t, err)
 		for _, l := range links {
 			if l.Attrs().Name == h.Interface {
-				must(a.t, netlink.LinkSetUp(l))
+				testutil.Must(a.t, netlink.LinkSetUp(l))
 			} else {
 				device = l.Attrs().Name
 			}

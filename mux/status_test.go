@@ -9,6 +9,7 @@ import (
 
 	"github.com/unet-go/unet/datapath"
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/mux"
 	"github.com/unet-go/unet/proto/tcp"
 	"github.com/unet-go/unet/wire"
@@ -34,7 +35,7 @@ func TestStatusOfPorts(t *testing.T) {
 				readFrom(t, b, "out")
 			}
 			list, err := l.mux.Status(0)
-			must(t, err)
+			testutil.Must(t, err)
 			if len(list) != 2 || list[0].ID != a.grant.ID || list[0].Tags[0] != udpTag("10.0.0.1:7000") || list[0].Published != nil {
 				t.Fatalf("%+v", list)
 			}
@@ -62,7 +63,7 @@ func TestSocketsOfWrongTable(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
 	table, err := datapath.NewConnections()
-	must(t, err)
+	testutil.Must(t, err)
 	defer table.Close()
 	a := l.openRequest(endpoint.Request{
 		Tags:        []endpoint.Tag{tcpTag("10.0.0.1:7000"), tcpTag("10.0.0.1:49984").AsBlock(), udpTag("10.0.0.1:7001")},
@@ -126,7 +127,7 @@ func TestSocketsOfWrongTable(t *testing.T) {
 	if list, _, err := l.mux.Sockets(a.grant.ID+1, 0, 9); err != nil || len(list) != 0 {
 		t.Errorf("of an endpoint without a table: %v, %v", list, err)
 	}
-	must(t, a.lease.Close())
+	testutil.Must(t, a.lease.Close())
 	if list, _, err := l.mux.Sockets(a.grant.ID, 0, 9); err != nil || len(list) != 0 {
 		t.Errorf("of an endpoint that has ended: %v, %v", list, err)
 	}

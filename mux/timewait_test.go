@@ -13,16 +13,17 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/mux"
 )
 
 // waits closes a connection so that the server's end is in TIME-WAIT.
 func waits(t *testing.T, server, client net.Conn) {
 	t.Helper()
-	must(t, server.Close())
+	testutil.Must(t, server.Close())
 	_, err := io.ReadAll(client) // the FIN has come
-	must(t, err)
-	must(t, client.Close())
+	testutil.Must(t, err)
+	testutil.Must(t, client.Close())
 }
 
 // A port on which a server's connections are in TIME-WAIT can be claimed at once, and is then as reserved as any. One
@@ -52,12 +53,12 @@ func TestClaimOfPortInTimeWait(t *testing.T) {
 					listenAt = fmt.Sprintf(":%d", port)
 				}
 				listener, err := l.A.Listen("tcp", listenAt)
-				must(t, err)
+				testutil.Must(t, err)
 				client, err := l.B.Dial("tcp", at)
-				must(t, err)
+				testutil.Must(t, err)
 				server, err := listener.Accept()
-				must(t, err)
-				must(t, listener.Close())
+				testutil.Must(t, err)
+				testutil.Must(t, listener.Close())
 				if _, err := a.lease.Claim(t.Context(), tag); !errors.Is(err, endpoint.ErrTagHeld) {
 					t.Errorf("%v while a connection of the server goes on: %v", tag, err)
 				}
@@ -68,13 +69,13 @@ func TestClaimOfPortInTimeWait(t *testing.T) {
 					}
 					continue
 				}
-				eventually(t, "the connection is in TIME-WAIT", func() bool {
+				testutil.Eventually(t, "the connection is in TIME-WAIT", func() bool {
 					_, err = a.lease.Claim(t.Context(), tag)
 					return err == nil || !errors.Is(err, endpoint.ErrTagHeld)
 				})
-				must(t, err)
-				must(t, l.mux.ForgetClaims())
-				must(t, a.lease.Readmit(tag)) // as the next process of the mux
+				testutil.Must(t, err)
+				testutil.Must(t, l.mux.ForgetClaims())
+				testutil.Must(t, a.lease.Readmit(tag)) // as the next process of the mux
 				for _, p := range []program{
 					{network: c.network, at: at}, {network: c.network, at: at, reuseAddr: true}, {network: c.network, at: at, reuseAddr: true, listen: true},
 					{network: c.network, at: at, reusePort: true}, {network: "tcp", at: fmt.Sprintf("[::]:%d", port), reuseAddr: true, listen: true},
@@ -87,7 +88,7 @@ func TestClaimOfPortInTimeWait(t *testing.T) {
 				if c, err := l.B.Dial("tcp", net.JoinHostPort(c.host, "9")); err == nil { // the host answers as ever
 					c.Close()
 				}
-				must(t, a.lease.Unclaim(t.Context(), tag))
+				testutil.Must(t, a.lease.Unclaim(t.Context(), tag))
 			}
 		}
 	}
@@ -100,18 +101,18 @@ func TestClaimOfPortThatIsNotShared(t *testing.T) {
 	l := openLab(t, mux.ModeAuto)
 	a := l.open()
 	fd, err := program{network: "tcp4", at: "10.0.0.1:7000", listen: true}.start(l.A) // without SO_REUSEADDR, which its connections inherit
-	must(t, err)
+	testutil.Must(t, err)
 	client, err := l.B.Dial("tcp", "10.0.0.1:7000")
-	must(t, err)
+	testutil.Must(t, err)
 	defer client.Close()
 	var conn int
-	eventually(t, "a connection", func() bool { conn, _, err = unix.Accept(fd); return err == nil })
-	must(t, unix.Close(conn))
-	must(t, unix.Close(fd))
+	testutil.Eventually(t, "a connection", func() bool { conn, _, err = unix.Accept(fd); return err == nil })
+	testutil.Must(t, unix.Close(conn))
+	testutil.Must(t, unix.Close(fd))
 	_, err = io.ReadAll(client)
-	must(t, err)
-	must(t, client.Close())
-	eventually(t, "an error that says what to wait for", func() bool {
+	testutil.Must(t, err)
+	testutil.Must(t, client.Close())
+	testutil.Eventually(t, "an error that says what to wait for", func() bool {
 		_, err = a.lease.Claim(t.Context(), tcpTag("10.0.0.1:7000"))
 		return err == nil || strings.Contains(err.Error(), "TIME-WAIT")
 	})

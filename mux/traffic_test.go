@@ -19,6 +19,7 @@ import (
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/account"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/mux"
 )
 
@@ -138,7 +139,7 @@ func TestFrameInSeveralDescriptors(t *testing.T) {
 	a.send(datagram(l.B.LinkAddr, l.A.LinkAddr, "10.0.0.1:7000", "10.0.0.2:9000", text))
 	big := make([]byte, 9000)
 	n, _, err := b.ReadFromUDPAddrPort(big)
-	must(t, err)
+	testutil.Must(t, err)
 	if string(big[:n]) != text {
 		t.Error("a long datagram was not sent as it was written")
 	}
@@ -156,7 +157,7 @@ func TestMTUOfUntrustedEndpoint(t *testing.T) {
 			req := endpoint.Request{Geometry: small, Tags: []endpoint.Tag{udpTag("10.0.0.1:7000")}}
 			req.Geometry.FrameSize = uint32(c.frame)
 			g, lease, err := l.openAs(mux.Owner{PID: os.Getpid()}, mux.Terms{}, req)
-			must(t, err)
+			testutil.Must(t, err)
 			a := attach(t, g)
 			a.lease = lease
 			if g.Identity.MTU != uint32(c.want) {
@@ -184,7 +185,7 @@ func TestLocalDelivery(t *testing.T) {
 			a := l.open(udpTag("10.0.0.1:7000"), endpoint.MessageTag(7))
 			b := l.open(udpTag("10.0.0.1:7001"), endpoint.MessageTag(8))
 			r, err := a.lease.Resolve(t.Context(), netip.MustParseAddr("10.0.0.1"))
-			must(t, err)
+			testutil.Must(t, err)
 			a.send(datagram(r.LinkAddr, l.A.LinkAddr, "10.0.0.1:7000", "10.0.0.1:7001", "hello"))
 			if p := packet(t, b.recv().frame); string(p.ApplicationLayer().Payload()) != "hello" {
 				t.Errorf("received %v", p)
@@ -237,7 +238,7 @@ func TestFramesToOwnedAddressReachOwner(t *testing.T) {
 	// Another endpoint of this host resolves it to the uplink's MAC address.
 	other := l.open(udpTag("10.0.0.1:7000"))
 	r, err := other.lease.Resolve(t.Context(), owned)
-	must(t, err)
+	testutil.Must(t, err)
 	other.send(datagram(r.LinkAddr, A, "10.0.0.1:7000", "10.0.0.77:5", "neighbour"))
 	if p = packet(t, a.recv().frame); string(p.ApplicationLayer().Payload()) != "neighbour" {
 		t.Errorf("received %v", p)
@@ -283,10 +284,10 @@ func TestSuperFrameReachesEndpoint(t *testing.T) {
 			a := l.openFor(mux.Terms{Trusted: c.trusted}, endpoint.Request{Attach: c.attach, Tags: []endpoint.Tag{udpTag("10.0.0.1:7000")}})
 			b := kernelUDP(t, l.B, "10.0.0.2:9000")
 			raw, err := b.SyscallConn()
-			must(t, err)
+			testutil.Must(t, err)
 			var opt error
-			must(t, raw.Control(func(fd uintptr) { opt = unix.SetsockoptInt(int(fd), unix.IPPROTO_UDP, unix.UDP_SEGMENT, size) }))
-			must(t, opt)
+			testutil.Must(t, raw.Control(func(fd uintptr) { opt = unix.SetsockoptInt(int(fd), unix.IPPROTO_UDP, unix.UDP_SEGMENT, size) }))
+			testutil.Must(t, opt)
 			sendTo(t, b, "10.0.0.1:7000", text)
 			if c.mode == mux.ModeNative || !c.trusted {
 				for rest := text; rest != ""; {
@@ -310,8 +311,8 @@ func TestSuperFrameReachesEndpoint(t *testing.T) {
 				t.Errorf("%d bytes of payload, want %d as sent", len(udp.LayerPayload()), total)
 			}
 			// A long datagram has no such size.
-			must(t, raw.Control(func(fd uintptr) { opt = unix.SetsockoptInt(int(fd), unix.IPPROTO_UDP, unix.UDP_SEGMENT, 0) }))
-			must(t, opt)
+			testutil.Must(t, raw.Control(func(fd uintptr) { opt = unix.SetsockoptInt(int(fd), unix.IPPROTO_UDP, unix.UDP_SEGMENT, 0) }))
+			testutil.Must(t, opt)
 			sendTo(t, b, "10.0.0.1:7000", text[:1400])
 			if r := a.recv(); r.gsoSize != 0 {
 				t.Errorf("gso size %d of an ordinary datagram", r.gsoSize)
@@ -362,7 +363,7 @@ func TestCountersAddUp(t *testing.T) {
 		t.Errorf("counters: %v", c)
 	}
 	st, err := a.sock.Statistics()
-	must(t, err)
+	testutil.Must(t, err)
 	waiting := uint64(a.sock.RX.Pending())
 	if c["lost_deliver_redirect"] != frames-waiting || waiting != 128 {
 		t.Errorf("%d frames wait of %d, counters: %v, socket: %+v", waiting, frames, c, st)
@@ -416,12 +417,12 @@ func TestLongPartsOfSuperFrameAreDropped(t *testing.T) {
 	l.openFor(mux.Terms{}, endpoint.Request{Tags: []endpoint.Tag{udpTag("10.0.0.1:7000")}})
 	b := kernelUDP(t, l.B, "10.0.0.2:9000")
 	raw, err := b.SyscallConn()
-	must(t, err)
+	testutil.Must(t, err)
 	var opt error
-	must(t, raw.Control(func(fd uintptr) { opt = unix.SetsockoptInt(int(fd), unix.IPPROTO_UDP, unix.UDP_SEGMENT, 4000) }))
-	must(t, opt)
+	testutil.Must(t, raw.Control(func(fd uintptr) { opt = unix.SetsockoptInt(int(fd), unix.IPPROTO_UDP, unix.UDP_SEGMENT, 4000) }))
+	testutil.Must(t, opt)
 	sendTo(t, b, "10.0.0.1:7000", strings.Repeat("x", 16000))
-	eventually(t, "each part has been counted as too long", func() bool {
+	testutil.Eventually(t, "each part has been counted as too long", func() bool {
 		c := l.count()
 		return c["rx_cut"] == 1 && c["rx_port"] == 4 && c["deliver_too_long"] == 4
 	})
@@ -448,7 +449,7 @@ func TestHeadersInSeveralParts(t *testing.T) {
 	peer := openSuper(t, l.B)
 	for name, frame := range frames {
 		for _, linear := range []uint16{14, 34, 42, 62, 70} {
-			must(t, peer.SendDivided(frame, linear))
+			testutil.Must(t, peer.SendDivided(frame, linear))
 			if got := a.recv().frame; !bytes.Equal(got, frame) {
 				t.Errorf("%s, %d bytes in the first part: received %d bytes, sent %d", name, linear, len(got), len(frame))
 			}

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/stack"
 	"github.com/unet-go/unet/stack/memlink"
 	"github.com/unet-go/unet/wire"
@@ -71,8 +72,8 @@ func TestDatagramsAreAnsweredWithoutRouteService(t *testing.T) {
 		s := newStack(t, l, stack.Config{LinkAddr: linkA, Addr: prefixA, Resolver: service, Wait: stack.WaitBlock})
 		defer s.Close()
 		w := tap(t, l)
-		u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
-		v := must(s.ListenUDP(ap("10.0.0.1:8"), stack.UDPOptions{}))
+		u := testutil.Value(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+		v := testutil.Value(s.ListenUDP(ap("10.0.0.1:8"), stack.UDPOptions{}))
 		from := ap("192.0.2.9:9")
 		receiveFrom := func(link wire.LinkAddr) {
 			t.Helper()
@@ -139,7 +140,7 @@ func TestPeersAnsweredWithoutRouteServiceAreBounded(t *testing.T) {
 		s := newStack(t, l, stack.Config{LinkAddr: linkA, Addr: prefixA, Resolver: service, Wait: stack.WaitBlock})
 		defer s.Close()
 		s.SetRouteService(false)
-		u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+		u := testutil.Value(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 		var sent int
 		l.Filter(func([]byte) bool { sent++; return false })
 		const peers = 10_000
@@ -197,9 +198,9 @@ func TestTCPWithoutRouteService(t *testing.T) {
 					exchange(server, client)
 					return
 				}
-				l := must(b.ListenTCP(ap("10.0.0.2:80"), stack.TCPListenOptions{}))
-				ours := must(a.DialTCP(t.Context(), ap("10.0.0.1:0"), ap("10.0.0.2:80"), stack.TCPOptions{}))
-				theirs := must(l.AcceptTCP())
+				l := testutil.Value(b.ListenTCP(ap("10.0.0.2:80"), stack.TCPListenOptions{}))
+				ours := testutil.Value(a.DialTCP(t.Context(), ap("10.0.0.1:0"), ap("10.0.0.2:80"), stack.TCPOptions{}))
+				theirs := testutil.Value(l.AcceptTCP())
 				exchange(ours, theirs)
 				time.Sleep(5 * time.Minute) // a drops the unused route
 				service.stop()

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/stack"
 	"github.com/unet-go/unet/stack/memlink"
 	"github.com/unet-go/unet/wire"
@@ -54,9 +55,9 @@ func arpFrame(op uint16, from, to wire.LinkAddr, sender, target [4]byte) []byte 
 
 func newFeedStack(b testing.TB) (*feedLink, *stack.Stack) {
 	l := &feedLink{}
-	s := must(stack.New(stack.Config{Link: l, LinkAddr: linkA, Addr: prefixA, OwnedAddress: true, Resolver: neighbours{}, NoCaretaker: true, Wait: stack.WaitSpin}))
+	s := testutil.Value(stack.New(stack.Config{Link: l, LinkAddr: linkA, Addr: prefixA, OwnedAddress: true, Resolver: neighbours{}, NoCaretaker: true, Wait: stack.WaitSpin}))
 	b.Cleanup(func() { s.Close() })
-	udpSend(must(s.DialUDP(netip.AddrPort{}, ap("10.0.0.2:9"), stack.UDPOptions{})), nil)
+	udpSend(testutil.Value(s.DialUDP(netip.AddrPort{}, ap("10.0.0.2:9"), stack.UDPOptions{})), nil)
 	stack.Settle(s) // the route is known
 	return l, s
 }
@@ -66,7 +67,7 @@ func BenchmarkReceive(b *testing.B) {
 	for _, from := range []string{"queue", "wait", "batch32"} {
 		b.Run(from, func(b *testing.B) {
 			l, s := newFeedStack(b)
-			c := must(s.DialUDP(ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.UDPOptions{}))
+			c := testutil.Value(s.DialUDP(ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.UDPOptions{}))
 			l.frame = datagramFrame(9, 7, make([]byte, 64))
 			buf := make([]byte, 2048)
 			now := time.Now()
@@ -108,18 +109,18 @@ func BenchmarkSend(b *testing.B) {
 			b.ReportAllocs()
 			switch how {
 			case "connected":
-				c := must(s.DialUDP(ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.UDPOptions{}))
+				c := testutil.Value(s.DialUDP(ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.UDPOptions{}))
 				for b.Loop() {
 					udpSend(c, p)
 				}
 			case "to":
-				c := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+				c := testutil.Value(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 				to := ap("10.0.0.2:9")
 				for b.Loop() {
 					udpSendTo(c, p, to)
 				}
 			case "batch32":
-				c := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+				c := testutil.Value(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 				msgs := make([]stack.UDPMessage, 32)
 				for i := range msgs {
 					msgs[i] = stack.UDPMessage{Buf: p, Addr: ap("10.0.0.2:9")}
@@ -139,13 +140,13 @@ func BenchmarkSend(b *testing.B) {
 func BenchmarkRoundTrip(b *testing.B) {
 	b.Run("stack", func(b *testing.B) {
 		sa, sb, _, _ := newPair(b, stack.Config{NoCaretaker: true, Wait: stack.WaitSpin})
-		ca := must(sa.DialUDP(ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.UDPOptions{}))
-		cb := must(sb.DialUDP(ap("10.0.0.2:9"), ap("10.0.0.1:7"), stack.UDPOptions{}))
+		ca := testutil.Value(sa.DialUDP(ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.UDPOptions{}))
+		cb := testutil.Value(sb.DialUDP(ap("10.0.0.2:9"), ap("10.0.0.1:7"), stack.UDPOptions{}))
 		buf, p := make([]byte, 2048), make([]byte, 64)
 		udpSend(ca, nil) // one round trip, after which both routes are known
-		must(udpRecv(cb, buf))
+		testutil.Value(udpRecv(cb, buf))
 		udpSend(cb, nil)
-		must(udpRecv(ca, buf))
+		testutil.Value(udpRecv(ca, buf))
 		b.ReportAllocs()
 		for b.Loop() {
 			udpSend(ca, p)
@@ -195,14 +196,14 @@ func BenchmarkTCPRoundTrip(b *testing.B) {
 // Sending or receiving a datagram allocates nothing, by any call.
 func TestUDPNoAllocations(t *testing.T) {
 	sa, sb, _, _ := newPair(t, stack.Config{NoCaretaker: true, Wait: stack.WaitSpin})
-	u := must(sa.DialUDP(ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.UDPOptions{}))
-	v := must(sb.ListenUDP(ap("10.0.0.2:9"), stack.UDPOptions{}))
+	u := testutil.Value(sa.DialUDP(ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.UDPOptions{}))
+	v := testutil.Value(sb.ListenUDP(ap("10.0.0.2:9"), stack.UDPOptions{}))
 	peer := ap("10.0.0.1:7")
 	p, buf := make([]byte, 64), make([]byte, 2048)
 	udpSend(u, p)
-	must(udpRecv(v, buf))
+	testutil.Value(udpRecv(v, buf))
 	udpSendTo(v, p, peer) // routes are known from here on
-	must(udpRecv(u, buf))
+	testutil.Value(udpRecv(u, buf))
 	out := []stack.UDPMessage{{Buf: p}, {Buf: p}, {Buf: p}}
 	in := []stack.UDPMessage{{Buf: buf[:64]}, {Buf: buf[:64]}, {Buf: buf[:64]}}
 	for name, roundTrip := range map[string]func(){
@@ -239,7 +240,7 @@ func TestUDPNoAllocations(t *testing.T) {
 	// Also beyond the frame quota, once the buffers exist.
 	l, _ := memlink.Pair(memlink.Config{})
 	s := newStack(t, l, stack.Config{LinkAddr: linkA, Addr: prefixA, Resolver: neighbours{}, NoCaretaker: true, FrameQuota: 1})
-	c := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+	c := testutil.Value(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 	f := stack.Frame{Data: datagramFrame(9, 7, p)}
 	if n := testing.AllocsPerRun(200, func() {
 		l.Inject(f)

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/proto/frag"
 	"github.com/unet-go/unet/stack"
 	"github.com/unet-go/unet/wire"
@@ -57,7 +58,7 @@ func testReassembly(t *testing.T, v6 bool) {
 	if v6 {
 		local, from = ap("[fd00::1]:7"), ap("[fd00::2]:9")
 	}
-	u := must(s.ListenUDP(local, stack.UDPOptions{}))
+	u := testutil.Value(s.ListenUDP(local, stack.UDPOptions{}))
 	payload := bytes.Repeat([]byte("some bytes"), 6000)
 	frames := fragmentFrames(v6, 1, 1500, payload)
 	slices.Reverse(frames)
@@ -67,7 +68,7 @@ func testReassembly(t *testing.T, v6 bool) {
 	first.Data = slices.Insert(first.Data, 12, 0x81, 0, 0x20, 0)
 	l.Inject(append(frames, later...)...)
 	s.Poll(c.now())
-	d := must(u.Borrow())
+	d := testutil.Value(u.Borrow())
 	if !bytes.Equal(d.Payload, payload) || d.From != from || d.ECN != wire.ECNCapable {
 		t.Errorf("%d bytes from %v, ECN %d", len(d.Payload), d.From, d.ECN)
 	}
@@ -92,7 +93,7 @@ func testReassembly(t *testing.T, v6 bool) {
 
 func TestFragmentsTimeOut(t *testing.T) {
 	s, l, c := newScripted(t, withIPv6)
-	must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+	testutil.Value(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 	frames := fragmentFrames(false, 1, 1500, make([]byte, 2000))
 	l.Inject(frames[0])
 	s.Poll(c.now())
@@ -116,7 +117,7 @@ func TestFragmentsOfAConnection(t *testing.T) {
 				at = ap("[fd00::2]:9")
 			}
 			a, b, la, lb := newPair6(t, stack.Config{})
-			server := must(b.ListenTCP(at, stack.TCPListenOptions{}))
+			server := testutil.Value(b.ListenTCP(at, stack.TCPListenOptions{}))
 			id := uint16(0)
 			la.Filter(func(frame []byte) bool { // runs under the pair's lock
 				head := 34
@@ -153,12 +154,12 @@ func TestFragmentsOfAConnection(t *testing.T) {
 			for i := range payload {
 				payload[i] = byte(i ^ i>>8)
 			}
-			client := must(a.DialTCP(t.Context(), netip.AddrPort{}, at, stack.TCPOptions{}))
+			client := testutil.Value(a.DialTCP(t.Context(), netip.AddrPort{}, at, stack.TCPOptions{}))
 			go func() {
 				client.Write(payload)
 				client.CloseWrite()
 			}()
-			conn := must(server.Accept())
+			conn := testutil.Value(server.Accept())
 			conn.SetDeadline(time.Now().Add(time.Minute))
 			got, err := io.ReadAll(conn)
 			if err != nil || !bytes.Equal(got, payload) {
@@ -176,7 +177,7 @@ func TestFragmentsOfAConnection(t *testing.T) {
 func TestReassembledSegmentHasNoPartialChecksum(t *testing.T) {
 	for _, partial := range []bool{false, true} {
 		s, l, c := newScripted(t, func(cfg *stack.Config) { withIPv6(cfg); cfg.PartialChecksums = true })
-		must(s.ListenTCP(ap("[fd00::1]:7"), stack.TCPListenOptions{}))
+		testutil.Value(s.ListenTCP(ap("[fd00::1]:7"), stack.TCPListenOptions{}))
 		pseudo := wire.PseudoHeader(wire.AddrFrom16(globalB), wire.AddrFrom16(globalA), wire.ProtocolTCP, wire.TCPHeaderLen+8)
 		b := make([]byte, wire.TCPHeaderLen+8)
 		wire.PutTCP(b, &wire.TCPFields{SrcPort: 9, DstPort: 7, Seq: 1, Flags: wire.TCPSyn}, wire.TCPHeaderLen, pseudo)
@@ -207,7 +208,7 @@ func TestReassembledDatagramIsChecked(t *testing.T) {
 
 func TestFragmentsToASharedAddressAreDropped(t *testing.T) {
 	s, l, c := newScripted(t, func(cfg *stack.Config) { withIPv6(cfg); cfg.OwnedAddress = false })
-	must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+	testutil.Value(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 	l.Inject(fragmentFrames(false, 1, 1500, make([]byte, 2000))...)
 	l.Inject(fragmentFrames(true, 1, 1500, make([]byte, 2000))...)
 	s.Poll(c.now())
@@ -237,7 +238,7 @@ func TestDestinationOptionsInFragments(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s, l, c := newScripted(t, withIPv6)
-			must(s.ListenUDP(ap("[fd00::1]:7"), stack.UDPOptions{}))
+			testutil.Value(s.ListenUDP(ap("[fd00::1]:7"), stack.UDPOptions{}))
 			l.Inject(fragments6(1, 1500, wire.ProtocolDestination, test.b)...)
 			s.Poll(c.now())
 			got := counters(s)
@@ -257,8 +258,8 @@ func TestFragmentsAreSent(t *testing.T) {
 				local, most = ap("[fd00::2]:9"), 65527
 			}
 			a, b, la, _ := newPair6(t, stack.Config{})
-			receiver := must(b.ListenUDP(local, stack.UDPOptions{QueueDatagrams: 10}))
-			sender := must(a.DialUDP(netip.AddrPort{}, local, stack.UDPOptions{}))
+			receiver := testutil.Value(b.ListenUDP(local, stack.UDPOptions{QueueDatagrams: 10}))
+			sender := testutil.Value(a.DialUDP(netip.AddrPort{}, local, stack.UDPOptions{}))
 			sender.SetDeadline(time.Now().Add(20 * time.Second))
 			receiver.SetDeadline(time.Now().Add(20 * time.Second))
 			ids := map[uint32]bool{}
@@ -314,7 +315,7 @@ func TestFragmentsAreSent(t *testing.T) {
 // The port program drops fragments from a shared address.
 func TestNoFragmentsFromASharedAddress(t *testing.T) {
 	s, _, _ := newScripted(t, func(cfg *stack.Config) { cfg.OwnedAddress = false })
-	u := must(s.DialUDP(ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.UDPOptions{}))
+	u := testutil.Value(s.DialUDP(ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.UDPOptions{}))
 	if err := udpSend(u, make([]byte, 1473)); err != syscall.EMSGSIZE {
 		t.Error(err)
 	}

@@ -36,14 +36,6 @@ var (
 
 func ap(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }
 
-// must returns v, and panics if err is not nil.
-func must[T any](v T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return v
-}
-
 // newStack makes a stack on l that is closed, and whose frames are counted, at
 // the end of the test.
 func newStack(t testing.TB, l *memlink.Link, cfg stack.Config) *stack.Stack {

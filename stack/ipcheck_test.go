@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/unet-go/unet/internal/ipcheck"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/stack"
 	"github.com/unet-go/unet/stack/memlink"
 )
@@ -22,13 +23,13 @@ func TestRequirements(t *testing.T) {
 			s := newStack(t, l, stack.Config{
 				LinkAddr: linkA, Addr: prefixA, Addrs6: prefixes6A, OwnedAddress: true, Resolver: neighbours{}, NoCaretaker: true, Now: clk.now,
 			})
-			echo := must(s.ListenUDP(ap("[::]:7007"), stack.UDPOptions{}))
-			must(s.ListenTCP(ap("[::]:7007"), stack.TCPListenOptions{}))
+			echo := testutil.Value(s.ListenUDP(ap("[::]:7007"), stack.UDPOptions{}))
+			testutil.Value(s.ListenTCP(ap("[::]:7007"), stack.TCPListenOptions{}))
 			answers := ipcheck.Answers{Peers: peers}
 			poll := func() {
 				s.Poll(clk.now())
 				if counters(s)["udp_received"] > 0 {
-					d := must(echo.Borrow())
+					d := testutil.Value(echo.Borrow())
 					udpSendTo(echo, d.Payload, d.From)
 					echo.Return(&d)
 					stack.Settle(s) // the route

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/stack"
 	"github.com/unet-go/unet/stack/memlink"
 	"github.com/unet-go/unet/wire"
@@ -68,7 +69,7 @@ func TestARPIsIgnoredWithoutOwnedAddress(t *testing.T) {
 func TestFramesAreReceivedBeforeTimersRun(t *testing.T) {
 	r := &routes{answer: answerWith(stack.Route{LinkAddr: linkB})}
 	s, l, c := newScripted(t, func(cfg *stack.Config) { cfg.Resolver = r })
-	u := must(s.DialUDP(ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.UDPOptions{}))
+	u := testutil.Value(s.DialUDP(ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.UDPOptions{}))
 	for range 8 {
 		udpSend(u, []byte("x"))
 		stack.Settle(s)
@@ -173,8 +174,8 @@ func TestICMPErrorsReachTheSocket(t *testing.T) {
 		{wire.ICMPNetUnreachable, syscall.ENETUNREACH},
 	} {
 		s, l, c := newScripted(t, func(cfg *stack.Config) { cfg.OwnedAddress = false; cfg.Wait = stack.WaitBlock })
-		u := must(s.DialUDP(ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.UDPOptions{}))
-		listening := must(s.ListenUDP(ap("10.0.0.1:8"), stack.UDPOptions{}))
+		u := testutil.Value(s.DialUDP(ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.UDPOptions{}))
+		listening := testutil.Value(s.ListenUDP(ap("10.0.0.1:8"), stack.UDPOptions{}))
 		listening.SetReadDeadline(c.now())
 		other := flow
 		other.DstPort = 10
@@ -209,7 +210,7 @@ func TestICMPErrorsReachTheSocket(t *testing.T) {
 func TestPathMTU(t *testing.T) {
 	s, l, c := newScripted(t, nil)
 	flow := wire.UDPFlow{Src: wire.AddrFrom4(addrA), Dst: wire.AddrFrom4(addrB), SrcPort: 7, DstPort: 9}
-	u := must(s.DialUDP(ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.UDPOptions{}))
+	u := testutil.Value(s.DialUDP(ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.UDPOptions{}))
 	u.SetDontFragment(true)
 	udpSend(u, nil)
 	stack.Settle(s)
@@ -329,7 +330,7 @@ func TestMalformedIPv4Frames(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("%d %s", i, tt.reason), func(t *testing.T) {
 			s, l, c := newScripted(t, nil)
-			must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+			testutil.Value(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 			l.Inject(stack.Frame{Data: tt.frame})
 			s.Poll(c.now())
 			got := counters(s)
@@ -362,7 +363,7 @@ func TestMalformedIPv4Frames(t *testing.T) {
 		}),
 	} {
 		s, l, c := newScripted(t, nil)
-		u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+		u := testutil.Value(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 		l.Inject(stack.Frame{Data: frame})
 		s.Poll(c.now())
 		buf := make([]byte, 100)
@@ -397,7 +398,7 @@ func TestVLANTaggedDatagramsInParts(t *testing.T) {
 	payload := bytes.Repeat([]byte("unet"), 2000)
 	for _, id := range []uint8{0, wire.ProtocolTCP, wire.ProtocolUDP} {
 		s, l, c := newScripted(t, nil)
-		u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+		u := testutil.Value(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 		u.SetReadDeadline(c.now().Add(1))
 		for _, p := range [][]byte{payload, payload[:10]} {
 			for range 3 {
@@ -480,8 +481,8 @@ func FuzzPoll(f *testing.F) {
 			}
 			return true
 		})
-		u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
-		udpSend(must(s.DialUDP(ap("10.0.0.1:8"), ap("10.0.0.2:9"), stack.UDPOptions{})), []byte("out"))
+		u := testutil.Value(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+		udpSend(testutil.Value(s.DialUDP(ap("10.0.0.1:8"), ap("10.0.0.2:9"), stack.UDPOptions{})), []byte("out"))
 		first = first[:min(len(first), 2048)]
 		l.Inject(stack.Frame{Data: first})
 		rest := second[:min(len(second), 40000)]

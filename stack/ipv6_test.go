@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/net/nettest"
 
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/stack"
 	"github.com/unet-go/unet/stack/memlink"
 	"github.com/unet-go/unet/wire"
@@ -126,7 +127,7 @@ func TestIPv6UDP(t *testing.T) {
 	sa, sb, la, lb := newPair6(t, stack.Config{})
 	tap(t, la)
 	tap(t, lb)
-	server := must(sb.ListenUDP(ap("[::]:9"), stack.UDPOptions{}))
+	server := testutil.Value(sb.ListenUDP(ap("[::]:9"), stack.UDPOptions{}))
 	go func() {
 		for {
 			d, err := server.Borrow()
@@ -138,7 +139,7 @@ func TestIPv6UDP(t *testing.T) {
 		}
 	}()
 	for to, from := range map[string]string{"[fd00::2]:9": "fd00::1", "[fe80::2]:9": "fe80::1", "[fe80::2%eth0]:9": "fe80::1", "10.0.0.2:9": "10.0.0.1"} {
-		client := must(sa.DialUDP(netip.AddrPort{}, ap(to), stack.UDPOptions{}))
+		client := testutil.Value(sa.DialUDP(netip.AddrPort{}, ap(to), stack.UDPOptions{}))
 		if got := addrPort(client.LocalAddr()).Addr().String(); got != from {
 			t.Errorf("to %s from %s, want %s", to, got, from)
 		}
@@ -162,7 +163,7 @@ func TestIPv6UDP(t *testing.T) {
 		client.Close()
 	}
 	// One socket that sends to both families, in frames that were reserved for either.
-	client := must(sa.ListenUDP(netip.AddrPort{}, stack.UDPOptions{}))
+	client := testutil.Value(sa.ListenUDP(netip.AddrPort{}, stack.UDPOptions{}))
 	for _, to := range []string{"[fd00::2]:9", "10.0.0.2:9"} {
 		b, err := client.Reserve()
 		if err != nil {
@@ -178,7 +179,7 @@ func TestIPv6UDP(t *testing.T) {
 		}
 	}
 	server.Close()
-	refused := must(sa.DialUDP(netip.AddrPort{}, ap("[fd00::2]:9"), stack.UDPOptions{}))
+	refused := testutil.Value(sa.DialUDP(netip.AddrPort{}, ap("[fd00::2]:9"), stack.UDPOptions{}))
 	udpSend(refused, []byte("to a closed port"))
 	if _, err := udpRecv(refused, make([]byte, 1)); err != syscall.ECONNREFUSED {
 		t.Errorf("closed server: %v", err)
@@ -193,7 +194,7 @@ func TestRefusedCommitKeepsThePayload(t *testing.T) {
 		withIPv6(cfg)
 		cfg.Now = func() time.Time { return clk.advance(10 * time.Millisecond) }
 	})
-	u := must(s.ListenUDP(ap("[::]:7"), stack.UDPOptions{}))
+	u := testutil.Value(s.ListenUDP(ap("[::]:7"), stack.UDPOptions{}))
 	to := ap("[fd00::2]:9")
 	udpSendTo(u, nil, to)
 	stack.Settle(s)
@@ -204,7 +205,7 @@ func TestRefusedCommitKeepsThePayload(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	b := must(u.Reserve())
+	b := testutil.Value(u.Reserve())
 	payload := strings.Repeat("0123456789", 10)
 	n := copy(b.Payload, payload)
 	if err := u.Commit(&b, n, to); unwrapped(err) != syscall.ENOBUFS {
@@ -243,7 +244,7 @@ func TestDualStack(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		u := must(sa.ListenUDP(ap(c.local), stack.UDPOptions{Network: "udp" + c.network}))
+		u := testutil.Value(sa.ListenUDP(ap(c.local), stack.UDPOptions{Network: "udp" + c.network}))
 		tcpAt, udpAt := addrPort(l.Addr()), addrPort(u.LocalAddr())
 		if tcpAt.Addr().String() != c.shows || udpAt.Addr().String() != c.shows {
 			t.Errorf("%q %s: shown as %v and %v", c.network, c.local, tcpAt, udpAt)
@@ -257,7 +258,7 @@ func TestDualStack(t *testing.T) {
 			if err == nil {
 				conn.Close()
 			}
-			d := must(sb.DialUDP(netip.AddrPort{}, netip.AddrPortFrom(at, udpAt.Port()), stack.UDPOptions{}))
+			d := testutil.Value(sb.DialUDP(netip.AddrPort{}, netip.AddrPortFrom(at, udpAt.Port()), stack.UDPOptions{}))
 			udpSend(d, []byte(to))
 			if !want {
 				if _, err := udpRecv(d, make([]byte, 1)); err != syscall.ECONNREFUSED {
@@ -300,18 +301,18 @@ func TestDualStack(t *testing.T) {
 		{dial("[::]:0", "[ff02::1]:1"), syscall.ENETUNREACH},
 		{dial("[::]:0", ones), syscall.ENETUNREACH},
 		{dial(ones, "[fd00::2]:1"), syscall.EADDRNOTAVAIL},
-		{udpSendTo(must(sa.ListenUDP(ap("[::]:0"), stack.UDPOptions{})), nil, ap(ones)), syscall.ENETUNREACH},
+		{udpSendTo(testutil.Value(sa.ListenUDP(ap("[::]:0"), stack.UDPOptions{})), nil, ap(ones)), syscall.ENETUNREACH},
 		{dial("[::]:0", "[::1]:1"), syscall.ECONNREFUSED},
 	} {
 		wantError(t, "dial", c.got, c.want)
 	}
 	// Two sockets of one stack.
-	server := must(sa.ListenUDP(ap("[::]:7"), stack.UDPOptions{}))
+	server := testutil.Value(sa.ListenUDP(ap("[::]:7"), stack.UDPOptions{}))
 	for _, c := range []struct{ local, to, from string }{
 		{"[::]:0", "[::1]:7", "::1"}, {"[::]:0", "[fd00::1]:7", "fd00::1"}, {"[::]:0", "[fe80::1]:7", "fe80::1"},
 		{"[fe80::1]:0", "[fd00::1]:7", "fe80::1"}, {"[fd00::1]:0", "[fe80::1]:7", "fd00::1"},
 	} {
-		self := must(sa.DialUDP(ap(c.local), ap(c.to), stack.UDPOptions{}))
+		self := testutil.Value(sa.DialUDP(ap(c.local), ap(c.to), stack.UDPOptions{}))
 		udpSend(self, []byte("x"))
 		_, from, err := udpRecvFrom(server, make([]byte, 9))
 		if err != nil || from.Addr().String() != c.from {
@@ -384,7 +385,7 @@ func TestIPv6PathMTU(t *testing.T) {
 
 func TestIPv6PathMTUOfDatagrams(t *testing.T) {
 	s, l, c := newScripted(t, withIPv6)
-	u := must(s.DialUDP(ap("[fd00::1]:7"), ap("[fd00::2]:9"), stack.UDPOptions{}))
+	u := testutil.Value(s.DialUDP(ap("[fd00::1]:7"), ap("[fd00::2]:9"), stack.UDPOptions{}))
 	u.SetDontFragment(true)
 	udpSend(u, nil)
 	stack.Settle(s)
@@ -418,7 +419,7 @@ func TestIPv6PathMTUOfDatagrams(t *testing.T) {
 // ICMPv6 errors reach the socket whose packet they quote.
 func TestICMPv6Errors(t *testing.T) {
 	s, l, c := newScripted(t, withIPv6)
-	u := must(s.DialUDP(ap("[fd00::1]:7"), ap("[fd00::2]:9"), stack.UDPOptions{}))
+	u := testutil.Value(s.DialUDP(ap("[fd00::1]:7"), ap("[fd00::2]:9"), stack.UDPOptions{}))
 	datagram := []byte{0, 7, 0, 9, 0, 8, 0, 0}
 	for _, e := range []struct {
 		kind, code uint8
@@ -447,7 +448,7 @@ func TestICMPv6Errors(t *testing.T) {
 // Packets that are answered, and the answers, which gopacket decodes.
 func TestIPv6PacketsThatAreAnswered(t *testing.T) {
 	s, l, c := newScripted(t, withIPv6)
-	must(s.ListenUDP(ap("[::]:7"), stack.UDPOptions{}))
+	testutil.Value(s.ListenUDP(ap("[::]:7"), stack.UDPOptions{}))
 	group := wire.SolicitedNode(globalA)
 	ask := wire.Neighbor{Target: globalA, Link: linkB}
 	fromA := macA + " > " + macB + " | ip6 fd00::1 > fd00::2 hop 64 class 0 | icmp6 "
@@ -561,7 +562,7 @@ func TestMalformedIPv6Packets(t *testing.T) {
 		{"icmp_truncated", error6(1, 4, 0, wire.ProtocolUDP, []byte{0, 99})},
 	} {
 		s, l, clk := newScripted(t, withIPv6)
-		must(s.ListenUDP(ap("[::]:7"), stack.UDPOptions{}))
+		testutil.Value(s.ListenUDP(ap("[::]:7"), stack.UDPOptions{}))
 		w := tap(t, l)
 		l.Inject(stack.Frame{Data: c.frame})
 		s.Poll(clk.now())
@@ -602,14 +603,14 @@ func TestICMPv6ErrorRateLimit(t *testing.T) {
 // The ECN bits of datagrams, and the local address, by control messages of IPv6.
 func TestIPv6ControlMessages(t *testing.T) {
 	sa, sb, _, _ := newPair6(t, stack.Config{})
-	a := must(sa.ListenUDP(ap("[::]:7"), stack.UDPOptions{}))
+	a := testutil.Value(sa.ListenUDP(ap("[::]:7"), stack.UDPOptions{}))
 	const solIPv6, pktInfo, tclass = 41, 50, 67
 	class := func(v uint32) []byte {
 		return message(solIPv6, tclass, binary.NativeEndian.AppendUint32(nil, v)...)
 	}
 	buf, oob := make([]byte, 10), make([]byte, 64)
 	for to, local := range map[string][16]byte{"[fd00::1]:7": globalA, "[fe80::1]:7": linkLocalA} {
-		b := must(sb.DialUDP(netip.AddrPort{}, ap(to), stack.UDPOptions{}))
+		b := testutil.Value(sb.DialUDP(netip.AddrPort{}, ap(to), stack.UDPOptions{}))
 		for _, tos := range []uint32{0, 1, 2, 0xff} {
 			if _, _, err := b.WriteMsgUDP([]byte("x"), class(tos), nil); err != nil {
 				t.Fatal(err)
@@ -640,7 +641,7 @@ func TestIPv6ControlMessages(t *testing.T) {
 		{sb, "[fe80::2]:0", "[fd00::1]:7", "fe80::2"}, {sb, "[fd00::2]:0", "[fe80::1]:7", "fd00::2"},
 		{sa, "[fe80::1]:0", "[fd00::1]:7", "fe80::1"}, {sa, "[::]:0", "[::1]:7", "::1"},
 	} {
-		b := must(c.from.DialUDP(ap(c.local), ap(c.to), stack.UDPOptions{}))
+		b := testutil.Value(c.from.DialUDP(ap(c.local), ap(c.to), stack.UDPOptions{}))
 		udpSend(b, []byte("x"))
 		_, oobn, _, from, err := a.ReadMsgUDP(buf, oob)
 		local := ap(c.to).Addr().As16()
@@ -655,7 +656,7 @@ func TestIPv6ControlMessages(t *testing.T) {
 			t.Errorf("the answer to %s from %s: %v", c.local, c.to, err)
 		}
 	}
-	six := must(sa.ListenUDP(ap("[::]:8"), stack.UDPOptions{Network: "udp6"}))
+	six := testutil.Value(sa.ListenUDP(ap("[::]:8"), stack.UDPOptions{Network: "udp6"}))
 	for _, c := range []struct {
 		local [16]byte
 		to    string
@@ -668,7 +669,7 @@ func TestIPv6ControlMessages(t *testing.T) {
 			if u == six && !ap(c.to).Addr().Is6() {
 				continue
 			}
-			if _, _, err := u.WriteMsgUDP([]byte("y"), other, must(net.ResolveUDPAddr("udp", c.to))); unwrapped(err) != syscall.EINVAL {
+			if _, _, err := u.WriteMsgUDP([]byte("y"), other, testutil.Value(net.ResolveUDPAddr("udp", c.to))); unwrapped(err) != syscall.EINVAL {
 				t.Errorf("from %v to %s: %v", netip.AddrFrom16(c.local), c.to, err)
 			}
 		}
@@ -711,9 +712,9 @@ func FuzzIPv6(f *testing.F) {
 			}
 			return true
 		})
-		must(s.ListenUDP(ap("[::]:7"), stack.UDPOptions{}))
-		must(s.ListenTCP(ap("[::]:80"), stack.TCPListenOptions{}))
-		udpSend(must(s.DialUDP(ap("[fd00::1]:8"), ap("[fd00::2]:9"), stack.UDPOptions{})), []byte("out"))
+		testutil.Value(s.ListenUDP(ap("[::]:7"), stack.UDPOptions{}))
+		testutil.Value(s.ListenTCP(ap("[::]:80"), stack.TCPListenOptions{}))
+		udpSend(testutil.Value(s.DialUDP(ap("[fd00::1]:8"), ap("[fd00::2]:9"), stack.UDPOptions{})), []byte("out"))
 		packet = append([]byte(nil), packet[:min(len(packet), 2000)]...)
 		if len(packet) >= 44 && packet[6] == wire.ProtocolICMPv6 {
 			packet[42], packet[43] = 0, 0

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/stack"
 	"github.com/unet-go/unet/stack/memlink"
 )
@@ -24,7 +25,7 @@ func TestRouteOfSilentMACAddressIsResolvedAgain(t *testing.T) {
 		r := &routes{answer: answerWith(stack.Route{LinkAddr: linkB})}
 		s, l, w := newRouted(t, false, r)
 		defer s.Close()
-		u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+		u := testutil.Value(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 		const hosts = 20
 		send := func(d time.Duration, receive func()) (requests int) {
 			before := r.count()
@@ -91,7 +92,7 @@ func TestInvalidatedRouteIsResolvedAgain(t *testing.T) {
 		r := &routes{delay: 100 * time.Millisecond, answer: answerWith(stack.Route{LinkAddr: linkB})}
 		s, l, w := newRouted(t, false, r)
 		defer s.Close()
-		u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+		u := testutil.Value(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 		dst := netip.MustParseAddr("192.0.2.1")
 		send := func() {
 			t.Helper()
@@ -183,8 +184,8 @@ func TestSendAfterRouteIsWithdrawn(t *testing.T) {
 			r := &routes{answer: answerWith(stack.Route{LinkAddr: linkB})}
 			s, _, _ := newRouted(t, false, r)
 			defer s.Close()
-			u := must(s.DialUDP(ap("10.0.0.1:7"), ap("192.0.2.1:9"), stack.UDPOptions{}))
-			v := must(s.ListenUDP(ap("10.0.0.1:8"), stack.UDPOptions{}))
+			u := testutil.Value(s.DialUDP(ap("10.0.0.1:7"), ap("192.0.2.1:9"), stack.UDPOptions{}))
+			v := testutil.Value(s.ListenUDP(ap("10.0.0.1:8"), stack.UDPOptions{}))
 			udpSend(u, nil)
 			synctest.Wait() // for the answer
 			if err := udpSend(u, nil); err != nil {
@@ -193,7 +194,7 @@ func TestSendAfterRouteIsWithdrawn(t *testing.T) {
 			r.set(func(netip.Addr) (stack.Route, error) { return stack.Route{}, fmt.Errorf("%w: %w", errno, errNoRoute) })
 			s.Invalidate(netip.MustParseAddr("192.0.2.1"))
 			synctest.Wait()
-			b := must(u.Reserve())
+			b := testutil.Value(u.Reserve())
 			for _, err := range []error{udpSend(u, nil), udpSendTo(v, nil, ap("192.0.2.1:9")), u.Commit(&b, 1, netip.AddrPort{})} {
 				if !errors.Is(err, errno) || !errors.Is(err, errNoRoute) {
 					t.Errorf("got %v", err)
@@ -217,15 +218,15 @@ func TestUDPWhileTheLinkIsDown(t *testing.T) {
 		r := &routes{answer: answerWith(stack.Route{LinkAddr: linkB})}
 		s, l, w := newRouted(t, false, r)
 		defer s.Close()
-		u := must(s.DialUDP(ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.UDPOptions{}))
-		v := must(s.ListenUDP(ap("10.0.0.1:8"), stack.UDPOptions{}))
+		u := testutil.Value(s.DialUDP(ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.UDPOptions{}))
+		v := testutil.Value(s.ListenUDP(ap("10.0.0.1:8"), stack.UDPOptions{}))
 		udpSend(u, []byte("x"))
 		synctest.Wait()
 		w.take()
 
 		// Held packets are dropped, and their sockets get the error.
 		r.setDelay(time.Second)
-		held := must(s.DialUDP(ap("10.0.0.1:9"), ap("192.0.2.1:9"), stack.UDPOptions{}))
+		held := testutil.Value(s.DialUDP(ap("10.0.0.1:9"), ap("192.0.2.1:9"), stack.UDPOptions{}))
 		udpSend(held, []byte("x"))
 		udpSendTo(v, []byte("x"), ap("192.0.2.2:9"))
 		// A read that blocks, and a send that blocks because the link takes no frames.
@@ -266,7 +267,7 @@ func TestUDPWhileTheLinkIsDown(t *testing.T) {
 		if n := stack.Held(s); n != 0 {
 			t.Errorf("%d packets are still held", n)
 		}
-		b := must(u.Reserve())
+		b := testutil.Value(u.Reserve())
 		n, batch := udpSendBatch(v, []stack.UDPMessage{{Buf: []byte("x"), Addr: ap("10.0.0.2:9")}})
 		for i, err := range []error{udpSend(u, nil), udpSendTo(v, nil, ap("10.0.0.2:9")), udpSendTo(v, nil, ap("192.0.2.7:9")), batch, unwrapped(u.Commit(&b, 1, netip.AddrPort{}))} {
 			if err != syscall.ENETDOWN || n != 0 {
@@ -281,11 +282,11 @@ func TestUDPWhileTheLinkIsDown(t *testing.T) {
 		if err := <-read; err == syscall.ENETDOWN {
 			t.Error("a read returned the error of the link")
 		}
-		x := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+		x := testutil.Value(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 		if err := udpSendTo(v, []byte("x"), ap("10.0.0.1:7")); err != nil {
 			t.Errorf("to a socket of the same stack: %v", err)
 		}
-		must(udpRecv(x, make([]byte, 1)))
+		testutil.Value(udpRecv(x, make([]byte, 1)))
 		x.SetReadDeadline(time.Now().Add(time.Minute))
 		if _, err := udpRecv(x, make([]byte, 1)); err != os.ErrDeadlineExceeded {
 			t.Errorf("deadline: %v", err)
@@ -328,7 +329,7 @@ func TestSendsFailWhileTheAddressIsRemoved(t *testing.T) {
 	l, _ := memlink.Pair(memlink.Config{})
 	w := tap(t, l)
 	s := newStack(t, l, stack.Config{LinkAddr: linkA, Addr: prefixA, Resolver: &routes{answer: answerWith(stack.Route{LinkAddr: linkA})}})
-	u := must(s.DialUDP(ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.UDPOptions{}))
+	u := testutil.Value(s.DialUDP(ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.UDPOptions{}))
 	defer u.Close()
 	wantSends := func(what string, want error) {
 		t.Helper()
@@ -343,7 +344,7 @@ func TestSendsFailWhileTheAddressIsRemoved(t *testing.T) {
 	if err := udpSend(u, []byte("x")); err != nil {
 		t.Error(err)
 	}
-	eventually(t, "the route is known", func() bool { return len(w.take()) > 0 })
+	testutil.Eventually(t, "the route is known", func() bool { return len(w.take()) > 0 })
 	s.SetAddress(prefixA.Addr(), false)
 	wantSends("address removed", syscall.EADDRNOTAVAIL)
 	s.SetLink(false)
@@ -369,8 +370,8 @@ func TestSendsFailFromTheRemovedAddressOnly(t *testing.T) {
 		answers := make(chan stack.Route)
 		s := newStack(t, l, stack.Config{LinkAddr: linkA, Addr: prefixA, Addrs6: []netip.Prefix{netip.MustParsePrefix("fd00::1/64"), netip.MustParsePrefix("fe80::1/64")},
 			Resolver: &routes{answer: func(netip.Addr) (stack.Route, error) { return <-answers, nil }}})
-		all := must(s.ListenUDP(ap("[::]:7"), stack.UDPOptions{}))
-		only6 := must(s.DialUDP(ap("[fd00::1]:8"), six, stack.UDPOptions{}))
+		all := testutil.Value(s.ListenUDP(ap("[::]:7"), stack.UDPOptions{}))
+		only6 := testutil.Value(s.DialUDP(ap("[fd00::1]:8"), six, stack.UDPOptions{}))
 		removed := netip.MustParseAddr("fd00::1")
 
 		// Of the packets that wait for a route, only that from the removed address is dropped.
@@ -450,7 +451,7 @@ func TestRouteAndLinkChangesWhileSending(t *testing.T) {
 				}
 			}
 		}()
-		u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+		u := testutil.Value(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 		for i := range 20_000 {
 			err := udpSendTo(u, []byte("x"), manyHosts(i%40))
 			if err != nil && err != syscall.ENETDOWN && !errors.Is(err, syscall.EHOSTUNREACH) && err != syscall.ENOBUFS {
@@ -472,11 +473,11 @@ func TestConnectionsWhileTheLinkIsDown(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				a, b, _, _ := newPair(t, stack.Config{Wait: stack.WaitBlock})
-				l := must(b.ListenTCP(ap("10.0.0.2:80"), stack.TCPListenOptions{}))
-				c := must(a.DialTCP(t.Context(), netip.AddrPort{}, addrPort(l.Addr()), stack.TCPOptions{}))
+				l := testutil.Value(b.ListenTCP(ap("10.0.0.2:80"), stack.TCPListenOptions{}))
+				c := testutil.Value(a.DialTCP(t.Context(), netip.AddrPort{}, addrPort(l.Addr()), stack.TCPOptions{}))
 				c.SetUserTimeout(3 * time.Second)
 				down(a)
-				must(c.Write([]byte("into the buffer")))
+				testutil.Value(c.Write([]byte("into the buffer")))
 				if _, err := c.Read(make([]byte, 1)); unwrapped(err) != syscall.ETIMEDOUT {
 					t.Errorf("read: %v", err)
 				}
@@ -489,7 +490,7 @@ func TestConnectionsWhileTheLinkIsDown(t *testing.T) {
 // a wiretap on it.
 func newKicked(t *testing.T) (*stack.Stack, *memlink.Link, *wiretap) {
 	s, l, w := newRouted(t, false, &routes{answer: answerWith(stack.Route{LinkAddr: linkB})})
-	u := must(s.ListenUDP(ap("10.0.0.1:6"), stack.UDPOptions{}))
+	u := testutil.Value(s.ListenUDP(ap("10.0.0.1:6"), stack.UDPOptions{}))
 	if err := udpSendTo(u, nil, ap("10.0.0.2:9")); err != nil {
 		t.Fatal(err)
 	}
@@ -508,10 +509,10 @@ func TestDatagramsWhenTheKickFails(t *testing.T) {
 		s, l, w := newKicked(t)
 		defer s.Close()
 		to := ap("10.0.0.2:9")
-		u := must(s.DialUDP(ap("10.0.0.1:7"), to, stack.UDPOptions{}))
-		v := must(s.ListenUDP(ap("10.0.0.1:8"), stack.UDPOptions{}))
-		must(s.ListenUDP(ap("10.0.0.1:5"), stack.UDPOptions{}))
-		b := must(u.Reserve())
+		u := testutil.Value(s.DialUDP(ap("10.0.0.1:7"), to, stack.UDPOptions{}))
+		v := testutil.Value(s.ListenUDP(ap("10.0.0.1:8"), stack.UDPOptions{}))
+		testutil.Value(s.ListenUDP(ap("10.0.0.1:5"), stack.UDPOptions{}))
+		b := testutil.Value(u.Reserve())
 		sends := map[string]func() error{
 			"send":    func() error { return udpSend(u, []byte("x")) },
 			"send to": func() error { return udpSendTo(v, []byte("x"), to) },
@@ -548,7 +549,7 @@ func TestDatagramsWhenTheKickFails(t *testing.T) {
 				t.Errorf("%s: %d frames sent, want that one and the last", name, n)
 			}
 			if name == "commit" {
-				b = must(u.Reserve())
+				b = testutil.Value(u.Reserve())
 			}
 		}
 		u.Cancel(&b)
@@ -563,8 +564,8 @@ func TestDatagramsWhenTheKickFails(t *testing.T) {
 func TestConnectionsWhenTheKickFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sa, sb, la, _ := newPair(t, stack.Config{Wait: stack.WaitBlock})
-		l := must(sb.ListenTCP(ap("10.0.0.2:80"), stack.TCPListenOptions{}))
-		c := must(sa.DialTCP(t.Context(), netip.AddrPort{}, addrPort(l.Addr()), stack.TCPOptions{}))
+		l := testutil.Value(sb.ListenTCP(ap("10.0.0.2:80"), stack.TCPListenOptions{}))
+		c := testutil.Value(sa.DialTCP(t.Context(), netip.AddrPort{}, addrPort(l.Addr()), stack.TCPOptions{}))
 		c.SetUserTimeout(3 * time.Second)
 		la.BreakKicks(kickFailed)
 		start := time.Now()
@@ -591,7 +592,7 @@ func TestConnectionsWhenTheKickFails(t *testing.T) {
 			t.Errorf("the connection has queued %d frames", n)
 		}
 		la.BreakKicks(nil)
-		d := must(sa.DialTCP(t.Context(), netip.AddrPort{}, addrPort(l.Addr()), stack.TCPOptions{}))
+		d := testutil.Value(sa.DialTCP(t.Context(), netip.AddrPort{}, addrPort(l.Addr()), stack.TCPOptions{}))
 		defer d.Close()
 
 		// A connection goes on by itself once kicks succeed again.
@@ -603,7 +604,7 @@ func TestConnectionsWhenTheKickFails(t *testing.T) {
 		la.BreakKicks(nil)
 		var e net.Conn
 		for e == nil || addrPort(e.RemoteAddr()) != addrPort(d.LocalAddr()) {
-			e = must(l.Accept())
+			e = testutil.Value(l.Accept())
 		}
 		b := make([]byte, 10)
 		e.SetReadDeadline(time.Now().Add(time.Hour))

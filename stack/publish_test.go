@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/proto/tcp"
 	"github.com/unet-go/unet/stack"
 	"github.com/unet-go/unet/stack/memlink"
@@ -35,15 +36,15 @@ func TestPublishedConnectionRecords(t *testing.T) {
 		})
 		return c
 	}
-	listener := must(a.ListenTCP(ap("[fd00::1]:80"), stack.TCPListenOptions{Backlog: 5}))
+	listener := testutil.Value(a.ListenTCP(ap("[fd00::1]:80"), stack.TCPListenOptions{Backlog: 5}))
 	if r := find(wire.ProtocolTCP, ap("[fd00::1]:80"), netip.AddrPort{}); tcp.State(r.State) != tcp.Listen || r.SendQueue != 5 || r.ReceiveQueue != 0 {
 		t.Errorf("listener: %+v", r)
 	}
-	client := must(b.DialTCP(t.Context(), netip.AddrPort{}, ap("[fd00::1]:80"), stack.TCPOptions{}))
-	eventually(t, "one connection waits", func() bool {
+	client := testutil.Value(b.DialTCP(t.Context(), netip.AddrPort{}, ap("[fd00::1]:80"), stack.TCPOptions{}))
+	testutil.Eventually(t, "one connection waits", func() bool {
 		return find(wire.ProtocolTCP, ap("[fd00::1]:80"), netip.AddrPort{}).ReceiveQueue == 1
 	})
-	server := must(listener.AcceptTCP())
+	server := testutil.Value(listener.AcceptTCP())
 	if r := find(wire.ProtocolTCP, ap("[fd00::1]:80"), netip.AddrPort{}); r.ReceiveQueue != 0 {
 		t.Errorf("listener after Accept: %+v", r)
 	}
@@ -52,31 +53,31 @@ func TestPublishedConnectionRecords(t *testing.T) {
 	connection := func() wire.Connection { return find(wire.ProtocolTCP, ap("[fd00::1]:80"), peer) }
 	message := make([]byte, 1000)
 	writeAll(t, client, message)
-	eventually(t, "the data waits", func() bool { return connection().ReceiveQueue == 1000 })
+	testutil.Eventually(t, "the data waits", func() bool { return connection().ReceiveQueue == 1000 })
 	if _, err := io.ReadFull(server, message); err != nil { // this read alone causes no segment
 		t.Fatal(err)
 	}
-	eventually(t, "the data has been read", func() bool { return connection().ReceiveQueue == 0 })
+	testutil.Eventually(t, "the data has been read", func() bool { return connection().ReceiveQueue == 0 })
 	writeAll(t, server, message)
 	if _, err := io.ReadFull(client, message); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "all is published", func() bool {
+	testutil.Eventually(t, "all is published", func() bool {
 		i, r := server.Info(), connection()
 		return i.BytesAcked == 1000 && r.BytesAcked == 1000 && r.BytesIn == 1000 && r.SendQueue == 0 && r.InFlight == 0 &&
 			time.Duration(r.RTT) == i.RTT && i.RTT > 0 && r.Received == i.SegmentsReceived && r.Sent == i.SegmentsSent &&
 			int(r.Window) == i.CongestionWindow && tcp.State(r.State) == i.State && r.Again == i.Retransmissions && int(r.MSS) == i.SendMSS
 	})
 
-	u := must(a.ListenUDP(ap("10.0.0.1:53"), stack.UDPOptions{QueueDatagrams: 2}))
-	from := must(b.DialUDP(netip.AddrPort{}, ap("10.0.0.1:53"), stack.UDPOptions{}))
+	u := testutil.Value(a.ListenUDP(ap("10.0.0.1:53"), stack.UDPOptions{QueueDatagrams: 2}))
+	from := testutil.Value(b.DialUDP(netip.AddrPort{}, ap("10.0.0.1:53"), stack.UDPOptions{}))
 	for range 5 {
 		if err := udpSend(from, message[:10]); err != nil {
 			t.Fatal(err)
 		}
 	}
 	udp := func() wire.Connection { return find(wire.ProtocolUDP, ap("10.0.0.1:53"), netip.AddrPort{}) }
-	eventually(t, "datagrams are counted", func() bool {
+	testutil.Eventually(t, "datagrams are counted", func() bool {
 		r := udp()
 		return r.Received == 2 && r.Drops == 3 && r.ReceiveQueue == 20
 	})
@@ -85,8 +86,8 @@ func TestPublishedConnectionRecords(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "the queue is empty", func() bool { return udp().ReceiveQueue == 0 })
-	eventually(t, "nothing is published any more", func() bool { return stack.Quiet(a) })
+	testutil.Eventually(t, "the queue is empty", func() bool { return udp().ReceiveQueue == 0 })
+	testutil.Eventually(t, "nothing is published any more", func() bool { return stack.Quiet(a) })
 	a.Do(func() {
 		if published == 0 {
 			t.Error("Published was not called")
@@ -98,7 +99,7 @@ func TestPublishedConnectionRecords(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	eventually(t, "all records are empty", func() bool {
+	testutil.Eventually(t, "all records are empty", func() bool {
 		for i := range records {
 			var r wire.Connection
 			a.Do(func() { r = records[i] })

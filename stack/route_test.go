@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/stack"
 	"github.com/unet-go/unet/stack/memlink"
 	"github.com/unet-go/unet/wire"
@@ -103,7 +104,7 @@ func TestRouteIsResolvedOnceAndRefreshed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &routes{delay: 100 * time.Millisecond, answer: answerWith(stack.Route{LinkAddr: linkB, MTU: 1000})}
 		s, l, w := newRouted(t, false, r)
-		u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+		u := testutil.Value(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 		defer s.Close()
 		start := time.Now()
 		for range 3 {
@@ -200,7 +201,7 @@ func TestConcurrentRouteRefreshesAreBounded(t *testing.T) {
 		r := &routes{answer: answerWith(stack.Route{LinkAddr: linkB})}
 		s, _, _ := newRouted(t, false, r)
 		defer s.Close()
-		u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+		u := testutil.Value(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 		for i := range 100 {
 			udpSendTo(u, nil, manyHosts(i))
 			synctest.Wait()
@@ -223,7 +224,7 @@ func TestRouteSurvivesFailedRefreshes(t *testing.T) {
 		r := &routes{answer: answerWith(stack.Route{LinkAddr: linkB})}
 		s, _, _ := newRouted(t, false, r)
 		defer s.Close()
-		u := must(s.DialUDP(ap("10.0.0.1:7"), ap("192.0.2.9:9"), stack.UDPOptions{}))
+		u := testutil.Value(s.DialUDP(ap("10.0.0.1:7"), ap("192.0.2.9:9"), stack.UDPOptions{}))
 		if err := udpSend(u, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -267,7 +268,7 @@ func TestRouteFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &routes{delay: time.Second}
 		s, _, w := newRouted(t, false, r)
-		u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+		u := testutil.Value(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 		for _, bad := range []stack.Route{
 			{},                         // no MAC address
 			{LinkAddr: wire.Broadcast}, // not the address of one host
@@ -287,7 +288,7 @@ func TestRouteFailures(t *testing.T) {
 		// A request that is not answered ends after 5 s, and is repeated while packets are held. After
 		// 10 s the route has failed.
 		r.setDelay(time.Hour)
-		v := must(s.DialUDP(ap("10.0.0.1:8"), ap("192.0.2.5:9"), stack.UDPOptions{}))
+		v := testutil.Value(s.DialUDP(ap("10.0.0.1:8"), ap("192.0.2.5:9"), stack.UDPOptions{}))
 		start := time.Now()
 		udpSend(v, nil)
 		asked := r.count()
@@ -322,7 +323,7 @@ func TestRouteCacheKeepsRoutesInUse(t *testing.T) {
 		l, _ := memlink.Pair(memlink.Config{})
 		s := newStack(t, l, stack.Config{LinkAddr: linkA, Addr: prefixA, Resolver: r, Wait: stack.WaitBlock})
 		defer s.Close()
-		u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+		u := testutil.Value(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 		send := func(i int) {
 			if err := udpSendTo(u, nil, manyHosts(i)); err != nil {
 				t.Fatal(err)
@@ -356,7 +357,7 @@ func TestSendsNeverWaitForRoutes(t *testing.T) {
 		r := &routes{delay: time.Hour}
 		s, l, w := newRouted(t, false, r)
 		defer s.Close()
-		u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+		u := testutil.Value(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 		start := time.Now()
 		for i := range 300 {
 			if err := udpSendTo(u, []byte("x"), manyHosts(i)); err != nil {
@@ -415,7 +416,7 @@ func TestPacketsHeldForARouteAreBounded(t *testing.T) {
 		s := newStack(t, l, stack.Config{LinkAddr: linkA, Addr: prefixA, Resolver: r, Wait: stack.WaitBlock, FrameQuota: 80})
 		defer s.Close()
 		w := tap(t, l)
-		u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+		u := testutil.Value(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 		for i := range 18 {
 			udpSendTo(u, []byte{'a' + byte(i)}, ap("192.0.2.1:9"))
 		}
@@ -464,7 +465,7 @@ func TestFirstBurst(t *testing.T) {
 			r := &routes{delay: time.Second, answer: answerWith(stack.Route{LinkAddr: linkB})}
 			s, _, w := newRouted(t, false, r)
 			defer s.Close()
-			u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+			u := testutil.Value(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 			sent, arrived, last := 0, 0, make([]string, len(tt.bursts))
 			for i, n := range tt.bursts {
 				for k := range n {
@@ -511,7 +512,7 @@ func TestHeldPacketsAreDroppedWhenASendNeedsAFrame(t *testing.T) {
 		l, _ := memlink.Pair(memlink.Config{FrameCount: 32})
 		s := newStack(t, l, stack.Config{LinkAddr: linkA, Addr: prefixA, Resolver: &routes{delay: time.Hour}, Wait: stack.WaitBlock, FrameQuota: 1024})
 		defer s.Close()
-		u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+		u := testutil.Value(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 		start := time.Now()
 		for i := range 40 {
 			if err := udpSendTo(u, nil, manyHosts(i)); err != nil {
@@ -534,9 +535,9 @@ func TestRouteAppliesToHeldPackets(t *testing.T) {
 		r := &routes{delay: time.Second, answer: answerWith(stack.Route{LinkAddr: linkB, MTU: 1000})}
 		s, _, w := newRouted(t, true, r)
 		defer s.Close()
-		u := must(s.DialUDP(ap("10.0.0.1:7"), ap("192.0.2.1:9"), stack.UDPOptions{}))
-		v := must(s.DialUDP(ap("10.0.0.1:8"), ap("192.0.2.2:9"), stack.UDPOptions{}))
-		other := must(s.ListenUDP(ap("10.0.0.1:9"), stack.UDPOptions{}))
+		u := testutil.Value(s.DialUDP(ap("10.0.0.1:7"), ap("192.0.2.1:9"), stack.UDPOptions{}))
+		v := testutil.Value(s.DialUDP(ap("10.0.0.1:8"), ap("192.0.2.2:9"), stack.UDPOptions{}))
+		other := testutil.Value(s.ListenUDP(ap("10.0.0.1:9"), stack.UDPOptions{}))
 		buf := make([]byte, 1)
 		udpSend(u, make([]byte, 972))
 		udpSend(u, make([]byte, 973))
@@ -573,7 +574,7 @@ func TestBatchDoesNotWaitForRoutes(t *testing.T) {
 		r := &routes{answer: answerWith(stack.Route{LinkAddr: linkB})}
 		s, _, w := newRouted(t, false, r)
 		defer s.Close()
-		u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+		u := testutil.Value(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 		udpSendTo(u, nil, ap("192.0.2.1:9"))
 		synctest.Wait()
 		w.take()

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/wire"
 )
 
@@ -69,16 +70,9 @@ func port(n uint16) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, 1}), n)
 }
 
-func must[T any](v T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return v
-}
-
 func (r *scheduleRun) open(caretaker bool) *queueLink {
 	l := &queueLink{wake: make(chan struct{}, 1)}
-	r.s = must(New(Config{Link: l, LinkAddr: wire.LinkAddr{2}, Addr: netip.MustParsePrefix("10.0.0.1/24"), OwnedAddress: true, Resolver: noRoutes{},
+	r.s = testutil.Value(New(Config{Link: l, LinkAddr: wire.LinkAddr{2}, Addr: netip.MustParsePrefix("10.0.0.1/24"), OwnedAddress: true, Resolver: noRoutes{},
 		Wait: WaitBlock, NoCaretaker: !caretaker}))
 	return l
 }
@@ -87,16 +81,16 @@ func (r *scheduleRun) open(caretaker bool) *queueLink {
 func (r *scheduleRun) letCaretakerPoll() { time.Sleep(20 * time.Millisecond) }
 
 func (r *scheduleRun) udp(n uint16) *UDPConn {
-	u := must(r.s.ListenUDP(port(n), UDPOptions{}))
+	u := testutil.Value(r.s.ListenUDP(port(n), UDPOptions{}))
 	r.udpConns = append(r.udpConns, u)
 	return u
 }
 
 // connected makes the two ends of a connection in the stack.
 func (r *scheduleRun) connected() (a, b *TCPConn) {
-	l := must(r.s.ListenTCP(port(80), TCPListenOptions{}))
-	a = must(r.s.DialTCP(noContext{}, netip.AddrPort{}, port(80), TCPOptions{}))
-	b = must(l.AcceptTCP())
+	l := testutil.Value(r.s.ListenTCP(port(80), TCPListenOptions{}))
+	a = testutil.Value(r.s.DialTCP(noContext{}, netip.AddrPort{}, port(80), TCPOptions{}))
+	b = testutil.Value(l.AcceptTCP())
 	l.Close()
 	r.conns = append(r.conns, a, b)
 	return a, b
@@ -255,7 +249,7 @@ func TestNoWakeupIsLostInAnySchedule(t *testing.T) {
 		},
 		"acceptors": func(r *scheduleRun) {
 			r.open(false)
-			l := must(r.s.ListenTCP(port(80), TCPListenOptions{}))
+			l := testutil.Value(r.s.ListenTCP(port(80), TCPListenOptions{}))
 			r.listeners = append(r.listeners, l)
 			accept := call{func() { l.Accept() }, func() bool { return l.listener.Len() > 0 || l.closed || r.s.look() >= l.deadline }}
 			dial := call{func() { r.s.DialTCP(noContext{}, netip.AddrPort{}, port(80), TCPOptions{}) }, nil}
@@ -267,7 +261,7 @@ func TestNoWakeupIsLostInAnySchedule(t *testing.T) {
 		"acceptors, deadline and Close": func(r *scheduleRun) {
 			r.open(false)
 			r.timeSteps = 2
-			l := must(r.s.ListenTCP(port(80), TCPListenOptions{}))
+			l := testutil.Value(r.s.ListenTCP(port(80), TCPListenOptions{}))
 			r.listeners = append(r.listeners, l)
 			accept := call{func() { l.Accept() }, func() bool { return l.listener.Len() > 0 || l.closed || r.s.look() >= l.deadline }}
 			r.actor("acceptor 1", accept)

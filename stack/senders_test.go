@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/stack"
 	"github.com/unet-go/unet/stack/memlink"
 	"github.com/unet-go/unet/wire"
@@ -155,7 +156,7 @@ func (e *senderTest) remote(port uint16) netip.AddrPort { return netip.AddrPortF
 
 // syn opens a listener, and a SYN of the peer arrives.
 func (e *senderTest) syn() {
-	e.listener = must(e.s.ListenTCP(e.local(80), stack.TCPListenOptions{}))
+	e.listener = testutil.Value(e.s.ListenTCP(e.local(80), stack.TCPListenOptions{}))
 	e.ports = [2]uint16{80, 9}
 	e.segment(wire.TCPSyn, e.seq, 8000, "")
 	e.seq++
@@ -179,7 +180,7 @@ func (e *senderTest) establishUnaccepted() {
 
 func (e *senderTest) establish() {
 	e.establishUnaccepted()
-	e.c = must(e.listener.AcceptTCP())
+	e.c = testutil.Value(e.listener.AcceptTCP())
 }
 
 func (e *senderTest) dial() {
@@ -246,7 +247,7 @@ var senders = []struct {
 	{name: "RST without a connection", kind: answers, prepare: func(e *senderTest) { e.ports = [2]uint16{81, 9} },
 		start: func(e *senderTest) { e.segment(wire.TCPSyn, 1, 8000, "") }, expected: isTCP(wire.TCPRst|wire.TCPAck, 0)},
 	{name: "SYN,ACK", kind: answers, start: func(e *senderTest) {
-		e.listener = must(e.s.ListenTCP(e.local(80), stack.TCPListenOptions{}))
+		e.listener = testutil.Value(e.s.ListenTCP(e.local(80), stack.TCPListenOptions{}))
 		e.ports = [2]uint16{80, 9}
 		e.segment(wire.TCPSyn, e.seq, 8000, "")
 	}, expected: isTCP(synAck, 0)},
@@ -296,11 +297,11 @@ var senders = []struct {
 		e.write("data")
 		e.backOff()
 	}, expected: func(p *sentPacket) bool { return p.protocol == wire.ProtocolTCP && len(p.tcp.Payload) <= 1 }},
-	{name: "datagram", kind: sendsDatagrams, prepare: func(e *senderTest) { e.u = must(e.s.DialUDP(e.local(7), e.remote(9), stack.UDPOptions{})) },
+	{name: "datagram", kind: sendsDatagrams, prepare: func(e *senderTest) { e.u = testutil.Value(e.s.DialUDP(e.local(7), e.remote(9), stack.UDPOptions{})) },
 		start: func(e *senderTest) { e.result <- udpSend(e.u, nil) }, expected: isProtocol(wire.ProtocolUDP)},
-	{name: "datagram of a server", kind: sendsUnattended, prepare: func(e *senderTest) { e.u = must(e.s.ListenUDP(e.local(7), stack.UDPOptions{})) },
+	{name: "datagram of a server", kind: sendsUnattended, prepare: func(e *senderTest) { e.u = testutil.Value(e.s.ListenUDP(e.local(7), stack.UDPOptions{})) },
 		start: func(e *senderTest) { e.result <- udpSendTo(e.u, nil, e.remote(9)) }, expected: isProtocol(wire.ProtocolUDP)},
-	{name: "fragments", kind: sendsFragments, onlyOwn: true, prepare: func(e *senderTest) { e.u = must(e.s.DialUDP(e.local(7), e.remote(9), stack.UDPOptions{})) },
+	{name: "fragments", kind: sendsFragments, onlyOwn: true, prepare: func(e *senderTest) { e.u = testutil.Value(e.s.DialUDP(e.local(7), e.remote(9), stack.UDPOptions{})) },
 		start:    func(e *senderTest) { go func() { e.result <- udpSend(e.u, make([]byte, 3000)) }() },
 		expected: func(p *sentPacket) bool { return p.fragment }},
 	{name: "packet of a port", kind: sendsFromPort, only4: true, prepare: func(e *senderTest) { e.port = openPort(e.t, e.s, "10.0.0.1:4791") },
@@ -323,8 +324,8 @@ var everySecond = net.KeepAliveConfig{Enable: true, Idle: time.Second, Interval:
 
 // resolve makes the route to B ready.
 func (e *senderTest) resolve() {
-	u := must(e.s.ListenUDP(netip.AddrPort{}, stack.UDPOptions{}))
-	must(u.WriteToUDPAddrPort(nil, e.remote(9999)))
+	u := testutil.Value(e.s.ListenUDP(netip.AddrPort{}, stack.UDPOptions{}))
+	testutil.Value(u.WriteToUDPAddrPort(nil, e.remote(9999)))
 	synctest.Wait()
 	u.Close()
 	e.take()

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/proto/tcp"
 	"github.com/unet-go/unet/stack"
 )
@@ -56,7 +57,7 @@ func TestTCPCopyDeliversAllBytes(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "all memory is free", func() bool {
+	testutil.Eventually(t, "all memory is free", func() bool {
 		return a.Lent()+b.Lent()+a.TCPUsage().Memory+b.TCPUsage().Memory == 0
 	})
 }
@@ -64,10 +65,10 @@ func TestTCPCopyDeliversAllBytes(t *testing.T) {
 // kernelPair is a TCP connection of package net.
 func kernelPair(t *testing.T) (near, far *net.TCPConn) {
 	t.Helper()
-	l := must(net.Listen("tcp", "127.0.0.1:0"))
+	l := testutil.Value(net.Listen("tcp", "127.0.0.1:0"))
 	defer l.Close()
-	near = must(net.Dial("tcp", l.Addr().String())).(*net.TCPConn)
-	far = must(l.Accept()).(*net.TCPConn)
+	near = testutil.Value(net.Dial("tcp", l.Addr().String())).(*net.TCPConn)
+	far = testutil.Value(l.Accept()).(*net.TCPConn)
 	t.Cleanup(func() { near.Close(); far.Close() })
 	return near, far
 }
@@ -88,7 +89,7 @@ func TestTCPReadFromQueuesLargeReadsWithoutCopy(t *testing.T) {
 	if n, err := io.Copy(io.Discard, server); n != 3*size || err != nil {
 		t.Error(n, err)
 	}
-	eventually(t, "the memory is free", func() bool { return b.TCPUsage().Memory == 0 })
+	testutil.Eventually(t, "the memory is free", func() bool { return b.TCPUsage().Memory == 0 })
 
 	if n, err := client.ReadFrom(chunkReader{bytes.NewReader(make([]byte, size)), size}); n != 0 || err == nil {
 		t.Errorf("after CloseWrite: %d, %v", n, err)
@@ -106,7 +107,7 @@ func TestTCPWriteToLendsFrames(t *testing.T) {
 	writeAll(t, first, data)
 	first.CloseWrite()
 	// What arrives later is not in the piece that io.Copy has in its hands while it waits.
-	eventually(t, "all has arrived", func() bool { return in.Info().Buffered == len(data) })
+	testutil.Eventually(t, "all has arrived", func() bool { return in.Info().Buffered == len(data) })
 	done := make(chan error, 1)
 	go func() {
 		n, err := io.Copy(out, in)
@@ -115,14 +116,14 @@ func TestTCPWriteToLendsFrames(t *testing.T) {
 		}
 		done <- errors.Join(err, out.CloseWrite())
 	}()
-	eventually(t, "frames are lent", func() bool { return a.Lent() > 1 && in.Info().Buffered < 60_000 })
+	testutil.Eventually(t, "frames are lent", func() bool { return a.Lent() > 1 && in.Info().Buffered < 60_000 })
 	if got, err := io.ReadAll(last); !bytes.Equal(got, data) || err != nil {
 		t.Errorf("%d bytes arrived as %d bytes, or the data differs: %v", len(data), len(got), err)
 	}
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	eventually(t, "no frame is lent", func() bool { return a.Lent() == 0 })
+	testutil.Eventually(t, "no frame is lent", func() bool { return a.Lent() == 0 })
 }
 
 // BenchmarkTCPCopy copies data from one connection to another, as a proxy does.

@@ -18,6 +18,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/proto/tcp"
 	"github.com/unet-go/unet/stack"
 	"github.com/unet-go/unet/stack/memlink"
@@ -85,7 +86,7 @@ func TestSYNsAreAnsweredWithoutRouteRequest(t *testing.T) {
 		r := &routes{answer: answerWith(stack.Route{LinkAddr: linkC})}
 		s, l, w := newRouted(t, false, r)
 		defer s.Close()
-		must(s.ListenTCP(ap("10.0.0.1:80"), stack.TCPListenOptions{}))
+		testutil.Value(s.ListenTCP(ap("10.0.0.1:80"), stack.TCPListenOptions{}))
 		for i := range 100 {
 			src := [4]byte{192, 0, 2, byte(i)}
 			l.Inject(stack.Frame{Data: segmentFrame(src, wire.TCPFields{SrcPort: 9, DstPort: 80, Seq: 1, Flags: wire.TCPSyn, Window: 1000})})
@@ -112,10 +113,10 @@ func TestMSSOfAnUnusedRoute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, l, _ := newRouted(t, false, &routes{answer: answerWith(stack.Route{LinkAddr: linkB, MTU: 1200})})
 		defer s.Close()
-		must(s.ListenTCP(ap("10.0.0.1:80"), stack.TCPListenOptions{}))
-		u := must(s.DialUDP(ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.UDPOptions{}))
+		testutil.Value(s.ListenTCP(ap("10.0.0.1:80"), stack.TCPListenOptions{}))
+		u := testutil.Value(s.DialUDP(ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.UDPOptions{}))
 		defer u.Close()
-		must(u.Write([]byte("hello"))) // after this the route is known
+		testutil.Value(u.Write([]byte("hello"))) // after this the route is known
 		for _, unused := range []time.Duration{0, 10 * time.Second} {
 			time.Sleep(unused)
 			var sizes []uint16
@@ -200,7 +201,7 @@ func TestTCPUnreachable(t *testing.T) {
 	writeAll(t, client, []byte("hello"))
 	frame := <-sent
 	hostUnreachable(frame)
-	eventually(t, "the error is counted", func() bool { return counters(b)["tcp_icmp_errors"] == 2 })
+	testutil.Eventually(t, "the error is counted", func() bool { return counters(b)["tcp_icmp_errors"] == 2 })
 	lb.Filter(nil)
 	buf := make([]byte, 10)
 	if n, err := server.Read(buf); string(buf[:n]) != "hello" || err != nil {
@@ -209,7 +210,7 @@ func TestTCPUnreachable(t *testing.T) {
 	// An error about a segment that was never sent.
 	binary.BigEndian.PutUint32(frame[38:], 12345)
 	hostUnreachable(frame)
-	eventually(t, "the error is counted as unmatched", func() bool { return counters(b)["tcp_icmp_unmatched"] == 1 })
+	testutil.Eventually(t, "the error is counted as unmatched", func() bool { return counters(b)["tcp_icmp_unmatched"] == 1 })
 	client.Close()
 	server.Close()
 }
@@ -257,7 +258,7 @@ func TestPathMTUIsShared(t *testing.T) {
 	if tooLarge.Load() == 0 {
 		t.Error("no segment was too large, so the MTU was not found by the first connection")
 	}
-	u := must(b.DialUDP(ap("10.0.0.2:7"), ap("10.0.0.1:9"), stack.UDPOptions{}))
+	u := testutil.Value(b.DialUDP(ap("10.0.0.2:7"), ap("10.0.0.1:9"), stack.UDPOptions{}))
 	defer u.Close()
 	u.SetDontFragment(true)
 	if err := udpSend(u, make([]byte, 1000-28+1)); err != syscall.EMSGSIZE {
@@ -268,7 +269,7 @@ func TestPathMTUIsShared(t *testing.T) {
 	wire.PutUDPCopy(datagram[20:], &flow, make([]byte, 1000-28))
 	wire.PutIPv4(datagram, wire.IPv4Fields{TotalLen: 1000, TTL: 9, Protocol: wire.ProtocolUDP, Src: addrB, Dst: addrA})
 	lb.Inject(report(600, datagram))
-	eventually(t, "the report has taken effect", func() bool { return counters(b)["path_mtu_lowered"] == 2 })
+	testutil.Eventually(t, "the report has taken effect", func() bool { return counters(b)["path_mtu_lowered"] == 2 })
 	udpRecv(u, make([]byte, 1))
 	if err := udpSend(u, make([]byte, 600-28+1)); err != syscall.EMSGSIZE {
 		t.Errorf("a datagram that is larger than was reported: %v", err)
@@ -327,7 +328,7 @@ func TestTCPECN(t *testing.T) {
 	read(server)
 	writeAll(t, client, make([]byte, 100))
 	read(server)
-	eventually(t, "the sender receives an echo of the mark", func() bool { return counters(b)["tcp_congestion_echoes"] > 0 })
+	testutil.Eventually(t, "the sender receives an echo of the mark", func() bool { return counters(b)["tcp_congestion_echoes"] > 0 })
 	if counters(a)["tcp_congestion_marks"] == 0 {
 		t.Error("tcp_congestion_marks is 0")
 	}
@@ -404,7 +405,7 @@ func TestTCPReceivesDuringFloodOfForgedSegments(t *testing.T) {
 func TestTCPWriteProcessesReceivedSegmentsFirst(t *testing.T) {
 	for _, lend := range []bool{false, true} {
 		s, link, c := newScripted(t, nil)
-		l := must(s.ListenTCP(ap("10.0.0.1:80"), stack.TCPListenOptions{}))
+		l := testutil.Value(s.ListenTCP(ap("10.0.0.1:80"), stack.TCPListenOptions{}))
 		var sent []wire.TCP
 		link.Filter(func(frame []byte) bool {
 			if frame[12] == byte(wire.EtherTypeIPv4>>8) && frame[23] == wire.ProtocolTCP {
@@ -424,7 +425,7 @@ func TestTCPWriteProcessesReceivedSegmentsFirst(t *testing.T) {
 		una := sent[0].Seq + 1
 		peer(wire.TCPFields{Seq: 2, Ack: una, Flags: wire.TCPAck, Window: 8000})
 		s.Poll(c.now())
-		conn := must(l.AcceptTCP())
+		conn := testutil.Value(l.AcceptTCP())
 		conn.SetCork(-1) // each write sends
 		write := func() error {
 			if lend {
@@ -544,7 +545,7 @@ func TestTCPConfig(t *testing.T) {
 	}
 	client.CloseWrite()
 	server.CloseWrite()
-	eventually(t, "TIME-WAIT", func() bool { return client.Info().State == tcp.TimeWait })
+	testutil.Eventually(t, "TIME-WAIT", func() bool { return client.Info().State == tcp.TimeWait })
 	for _, c := range []struct {
 		after time.Duration
 		want  int

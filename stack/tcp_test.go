@@ -17,7 +17,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/unet-go/unet/internal/patience"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/proto/tcp"
 	"github.com/unet-go/unet/stack"
 	"github.com/unet-go/unet/stack/memlink"
@@ -79,14 +79,6 @@ func wantError(t testing.TB, what string, err, want error) {
 	t.Helper()
 	if !errors.Is(err, want) {
 		t.Errorf("%s: %v, want %v", what, err, want)
-	}
-}
-
-// eventually waits until f is true.
-func eventually(t testing.TB, what string, f func() bool) {
-	t.Helper()
-	if !patience.Eventually(f) {
-		t.Fatalf("never: %s", what)
 	}
 }
 
@@ -266,7 +258,7 @@ func TestTCPErrors(t *testing.T) {
 	// Close with unread data: the peer gets a RST.
 	client, server = connect(t, a, b, stack.TCPOptions{})
 	writeAll(t, client, []byte("unread"))
-	eventually(t, "data arrives", func() bool { return server.Info().Buffered > 0 })
+	testutil.Eventually(t, "data arrives", func() bool { return server.Info().Buffered > 0 })
 	server.Close()
 	_, err = client.Read(make([]byte, 1))
 	wantError(t, "read after a close with unread data", err, syscall.ECONNRESET)
@@ -321,7 +313,7 @@ func TestTCPDeadlines(t *testing.T) {
 				_, err := client.Read(make([]byte, 1))
 				read <- err
 			}()
-			eventually(t, "the read blocks", func() bool { return stack.Waiting(b) > 0 })
+			testutil.Eventually(t, "the read blocks", func() bool { return stack.Waiting(b) > 0 })
 			client.SetReadDeadline(time.Unix(1, 0))
 			wantError(t, "read that blocks", <-read, os.ErrDeadlineExceeded)
 			client.SetReadDeadline(time.Time{})
@@ -329,7 +321,7 @@ func TestTCPDeadlines(t *testing.T) {
 				_, err := client.Read(make([]byte, 1))
 				read <- err
 			}()
-			eventually(t, "the read blocks", func() bool { return stack.Waiting(b) > 0 })
+			testutil.Eventually(t, "the read blocks", func() bool { return stack.Waiting(b) > 0 })
 			client.Close()
 			wantError(t, "read of a connection that is closed", <-read, net.ErrClosed)
 			server.Close()
@@ -339,7 +331,7 @@ func TestTCPDeadlines(t *testing.T) {
 
 func TestTCPListener(t *testing.T) {
 	a, b, _, _ := newPair(t, stack.Config{})
-	l := must(a.ListenTCP(ap("10.0.0.1:80"), stack.TCPListenOptions{Backlog: 3}))
+	l := testutil.Value(a.ListenTCP(ap("10.0.0.1:80"), stack.TCPListenOptions{Backlog: 3}))
 	_, err := a.ListenTCP(ap("10.0.0.1:80"), stack.TCPListenOptions{})
 	wantError(t, "listen twice", err, syscall.EADDRINUSE)
 	_, err = a.ListenTCP(ap("10.0.0.7:80"), stack.TCPListenOptions{})
@@ -352,27 +344,27 @@ func TestTCPListener(t *testing.T) {
 	// The backlog takes three; the fourth is established when one is accepted.
 	var clients []*stack.TCPConn
 	for range 3 {
-		clients = append(clients, must(b.DialTCP(t.Context(), netip.AddrPort{}, addrPort(l.Addr()), stack.TCPOptions{})))
+		clients = append(clients, testutil.Value(b.DialTCP(t.Context(), netip.AddrPort{}, addrPort(l.Addr()), stack.TCPOptions{})))
 	}
 	fourth := make(chan *stack.TCPConn)
 	go func() {
-		fourth <- must(b.DialTCP(t.Context(), netip.AddrPort{}, addrPort(l.Addr()), stack.TCPOptions{}))
+		fourth <- testutil.Value(b.DialTCP(t.Context(), netip.AddrPort{}, addrPort(l.Addr()), stack.TCPOptions{}))
 	}()
-	eventually(t, "a SYN is dropped", func() bool { return counters(a)["tcp_syn_dropped"] > 0 })
-	server := must(l.AcceptTCP())
+	testutil.Eventually(t, "a SYN is dropped", func() bool { return counters(a)["tcp_syn_dropped"] > 0 })
+	server := testutil.Value(l.AcceptTCP())
 	clients = append(clients, <-fourth)
 	if addrPort(server.RemoteAddr()) != addrPort(clients[0].LocalAddr()) {
 		t.Errorf("accepted %v first, not %v", addrPort(server.RemoteAddr()), addrPort(clients[0].LocalAddr()))
 	}
 	accepted := make(chan error)
 	for range 3 {
-		must(l.AcceptTCP()).Close()
+		testutil.Value(l.AcceptTCP()).Close()
 	}
 	go func() {
 		_, err := l.AcceptTCP()
 		accepted <- err
 	}()
-	extra := must(b.DialTCP(t.Context(), netip.AddrPort{}, addrPort(l.Addr()), stack.TCPOptions{}))
+	extra := testutil.Value(b.DialTCP(t.Context(), netip.AddrPort{}, addrPort(l.Addr()), stack.TCPOptions{}))
 	if err := <-accepted; err != nil {
 		t.Errorf("accept: %v", err)
 	}
@@ -381,7 +373,7 @@ func TestTCPListener(t *testing.T) {
 		_, err := l.AcceptTCP()
 		accepted <- err
 	}()
-	waiting := must(b.DialTCP(t.Context(), netip.AddrPort{}, addrPort(l.Addr()), stack.TCPOptions{}))
+	waiting := testutil.Value(b.DialTCP(t.Context(), netip.AddrPort{}, addrPort(l.Addr()), stack.TCPOptions{}))
 	if err := <-accepted; err != nil {
 		t.Errorf("accept: %v", err)
 	}
@@ -390,7 +382,7 @@ func TestTCPListener(t *testing.T) {
 		_, err := l.AcceptTCP()
 		accepted <- err
 	}()
-	eventually(t, "the accept blocks", func() bool { return stack.Waiting(a) > 0 })
+	testutil.Eventually(t, "the accept blocks", func() bool { return stack.Waiting(a) > 0 })
 	l.Close()
 	wantError(t, "accept of a listener that is closed", <-accepted, net.ErrClosed)
 	wantError(t, "close again", l.Close(), net.ErrClosed)
@@ -416,7 +408,7 @@ func TestTCPManyConnections(t *testing.T) {
 			a, b, _, _ := newPair(t, stack.Config{Wait: mode})
 			var released atomic.Int32
 			o := stack.TCPOptions{Released: func() { released.Add(1) }}
-			l := must(a.ListenTCP(ap("10.0.0.1:80"), stack.TCPListenOptions{TCPOptions: o}))
+			l := testutil.Value(a.ListenTCP(ap("10.0.0.1:80"), stack.TCPListenOptions{TCPOptions: o}))
 			go func() {
 				for {
 					c, err := l.AcceptTCP()
@@ -461,9 +453,9 @@ func TestTCPManyConnections(t *testing.T) {
 				})
 			}
 			wg.Wait()
-			eventually(t, "all ports that were dialled from are released", func() bool { return released.Load() == conns })
+			testutil.Eventually(t, "all ports that were dialled from are released", func() bool { return released.Load() == conns })
 			l.Close()
-			eventually(t, "the port that was listened on is released, too", func() bool { return released.Load() == conns+1 })
+			testutil.Eventually(t, "the port that was listened on is released, too", func() bool { return released.Load() == conns+1 })
 		})
 	}
 }
@@ -555,7 +547,7 @@ func TestTCPAfterLinkDownAndAfterFail(t *testing.T) {
 	}
 	failure := errors.New("the link has failed")
 	writeAll(t, server, []byte("received before Fail"))
-	eventually(t, "the data arrives", func() bool { return client.Info().Buffered > 0 })
+	testutil.Eventually(t, "the data arrives", func() bool { return client.Info().Buffered > 0 })
 	b.Fail(failure)
 	if n, err := client.Read(buf); string(buf[:n]) != "received before Fail" || err != nil {
 		t.Errorf("read %q, %v", buf[:n], err)
@@ -624,7 +616,7 @@ func TestTCPSmallWritesAreGathered(t *testing.T) {
 		if n := client.Info().SegmentsSent; n > 5 {
 			t.Errorf("%d segments sent, with the handshake, want 5 at most", n)
 		}
-		eventually(t, "the gathered data is sent", func() bool { return client.Info().Unsent == 0 })
+		testutil.Eventually(t, "the gathered data is sent", func() bool { return client.Info().Unsent == 0 })
 		got := make([]byte, len(data))
 		if _, err := io.ReadFull(server, got); err != nil || !bytes.Equal(got, data) {
 			t.Errorf("the data differs, or %v", err)
@@ -683,7 +675,7 @@ func TestTCPDialProcessesReceivedSegmentsFirst(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 		defer cancel()
 		to := ap("10.0.0.1:80")
-		l := must(a.ListenTCP(to, stack.TCPListenOptions{}))
+		l := testutil.Value(a.ListenTCP(to, stack.TCPListenOptions{}))
 		for range 2 {
 			accepted := make(chan *stack.TCPConn)
 			go func() {

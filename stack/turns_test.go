@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/stack"
 	"github.com/unet-go/unet/stack/memlink"
 )
@@ -22,14 +23,14 @@ func TestConnectionsTakeTurns(t *testing.T) {
 	forEachMode(t, func(t *testing.T, cfg stack.Config) {
 		sa, sb, _, _ := newPair(t, cfg)
 		const conns, each = 32, 2000
-		l := must(sa.ListenTCP(ap("10.0.0.1:80"), stack.TCPListenOptions{}))
+		l := testutil.Value(sa.ListenTCP(ap("10.0.0.1:80"), stack.TCPListenOptions{}))
 		var wg sync.WaitGroup
 		var total atomic.Int64
 		var turns [conns]atomic.Int64
 		start, done := make(chan struct{}), make(chan struct{})
 		for i := range conns {
-			c := must(sb.DialTCP(t.Context(), netip.AddrPort{}, ap("10.0.0.1:80"), stack.TCPOptions{}))
-			d := must(l.AcceptTCP())
+			c := testutil.Value(sb.DialTCP(t.Context(), netip.AddrPort{}, ap("10.0.0.1:80"), stack.TCPOptions{}))
+			d := testutil.Value(l.AcceptTCP())
 			wg.Go(func() {
 				io.Copy(struct{ io.Writer }{d}, struct{ io.Reader }{d})
 			})
@@ -99,17 +100,17 @@ func TestBulkIsSentInTurns(t *testing.T) {
 		link := &countingLink{Link: la}
 		cfg.OwnedAddress, cfg.Resolver = true, neighbours{}
 		cfg.LinkAddr, cfg.Addr, cfg.Link = linkA, prefixA, link
-		sa := must(stack.New(cfg))
+		sa := testutil.Value(stack.New(cfg))
 		defer sa.Close()
 		cfg.LinkAddr, cfg.Addr = linkB, prefixB
 		sb := newStack(t, lb, cfg)
-		l := must(sa.ListenTCP(ap("10.0.0.1:80"), stack.TCPListenOptions{}))
+		l := testutil.Value(sa.ListenTCP(ap("10.0.0.1:80"), stack.TCPListenOptions{}))
 		var wg sync.WaitGroup
 		var received atomic.Int64
 		start, done := make(chan struct{}), make(chan struct{})
 		for range conns {
-			c := must(sb.DialTCP(t.Context(), netip.AddrPort{}, ap("10.0.0.1:80"), stack.TCPOptions{ReceiveBuffer: 1 << 20}))
-			d := must(l.AcceptTCP())
+			c := testutil.Value(sb.DialTCP(t.Context(), netip.AddrPort{}, ap("10.0.0.1:80"), stack.TCPOptions{ReceiveBuffer: 1 << 20}))
+			d := testutil.Value(l.AcceptTCP())
 			wg.Go(func() {
 				<-start
 				b := make([]byte, 4<<20) // more than the send buffer: the writer waits
@@ -151,11 +152,11 @@ func TestBulkIsSentInTurns(t *testing.T) {
 func TestCloseResetsAllConnections(t *testing.T) {
 	sa, sb, la, _ := newPair(t, stack.Config{})
 	const conns = 200
-	l := must(sa.ListenTCP(ap("10.0.0.1:80"), stack.TCPListenOptions{}))
+	l := testutil.Value(sa.ListenTCP(ap("10.0.0.1:80"), stack.TCPListenOptions{}))
 	var wg sync.WaitGroup
 	for range conns {
-		c := must(sb.DialTCP(t.Context(), netip.AddrPort{}, ap("10.0.0.1:80"), stack.TCPOptions{}))
-		d := must(l.AcceptTCP())
+		c := testutil.Value(sb.DialTCP(t.Context(), netip.AddrPort{}, ap("10.0.0.1:80"), stack.TCPOptions{}))
+		d := testutil.Value(l.AcceptTCP())
 		if err := d.CloseWrite(); err != nil { // FIN-WAIT-2 follows: there is nothing to drain
 			t.Fatal(err)
 		}

@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/stack"
 )
 
@@ -31,8 +32,8 @@ const (
 // message, with the address to which the datagram was sent.
 func TestECNOfDatagrams(t *testing.T) {
 	sa, sb, _, _ := newPair(t, stack.Config{})
-	a := must(sa.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
-	b := must(sb.DialUDP(ap("0.0.0.0:0"), ap("10.0.0.1:7"), stack.UDPOptions{}))
+	a := testutil.Value(sa.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+	b := testutil.Value(sb.DialUDP(ap("0.0.0.0:0"), ap("10.0.0.1:7"), stack.UDPOptions{}))
 	buf, oob := make([]byte, 10), make([]byte, 64)
 	for _, ecn := range []byte{0, 1, 2, 3, 0} {
 		if _, _, err := b.WriteMsgUDP([]byte("x"), message(solIP, ipTOS, ecn), nil); err != nil {
@@ -75,7 +76,7 @@ func TestECNOfDatagrams(t *testing.T) {
 // With a control message that is invalid the send fails with EINVAL, and nothing is sent.
 func TestInvalidControlMessages(t *testing.T) {
 	a, _, _, _ := newPair(t, stack.Config{})
-	c := must(a.DialUDP(ap("0.0.0.0:0"), ap("10.0.0.2:7"), stack.UDPOptions{}))
+	c := testutil.Value(a.DialUDP(ap("0.0.0.0:0"), ap("10.0.0.2:7"), stack.UDPOptions{}))
 	tooLong := message(solIP, ipTOS, 1)
 	tooLong[0] = 200
 	for name, oob := range map[string][]byte{

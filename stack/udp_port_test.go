@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/stack"
 	"github.com/unet-go/unet/stack/memlink"
 	"github.com/unet-go/unet/wire"
@@ -259,7 +260,7 @@ func TestUDPPortCountsLostPackets(t *testing.T) {
 		t.Errorf("sent %q", lines)
 	}
 	// A datagram of a socket of this stack does not reach the handler, because it has no IP header.
-	u := must(s.DialUDP(netip.AddrPort{}, ap("10.0.0.1:4791"), stack.UDPOptions{}))
+	u := testutil.Value(s.DialUDP(netip.AddrPort{}, ap("10.0.0.1:4791"), stack.UDPOptions{}))
 	if err := udpSend(u, []byte("x")); err != nil {
 		t.Error(err)
 	}
@@ -333,7 +334,7 @@ func TestUDPPortCloseAndFail(t *testing.T) {
 				got <- err
 			}()
 		}
-		eventually(t, "both calls wait", func() bool { return stack.Waiting(s) == 2 })
+		testutil.Eventually(t, "both calls wait", func() bool { return stack.Waiting(s) == 2 })
 		end.call(h)
 		for range 2 {
 			if err := <-got; err != end.want {
@@ -363,7 +364,7 @@ func TestUDPPortCloseAndFail(t *testing.T) {
 func TestUDPPortPoll(t *testing.T) {
 	sa, sb, _, _ := newPair(t, stack.Config{})
 	a, b := openPort(t, sa, "10.0.0.1:4791"), openPort(t, sb, "10.0.0.2:4791")
-	u := must(sa.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+	u := testutil.Value(sa.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 	got := make(chan string, 1)
 	go func() {
 		buf := make([]byte, 100)
@@ -413,7 +414,7 @@ func (h *echoHandler) Run(int64) int64 {
 func newEchoHandler(b testing.TB) (*feedLink, *stack.Stack, *echoHandler) {
 	l, s := newFeedStack(b)
 	h := &echoHandler{packet: ipDatagram(addrA, addrB, 4791, 4791, make([]byte, 64))}
-	h.port = must(s.OpenUDPPort(ap("10.0.0.1:4791"), h, nil))
+	h.port = testutil.Value(s.OpenUDPPort(ap("10.0.0.1:4791"), h, nil))
 	l.frame = datagramFrame(4791, 4791, make([]byte, 64))
 	return l, s, h
 }
@@ -455,7 +456,7 @@ func TestUDPPortMTU(t *testing.T) {
 func TestGroupDatagramsInPartsGoToTheMemberSocket(t *testing.T) {
 	h, s, l, c := newScriptedPort(t)
 	group := netip.MustParseAddr("239.1.2.3")
-	u := must(s.ListenGroup(nil, netip.AddrPortFrom(group, 4791), stack.UDPOptions{}))
+	u := testutil.Value(s.ListenGroup(nil, netip.AddrPortFrom(group, 4791), stack.UDPOptions{}))
 	payloads := []string{"the first one", "and the second"}
 	for _, payload := range payloads {
 		b := append(make([]byte, wire.EthernetHeaderLen), ipDatagram(addrB, group.As4(), 9, 4791, []byte(payload))...)

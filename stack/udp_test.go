@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/stack"
 	"github.com/unet-go/unet/stack/memlink"
 	"github.com/unet-go/unet/wire"
@@ -20,7 +21,7 @@ func TestUDPExchange(t *testing.T) {
 		sa, sb, la, lb := newPair(t, cfg)
 		tap(t, la)
 		tap(t, lb)
-		server := must(sb.ListenUDP(ap("0.0.0.0:9"), stack.UDPOptions{}))
+		server := testutil.Value(sb.ListenUDP(ap("0.0.0.0:9"), stack.UDPOptions{}))
 		go func() {
 			buf := make([]byte, 2048)
 			for {
@@ -31,7 +32,7 @@ func TestUDPExchange(t *testing.T) {
 				udpSendTo(server, buf[:n], from)
 			}
 		}()
-		client := must(sa.DialUDP(netip.AddrPort{}, ap("10.0.0.2:9"), stack.UDPOptions{}))
+		client := testutil.Value(sa.DialUDP(netip.AddrPort{}, ap("10.0.0.2:9"), stack.UDPOptions{}))
 		if addrPort(client.LocalAddr()).Addr() != prefixA.Addr() || addrPort(client.RemoteAddr()) != ap("10.0.0.2:9") {
 			t.Errorf("addresses: %v %v", addrPort(client.LocalAddr()), addrPort(client.RemoteAddr()))
 		}
@@ -71,7 +72,7 @@ func TestUDPExchange(t *testing.T) {
 
 func TestUDPConnectedReceivesOnlyFromItsPeer(t *testing.T) {
 	s, l, c := newScripted(t, func(cfg *stack.Config) { cfg.OwnedAddress = false })
-	u := must(s.DialUDP(ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.UDPOptions{}))
+	u := testutil.Value(s.DialUDP(ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.UDPOptions{}))
 	l.Inject(
 		stack.Frame{Data: datagramFrame(10, 7, []byte("another"))},
 		stack.Frame{Data: datagramFrame(9, 7, []byte("peer"))},
@@ -94,7 +95,7 @@ func TestUDPConnectedReceivesOnlyFromItsPeer(t *testing.T) {
 
 func TestUDPAddressErrors(t *testing.T) {
 	s, _, _ := newScripted(t, nil)
-	u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+	u := testutil.Value(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 	ignore := func(_ *stack.UDPConn, err error) error { return err }
 	for i, tt := range []struct{ got, want error }{
 		{ignore(s.ListenUDP(ap("0.0.0.0:7"), stack.UDPOptions{})), syscall.EADDRINUSE},
@@ -111,7 +112,7 @@ func TestUDPAddressErrors(t *testing.T) {
 			t.Errorf("%d: %v, want %v", i, tt.got, tt.want)
 		}
 	}
-	if u := must(s.ListenUDP(netip.AddrPort{}, stack.UDPOptions{})); addrPort(u.LocalAddr()).Port() == 0 {
+	if u := testutil.Value(s.ListenUDP(netip.AddrPort{}, stack.UDPOptions{})); addrPort(u.LocalAddr()).Port() == 0 {
 		t.Error("no port was chosen")
 	}
 }
@@ -120,10 +121,10 @@ func TestUDPAddressErrors(t *testing.T) {
 func TestUDPLoopback(t *testing.T) {
 	s, l, c := newScripted(t, nil)
 	w := tap(t, l)
-	server := must(s.ListenUDP(ap("0.0.0.0:9"), stack.UDPOptions{}))
+	server := testutil.Value(s.ListenUDP(ap("0.0.0.0:9"), stack.UDPOptions{}))
 	buf := make([]byte, 100)
 	for _, host := range []string{"10.0.0.1", "127.0.0.1"} {
-		client := must(s.DialUDP(netip.AddrPort{}, ap(host+":9"), stack.UDPOptions{}))
+		client := testutil.Value(s.DialUDP(netip.AddrPort{}, ap(host+":9"), stack.UDPOptions{}))
 		if err := udpSend(client, []byte("ping")); err != nil {
 			t.Fatal(err)
 		}
@@ -136,7 +137,7 @@ func TestUDPLoopback(t *testing.T) {
 			t.Fatalf("%s: %q %v", host, buf[:n], err)
 		}
 	}
-	refused := must(s.DialUDP(netip.AddrPort{}, ap("10.0.0.1:99"), stack.UDPOptions{}))
+	refused := testutil.Value(s.DialUDP(netip.AddrPort{}, ap("10.0.0.1:99"), stack.UDPOptions{}))
 	if err := udpSend(refused, nil); err != nil {
 		t.Error(err)
 	}
@@ -144,7 +145,7 @@ func TestUDPLoopback(t *testing.T) {
 		t.Errorf("no socket there: %v", err)
 	}
 	// Sends to loopback addresses at which the stack has no socket fail with ENETUNREACH.
-	connected := must(s.DialUDP(netip.AddrPort{}, ap("127.0.0.53:53"), stack.UDPOptions{}))
+	connected := testutil.Value(s.DialUDP(netip.AddrPort{}, ap("127.0.0.53:53"), stack.UDPOptions{}))
 	sent := server.Counters().Sent
 	for i, err := range []error{
 		udpSend(connected, nil),
@@ -179,8 +180,8 @@ func TestUDPLoopback(t *testing.T) {
 func TestUDPBatches(t *testing.T) {
 	sa, sb, _, lb := newPair(t, stack.Config{})
 	w := tap(t, lb)
-	u := must(sa.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
-	v := must(sb.DialUDP(ap("10.0.0.2:9"), ap("10.0.0.1:7"), stack.UDPOptions{}))
+	u := testutil.Value(sa.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+	v := testutil.Value(sb.DialUDP(ap("10.0.0.2:9"), ap("10.0.0.1:7"), stack.UDPOptions{}))
 	udpSend(v, []byte("first"))
 	in := make([]stack.UDPMessage, 40)
 	for i := range in {
@@ -226,8 +227,8 @@ func TestUDPBatches(t *testing.T) {
 func TestUDPReserveAndBorrow(t *testing.T) {
 	sa, sb, la, _ := newPair(t, stack.Config{})
 	tap(t, la)
-	u := must(sa.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
-	v := must(sb.ListenUDP(ap("10.0.0.2:9"), stack.UDPOptions{}))
+	u := testutil.Value(sa.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+	v := testutil.Value(sb.ListenUDP(ap("10.0.0.2:9"), stack.UDPOptions{}))
 	for i := range 3 {
 		b, err := u.Reserve()
 		if err != nil {
@@ -266,11 +267,11 @@ func TestUDPReserveAndBorrow(t *testing.T) {
 			c.Return(&d)
 		}()
 	}
-	b := must(u.Reserve())
+	b := testutil.Value(u.Reserve())
 	u.Cancel(&b)
 	// A borrowed datagram can be returned after its socket was closed.
 	udpSendTo(u, []byte("late"), ap("10.0.0.2:9"))
-	d := must(v.Borrow())
+	d := testutil.Value(v.Borrow())
 	v.Close()
 	v.Return(&d)
 }
@@ -282,8 +283,8 @@ func TestFrameQuota(t *testing.T) {
 		clk := newClock()
 		la, _ := memlink.Pair(memlink.Config{FrameCount: 64})
 		s := newStack(t, la, stack.Config{LinkAddr: linkA, Addr: prefixA, Resolver: neighbours{}, Now: clk.now, NoCaretaker: true, FrameQuota: quota})
-		slow := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{QueueDatagrams: 100}))
-		fast := must(s.ListenUDP(ap("10.0.0.1:8"), stack.UDPOptions{}))
+		slow := testutil.Value(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{QueueDatagrams: 100}))
+		fast := testutil.Value(s.ListenUDP(ap("10.0.0.1:8"), stack.UDPOptions{}))
 		buf := make([]byte, 2048)
 		for i := range 200 {
 			la.Inject(stack.Frame{Data: datagramFrame(9, 7, []byte{byte(i)})}, stack.Frame{Data: datagramFrame(9, 8, []byte{byte(i)})})
@@ -300,7 +301,7 @@ func TestFrameQuota(t *testing.T) {
 			t.Errorf("counters: %v", got)
 		}
 		for i := range 100 {
-			d := must(slow.Borrow())
+			d := testutil.Value(slow.Borrow())
 			if d.Payload[0] != byte(i) {
 				t.Fatalf("slow reader, datagram %d: %v", i, d.Payload)
 			}
@@ -313,7 +314,7 @@ func TestFrameQuota(t *testing.T) {
 			t.Errorf("%d bytes, %v", n, err)
 		}
 		if quota == 1 {
-			b := must(slow.Reserve())
+			b := testutil.Value(slow.Reserve())
 			if _, err := slow.Reserve(); unwrapped(err) != syscall.ENOBUFS {
 				t.Errorf("reserved beyond the quota: %v", err)
 			}
@@ -328,7 +329,7 @@ func TestDefaultFrameQuotaFollowsTheLink(t *testing.T) {
 	clk := newClock()
 	la, _ := memlink.Pair(memlink.Config{FrameCount: 64})
 	s := newStack(t, la, stack.Config{LinkAddr: linkA, Addr: prefixA, Resolver: neighbours{}, Now: clk.now, NoCaretaker: true})
-	must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{QueueDatagrams: 100}))
+	testutil.Value(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{QueueDatagrams: 100}))
 	for range 100 {
 		la.Inject(stack.Frame{Data: datagramFrame(9, 7, nil)})
 		s.Poll(clk.now())
@@ -376,7 +377,7 @@ func TestSuperFrames(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s, l, c := newScripted(t, func(cfg *stack.Config) { cfg.PartialChecksums = tt.partial })
-			u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+			u := testutil.Value(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 			l.Inject(parts(tt.frame, tt.gso)...)
 			s.Poll(c.now())
 			if counters(s)[tt.counter] == 0 {
@@ -384,7 +385,7 @@ func TestSuperFrames(t *testing.T) {
 			}
 			var all []byte
 			for range tt.want {
-				d := must(u.Borrow())
+				d := testutil.Value(u.Borrow())
 				if len(d.Payload) != int(tt.gso) && len(all)+len(d.Payload) < len(tt.frame)-42 {
 					t.Errorf("a datagram of %d bytes", len(d.Payload))
 				}
@@ -415,10 +416,10 @@ func TestBatchThatEndsWithinAPacket(t *testing.T) {
 
 func TestUDPCallsAfterClose(t *testing.T) {
 	sa, sb, _, _ := newPair(t, stack.Config{})
-	u := must(sa.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
-	v := must(sb.DialUDP(ap("10.0.0.2:9"), ap("10.0.0.1:7"), stack.UDPOptions{}))
+	u := testutil.Value(sa.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+	v := testutil.Value(sb.DialUDP(ap("10.0.0.2:9"), ap("10.0.0.1:7"), stack.UDPOptions{}))
 	udpSend(v, []byte("queued"))
-	d := must(u.Borrow())
+	d := testutil.Value(u.Borrow())
 	u.Return(&d)
 	udpSend(v, []byte("queued"))
 	if err := u.Close(); err != nil {
@@ -442,10 +443,10 @@ func TestUDPCallsAfterClose(t *testing.T) {
 // second at most.
 func TestUDPSendBlocksWhileTheLinkIsFull(t *testing.T) {
 	sa, sb, la, _ := newPair(t, stack.Config{})
-	u := must(sa.DialUDP(ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.UDPOptions{}))
-	v := must(sb.ListenUDP(ap("10.0.0.2:9"), stack.UDPOptions{QueueDatagrams: 4096}))
+	u := testutil.Value(sa.DialUDP(ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.UDPOptions{}))
+	v := testutil.Value(sb.ListenUDP(ap("10.0.0.2:9"), stack.UDPOptions{QueueDatagrams: 4096}))
 	udpSend(u, nil)
-	must(udpRecv(v, make([]byte, 1)))
+	testutil.Value(udpRecv(v, make([]byte, 1)))
 	la.Stick(true)
 	u.SetWriteDeadline(time.Now().Add(20 * time.Millisecond))
 	var err error
@@ -459,16 +460,16 @@ func TestUDPSendBlocksWhileTheLinkIsFull(t *testing.T) {
 	u.SetWriteDeadline(time.Time{})
 	done := make(chan error)
 	go func() { done <- udpSend(u, []byte("blocked")) }()
-	eventually(t, "the send blocks", func() bool { return counters(sa)["send_blocked"] >= 2 })
+	testutil.Eventually(t, "the send blocks", func() bool { return counters(sa)["send_blocked"] >= 2 })
 	la.Stick(false)
 	if err := <-done; err != nil {
 		t.Errorf("after the link moved again: %v", err)
 	}
 	buf := make([]byte, 10)
 	for range sent - 1 {
-		must(udpRecv(v, buf))
+		testutil.Value(udpRecv(v, buf))
 	}
-	if n := must(udpRecv(v, buf)); string(buf[:n]) != "blocked" {
+	if n := testutil.Value(udpRecv(v, buf)); string(buf[:n]) != "blocked" {
 		t.Errorf("got %q", buf[:n])
 	}
 
@@ -481,12 +482,12 @@ func TestUDPSendBlocksWhileTheLinkIsFull(t *testing.T) {
 	u.SetWriteDeadline(time.Time{})
 	before = counters(sa)["send_blocked"]
 	go func() { done <- udpSend(u, nil) }()
-	eventually(t, "the send blocks", func() bool { return counters(sa)["send_blocked"] > before })
+	testutil.Eventually(t, "the send blocks", func() bool { return counters(sa)["send_blocked"] > before })
 	u.Close()
 	if err := <-done; err != net.ErrClosed {
 		t.Errorf("socket closed while the send blocks: %v", err)
 	}
-	w := must(sa.DialUDP(ap("10.0.0.1:8"), ap("10.0.0.2:9"), stack.UDPOptions{}))
+	w := testutil.Value(sa.DialUDP(ap("10.0.0.1:8"), ap("10.0.0.2:9"), stack.UDPOptions{}))
 	if err := udpSend(w, nil); err != syscall.ENOBUFS {
 		t.Errorf("a link that takes nothing for a second: %v", err)
 	}
@@ -501,7 +502,7 @@ func TestUDPSendBlocksWhileTheLinkIsFull(t *testing.T) {
 // one and drops it.
 func TestUDPReadIntoEmptyBuffer(t *testing.T) {
 	s, l, c := newScripted(t, nil)
-	u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+	u := testutil.Value(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 	if n, err := udpRecv(u, nil); n != 0 || err != nil { // does not wait
 		t.Errorf("nothing queued: %d %v", n, err)
 	}
@@ -532,7 +533,7 @@ func TestSentCountsWhatTheLinkHasTaken(t *testing.T) {
 			return stack.Route{LinkAddr: linkB}, nil
 		}}
 	})
-	u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+	u := testutil.Value(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 	udpSendTo(u, nil, ap("10.0.0.2:9"))
 	if n := u.Counters().Sent; n != 0 {
 		t.Errorf("a datagram is held for its route, and Sent is %d", n)
@@ -551,7 +552,7 @@ func TestSentCountsWhatTheLinkHasTaken(t *testing.T) {
 		}
 	}
 	u.SetWriteDeadline(time.Time{})
-	b := must(u.Reserve())
+	b := testutil.Value(u.Reserve())
 	if err := u.Commit(&b, 10, ap("127.0.0.1:99")); unwrapped(err) != syscall.ENETUNREACH {
 		t.Errorf("commit to a loopback port without a socket: %v", err)
 	}
@@ -567,22 +568,22 @@ func TestCallsAfterFail(t *testing.T) {
 	forEachMode(t, func(t *testing.T, cfg stack.Config) {
 		sa, sb, la, _ := newPair(t, cfg)
 		failure := errors.New("the lease has ended")
-		u := must(sa.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
-		v := must(sb.DialUDP(ap("10.0.0.2:9"), ap("10.0.0.1:7"), stack.UDPOptions{}))
+		u := testutil.Value(sa.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+		v := testutil.Value(sb.DialUDP(ap("10.0.0.2:9"), ap("10.0.0.1:7"), stack.UDPOptions{}))
 		buf := make([]byte, 10)
 		if _, err := udpSendBatch(v, []stack.UDPMessage{{Buf: []byte("now")}, {Buf: []byte("later")}, {Buf: []byte("last")}}); err != nil {
 			t.Fatal(err)
 		}
-		must(udpRecv(u, buf)) // the other two were received with it, or are held for the route and are received soon
-		eventually(t, "three datagrams are received", func() bool {
+		testutil.Value(udpRecv(u, buf)) // the other two were received with it, or are held for the route and are received soon
+		testutil.Eventually(t, "three datagrams are received", func() bool {
 			sa.Poll(time.Now())
 			return u.Counters().Received == 3
 		})
-		w := must(sa.ListenUDP(ap("10.0.0.1:8"), stack.UDPOptions{}))
+		w := testutil.Value(sa.ListenUDP(ap("10.0.0.1:8"), stack.UDPOptions{}))
 		udpSendTo(w, []byte("x"), ap("10.0.0.2:9"))
-		idle := must(sa.ListenUDP(ap("10.0.0.1:9"), stack.UDPOptions{}))
-		closed := must(sa.ListenUDP(ap("10.0.0.1:17"), stack.UDPOptions{}))
-		dialled := must(sa.DialUDP(ap("10.0.0.1:18"), ap("10.0.0.2:9"), stack.UDPOptions{}))
+		idle := testutil.Value(sa.ListenUDP(ap("10.0.0.1:9"), stack.UDPOptions{}))
+		closed := testutil.Value(sa.ListenUDP(ap("10.0.0.1:17"), stack.UDPOptions{}))
+		dialled := testutil.Value(sa.DialUDP(ap("10.0.0.1:18"), ap("10.0.0.2:9"), stack.UDPOptions{}))
 		udpSendTo(idle, []byte("x"), ap("10.0.0.2:9"))
 		done := make(chan error, 10)
 		for range 2 {
@@ -598,7 +599,7 @@ func TestCallsAfterFail(t *testing.T) {
 				}
 			}
 		}()
-		eventually(t, "the calls block", func() bool { return counters(sa)["send_blocked"] > 0 && stack.Parked(sa) >= 3 })
+		testutil.Eventually(t, "the calls block", func() bool { return counters(sa)["send_blocked"] > 0 && stack.Parked(sa) >= 3 })
 		sa.Fail(failure)
 		for range 5 {
 			if err := <-done; err != failure {
@@ -658,9 +659,9 @@ func TestCallsAfterFail(t *testing.T) {
 // While Do runs no other goroutine uses the link, so its function may read the counters of the link.
 func TestDoExcludesUseOfTheLink(t *testing.T) {
 	l := &feedLink{frame: datagramFrame(9, 7, nil)}
-	s := must(stack.New(stack.Config{Link: l, LinkAddr: linkA, Addr: prefixA, OwnedAddress: true, Resolver: neighbours{}, NoCaretaker: true}))
+	s := testutil.Value(stack.New(stack.Config{Link: l, LinkAddr: linkA, Addr: prefixA, OwnedAddress: true, Resolver: neighbours{}, NoCaretaker: true}))
 	defer s.Close()
-	u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+	u := testutil.Value(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 	udpSendTo(u, nil, ap("10.0.0.2:9"))
 	stack.Settle(s)
 	done := make(chan struct{})
@@ -687,7 +688,7 @@ func TestDoExcludesUseOfTheLink(t *testing.T) {
 // When the link has failed, reads that wait and later reads return its error.
 func TestReadsReturnTheErrorOfTheLink(t *testing.T) {
 	sa, _, la, _ := newPair(t, stack.Config{Wait: stack.WaitBlock})
-	u := must(sa.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+	u := testutil.Value(sa.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 	failure := errors.New("the interface was deleted")
 	done := make(chan error)
 	go func() {

@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/stack"
 	"github.com/unet-go/unet/stack/memlink"
 	"github.com/unet-go/unet/wire"
@@ -36,7 +37,7 @@ func TestReadersOfManySockets(t *testing.T) {
 		const readers, each = 16, 50
 		var wg sync.WaitGroup
 		for i := range readers {
-			u := must(sa.ListenUDP(netip.AddrPortFrom(prefixA.Addr(), uint16(1000+i)), stack.UDPOptions{}))
+			u := testutil.Value(sa.ListenUDP(netip.AddrPortFrom(prefixA.Addr(), uint16(1000+i)), stack.UDPOptions{}))
 			wg.Go(func() {
 				buf := make([]byte, 8)
 				for {
@@ -51,7 +52,7 @@ func TestReadersOfManySockets(t *testing.T) {
 		}
 		var clients sync.WaitGroup
 		for i := range readers {
-			v := must(sb.DialUDP(netip.AddrPort{}, netip.AddrPortFrom(prefixA.Addr(), uint16(1000+i)), stack.UDPOptions{}))
+			v := testutil.Value(sb.DialUDP(netip.AddrPort{}, netip.AddrPortFrom(prefixA.Addr(), uint16(1000+i)), stack.UDPOptions{}))
 			clients.Go(func() {
 				buf := make([]byte, 8)
 				for k := range uint64(each) {
@@ -77,11 +78,11 @@ func TestReadersOfManySockets(t *testing.T) {
 func TestManyReadersOfOneSocket(t *testing.T) {
 	forEachMode(t, func(t *testing.T, cfg stack.Config) {
 		sa, sb, _, _ := newPair(t, cfg)
-		u := must(sa.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+		u := testutil.Value(sa.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 		const readers, writers, each = 4, 3, 200
-		first := must(sb.ListenUDP(netip.AddrPort{}, stack.UDPOptions{}))
+		first := testutil.Value(sb.ListenUDP(netip.AddrPort{}, stack.UDPOptions{}))
 		udpSendTo(first, nil, addrPort(u.LocalAddr())) // few packets are held for a new route
-		must(udpRecv(u, make([]byte, 1)))
+		testutil.Value(udpRecv(u, make([]byte, 1)))
 		var seen [writers * each]atomic.Int32
 		var total atomic.Int32
 		var wg sync.WaitGroup
@@ -106,7 +107,7 @@ func TestManyReadersOfOneSocket(t *testing.T) {
 			})
 		}
 		for w := range writers {
-			v := must(sb.DialUDP(netip.AddrPort{}, ap("10.0.0.1:7"), stack.UDPOptions{}))
+			v := testutil.Value(sb.DialUDP(netip.AddrPort{}, ap("10.0.0.1:7"), stack.UDPOptions{}))
 			wg.Go(func() {
 				var b [4]byte
 				for i := range each {
@@ -130,12 +131,12 @@ func TestManyReadersOfOneSocket(t *testing.T) {
 func TestUDPReadDeadlines(t *testing.T) {
 	forEachMode(t, func(t *testing.T, cfg stack.Config) {
 		sa, sb, _, _ := newPair(t, cfg)
-		u := must(sa.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
-		v := must(sb.DialUDP(ap("10.0.0.2:9"), ap("10.0.0.1:7"), stack.UDPOptions{}))
+		u := testutil.Value(sa.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+		v := testutil.Value(sb.DialUDP(ap("10.0.0.2:9"), ap("10.0.0.1:7"), stack.UDPOptions{}))
 
 		// Passed already: even with data there.
 		udpSend(v, []byte("there"))
-		d := must(u.Borrow())
+		d := testutil.Value(u.Borrow())
 		u.Return(&d)
 		udpSend(v, []byte("there"))
 		u.SetReadDeadline(time.Unix(1, 0))
@@ -145,12 +146,12 @@ func TestUDPReadDeadlines(t *testing.T) {
 			}
 		}
 		u.SetReadDeadline(time.Time{})
-		must(udpRecv(u, make([]byte, 1)))
+		testutil.Value(udpRecv(u, make([]byte, 1)))
 
 		// Deadlines in the future, of the poller itself and of those that are parked.
 		var wg sync.WaitGroup
 		for i := range 4 {
-			w := must(sa.ListenUDP(netip.AddrPort{}, stack.UDPOptions{}))
+			w := testutil.Value(sa.ListenUDP(netip.AddrPort{}, stack.UDPOptions{}))
 			w.SetReadDeadline(time.Now().Add(time.Duration(4-i) * 3 * time.Millisecond))
 			wg.Go(func() {
 				start := time.Now()
@@ -170,7 +171,7 @@ func TestUDPReadDeadlines(t *testing.T) {
 			},
 			func(u *stack.UDPConn) { u.Close() },
 		} {
-			w := must(sa.ListenUDP(netip.AddrPort{}, stack.UDPOptions{}))
+			w := testutil.Value(sa.ListenUDP(netip.AddrPort{}, stack.UDPOptions{}))
 			before := stack.Parked(sa)
 			for range 3 {
 				wg.Go(func() {
@@ -179,7 +180,7 @@ func TestUDPReadDeadlines(t *testing.T) {
 					}
 				})
 			}
-			eventually(t, "the readers block", func() bool { return stack.Parked(sa) >= before+2 }) // one of the three polls
+			testutil.Eventually(t, "the readers block", func() bool { return stack.Parked(sa) >= before+2 }) // one of the three polls
 			end(w)
 			wg.Wait()
 		}
@@ -204,10 +205,10 @@ func TestCaretakerAnswersPings(t *testing.T) {
 	forEachMode(t, func(t *testing.T, cfg stack.Config) {
 		sa, sb, _, lb := newPair(t, cfg)
 		w := tap(t, lb)
-		u := must(sa.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+		u := testutil.Value(sa.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 		wantAnswer := func(line string) {
 			t.Helper()
-			eventually(t, "the ping is answered", func() bool { return slices.Contains(w.take(), line) })
+			testutil.Eventually(t, "the ping is answered", func() bool { return slices.Contains(w.take(), line) })
 		}
 		reply := macB + " > " + macA + " | ip 10.0.0.2 > 10.0.0.1 ttl 64 DF | icmp EchoReply id 1 seq 2 2 bytes"
 		ping := make([]byte, 44)
@@ -218,13 +219,13 @@ func TestCaretakerAnswersPings(t *testing.T) {
 		wantAnswer(reply)
 
 		// Both caretakers poll, and sleep in the link.
-		eventually(t, "both caretakers sleep in the link", func() bool { return stack.CaretakerPolls(sa) && stack.CaretakerPolls(sb) })
-		v := must(sb.DialUDP(ap("10.0.0.2:9"), ap("10.0.0.1:7"), stack.UDPOptions{}))
+		testutil.Eventually(t, "both caretakers sleep in the link", func() bool { return stack.CaretakerPolls(sa) && stack.CaretakerPolls(sb) })
+		v := testutil.Value(sb.DialUDP(ap("10.0.0.2:9"), ap("10.0.0.1:7"), stack.UDPOptions{}))
 		for range 3 {
 			if err := udpSend(v, []byte("x")); err != nil {
 				t.Fatal(err)
 			}
-			must(udpRecv(u, make([]byte, 1)))
+			testutil.Value(udpRecv(u, make([]byte, 1)))
 		}
 		lb.Inject(stack.Frame{Data: ping})
 		wantAnswer(reply)
@@ -236,10 +237,10 @@ func TestCaretakerAnswersPings(t *testing.T) {
 func TestCaretakerDoesNotPollBetweenWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sa, sb, _, _ := newPair(t, stack.Config{Wait: stack.WaitBlock})
-		u := must(sa.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
-		v := must(sb.DialUDP(ap("10.0.0.2:9"), ap("10.0.0.1:7"), stack.UDPOptions{}))
+		u := testutil.Value(sa.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+		v := testutil.Value(sb.DialUDP(ap("10.0.0.2:9"), ap("10.0.0.1:7"), stack.UDPOptions{}))
 		udpSend(v, nil) // the routes are resolved
-		must(udpRecv(u, make([]byte, 1)))
+		testutil.Value(udpRecv(u, make([]byte, 1)))
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
@@ -274,8 +275,8 @@ func TestCaretakerDoesNotPollBetweenWaits(t *testing.T) {
 func TestDeliveryEndsPollingOfTheReader(t *testing.T) {
 	forEachMode(t, func(t *testing.T, cfg stack.Config) {
 		sa, _, _, _ := newPair(t, cfg)
-		u := must(sa.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
-		v := must(sa.ListenUDP(ap("10.0.0.1:8"), stack.UDPOptions{}))
+		u := testutil.Value(sa.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+		v := testutil.Value(sa.ListenUDP(ap("10.0.0.1:8"), stack.UDPOptions{}))
 		got := make(chan error)
 		for i := range 20 {
 			go func() {
@@ -323,7 +324,7 @@ func TestConcurrentUse(t *testing.T) {
 						t.Error(err)
 						return
 					}
-					v := must(sb.DialUDP(netip.AddrPort{}, addrPort(u.LocalAddr()), stack.UDPOptions{}))
+					v := testutil.Value(sb.DialUDP(netip.AddrPort{}, addrPort(u.LocalAddr()), stack.UDPOptions{}))
 					u.SetDeadline(time.Now().Add(time.Minute))
 					v.SetDeadline(time.Now().Add(time.Minute))
 					msg := fmt.Appendf(nil, "%d %d", i, k)
@@ -335,7 +336,7 @@ func TestConcurrentUse(t *testing.T) {
 						t.Errorf("%q %v", d.Payload, err)
 						return
 					}
-					b := must(u.Reserve())
+					b := testutil.Value(u.Reserve())
 					u.Commit(&b, copy(b.Payload, d.Payload), d.From)
 					u.Return(&d)
 					buf := make([]byte, 100)
@@ -359,9 +360,9 @@ func TestFloodDelaysNoDeadline(t *testing.T) {
 	forEachMode(t, func(t *testing.T, cfg stack.Config) {
 		l := &feedLink{frame: datagramFrame(9, 99, nil), waiting: 1 << 62}
 		cfg.Link, cfg.LinkAddr, cfg.Addr, cfg.Resolver = l, linkA, prefixA, neighbours{}
-		s := must(stack.New(cfg))
+		s := testutil.Value(stack.New(cfg))
 		defer s.Close()
-		u := must(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
+		u := testutil.Value(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 		u.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
 		done := make(chan error)
 		go func() {
@@ -396,7 +397,7 @@ func TestConcurrentStackCloses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		la, _ := memlink.Pair(memlink.Config{})
 		l := &lateLink{la, make(chan struct{})}
-		s := must(stack.New(stack.Config{Link: l, LinkAddr: linkA, Addr: prefixA, OwnedAddress: true, Resolver: neighbours{}}))
+		s := testutil.Value(stack.New(stack.Config{Link: l, LinkAddr: linkA, Addr: prefixA, OwnedAddress: true, Resolver: neighbours{}}))
 		for !stack.CaretakerPolls(s) {
 			time.Sleep(time.Millisecond)
 		}
@@ -426,10 +427,10 @@ func TestConcurrentStackCloses(t *testing.T) {
 func TestOpenAndCloseWhileTheStackCloses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sa, sb, la, _ := newPair(t, stack.Config{Wait: stack.WaitBlock})
-		l := must(sb.ListenTCP(ap("10.0.0.2:80"), stack.TCPListenOptions{}))
-		c := must(sa.DialTCP(t.Context(), netip.AddrPort{}, addrPort(l.Addr()), stack.TCPOptions{}))
+		l := testutil.Value(sb.ListenTCP(ap("10.0.0.2:80"), stack.TCPListenOptions{}))
+		c := testutil.Value(sa.DialTCP(t.Context(), netip.AddrPort{}, addrPort(l.Addr()), stack.TCPOptions{}))
 		la.Filter(func([]byte) bool { return false })
-		must(c.Write([]byte("not acknowledged")))
+		testutil.Value(c.Write([]byte("not acknowledged")))
 		if err := c.Close(); err != nil {
 			t.Fatal(err)
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/unet-go/unet/control"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/test/internal/unetd"
 )
 
@@ -131,7 +132,7 @@ func TestKilledApplicationReleasesAll(t *testing.T) {
 				}
 			}
 			server.Kill(t)
-			if !unetd.Eventually(func() bool { return len(unetd.Links(t, pair.A)) == 5 }) {
+			if !testutil.Until(func() bool { return len(unetd.Links(t, pair.A)) == 5 }) {
 				t.Errorf("devices after the server was killed: %v", unetd.Links(t, pair.A))
 			}
 			if err := answers(t, pair, at); !errors.Is(err, syscall.ECONNREFUSED) {
@@ -165,7 +166,7 @@ func TestApplicationOutlivesDaemon(t *testing.T) {
 			t.Fatalf("while unetd is dead: %v", err)
 		}
 		d.Start(t)
-		if !unetd.Eventually(func() bool { return leased(t, socket) == 2 }) { // datagrams and messages
+		if !testutil.Until(func() bool { return leased(t, socket) == 2 }) { // datagrams and messages
 			t.Fatalf("%d endpoints have been presented again", leased(t, socket))
 		}
 		if err := answers(t, pair, at); err != nil {

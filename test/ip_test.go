@@ -14,6 +14,7 @@ import (
 	"github.com/unet-go/unet"
 	"github.com/unet-go/unet/internal/ipcheck"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 )
 
 // TestIPRequirements sends the crafted frames of package ipcheck to an owned address, through a real port, and the same
@@ -22,7 +23,7 @@ func TestIPRequirements(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{IPv6: true, LinkLocal: true})
 	_, socket := daemon(t, pair.A)
 	peer := ipcheck.Node{Link: ipcheck.PeerLink, V4: netip.MustParseAddr("10.0.0.200"), V6: netip.MustParseAddr("fd00::200")} // no addresses of B's kernel, which would answer
-	must(t, pair.A.Do(func() error {
+	testutil.Must(t, pair.A.Do(func() error {
 		for path, value := range map[string]string{"ipv4/icmp_ratelimit": "0", "ipv6/icmp/ratelimit": "0"} {
 			if err := os.WriteFile("/proc/sys/net/"+path, []byte(value), 0); err != nil {
 				return err
@@ -45,19 +46,19 @@ func TestIPRequirements(t *testing.T) {
 	kernel := ipcheck.Node{Link: pair.A.LinkAddr, V4: pair.A.Addr.Addr(), V6: pair.A.Addr6.Addr()}
 	for _, a := range []netip.Addr{own.V4, own.V6} {
 		u, err := h.ListenUDP(t.Context(), netip.AddrPortFrom(a, ipcheck.EchoPort))
-		must(t, err)
+		testutil.Must(t, err)
 		go echoDatagrams(u)
 		_, err = h.Listen(t.Context(), "tcp", netip.AddrPortFrom(a, ipcheck.EchoPort).String())
-		must(t, err)
+		testutil.Must(t, err)
 	}
 	for _, a := range []netip.Addr{kernel.V4, kernel.V6} {
 		e, err := pair.A.ServeEcho(netip.AddrPortFrom(a, ipcheck.EchoPort).String())
-		must(t, err)
+		testutil.Must(t, err)
 		t.Cleanup(func() { e.Close() })
 	}
 
 	frames, err := pair.B.OpenFrames()
-	must(t, err)
+	testutil.Must(t, err)
 	defer frames.Close()
 	for _, c := range ipcheck.Checks {
 		if c.Late {
@@ -102,7 +103,7 @@ func answersTo(t *testing.T, frames *os.File, c ipcheck.Check, p ipcheck.Peers) 
 		}
 	}
 	answers := ipcheck.Answers{Peers: p}
-	must(t, frames.SetReadDeadline(time.Now().Add(testTimeout)))
+	testutil.Must(t, frames.SetReadDeadline(time.Now().Add(testTimeout)))
 	buf := make([]byte, 2048)
 	for !answers.Ended() {
 		n, err := frames.Read(buf)
@@ -112,11 +113,4 @@ func answersTo(t *testing.T, frames *os.File, c ipcheck.Check, p ipcheck.Peers) 
 		answers.Add(buf[:n])
 	}
 	return answers.Result(c.Want)
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/unet-go/unet"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/unettest"
 )
 
@@ -31,19 +32,9 @@ func read(t *testing.T, c net.PacketConn) string {
 	return string(b[:n])
 }
 
-func must[T any](t *testing.T) func(v T, err error) T {
-	return func(v T, err error) T {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return v
-	}
-}
-
 func packetConn(t *testing.T, h *unet.Host, network, at string) *unet.UDPConn {
 	t.Helper()
-	return must[net.PacketConn](t)(h.ListenPacket(context.Background(), network, at)).(*unet.UDPConn)
+	return testutil.Value(h.ListenPacket(context.Background(), network, at)).(*unet.UDPConn)
 }
 
 // A datagram to a group is received once by every member on every host, and by no other socket. The
@@ -62,15 +53,15 @@ func TestMulticastGroups(t *testing.T) {
 				t.Fatal(err)
 			}
 			members := []*unet.UDPConn{
-				must[*unet.UDPConn](t)(a.ListenMulticastUDP(f.network, nil, group)),
-				must[*unet.UDPConn](t)(b.ListenMulticastUDP(f.network, nil, group)),
-				must[*unet.UDPConn](t)(b.ListenMulticastUDP(f.network, nil, group)),
+				testutil.Value(a.ListenMulticastUDP(f.network, nil, group)),
+				testutil.Value(b.ListenMulticastUDP(f.network, nil, group)),
+				testutil.Value(b.ListenMulticastUDP(f.network, nil, group)),
 				packetConn(t, c, "udp", ":5000"),
 			}
 			if err := members[3].JoinGroup(nil, &net.IPAddr{IP: group.IP}); err != nil {
 				t.Fatal(err)
 			}
-			otherGroup := must[*unet.UDPConn](t)(b.ListenMulticastUDP(f.network, nil, udpAddr(f.other)))
+			otherGroup := testutil.Value(b.ListenMulticastUDP(f.network, nil, udpAddr(f.other)))
 			nonMember := packetConn(t, b, f.network, ":5000")
 			send := func(text string) {
 				t.Helper()
@@ -183,7 +174,7 @@ func TestBroadcast(t *testing.T) {
 func TestGroupErrors(t *testing.T) {
 	a, _ := unettest.Pair(t)
 	group := udpAddr("239.1.2.3:5000")
-	g := must[*unet.UDPConn](t)(a.ListenMulticastUDP("udp4", nil, group))
+	g := testutil.Value(a.ListenMulticastUDP("udp4", nil, group))
 	c := packetConn(t, a, "udp4", ":5000")
 	listen := func(network, at string) error { _, err := a.ListenMulticastUDP(network, nil, udpAddr(at)); return err }
 	write := func(c *unet.UDPConn, n int) error { _, err := c.WriteTo(make([]byte, n), group); return err }

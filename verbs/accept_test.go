@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/unet-go/unet"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/proto/rdma/cm"
 	"github.com/unet-go/unet/stack"
 	"github.com/unet-go/unet/stack/memlink"
@@ -57,7 +58,7 @@ func filteredPeers(t *testing.T) (a, b *peer, filter *cmFilter) {
 func TestServerOutlivesItsClients(t *testing.T) {
 	a, b, filter := filteredPeers(t)
 	l, err := b.ctx.Listen(0, 0)
-	must(t, err)
+	testutil.Must(t, err)
 	conns := make(chan *verbs.Conn)
 	go func() { // a sequential server
 		defer close(conns)
@@ -99,8 +100,8 @@ func TestServerOutlivesItsClients(t *testing.T) {
 			continue // it is silent from now on
 		}
 		conn, err := a.ctx.Dial(t.Context(), l.Addr(), client.qp, nil)
-		must(t, err)
-		must(t, conn.Close())
+		testutil.Must(t, err)
+		testutil.Must(t, conn.Close())
 		served := <-conns
 		<-served.Done()
 		if err := served.Err(); !errors.Is(err, cm.ErrDisconnected) {
@@ -110,7 +111,7 @@ func TestServerOutlivesItsClients(t *testing.T) {
 			t.Errorf("client %d, at its side: %v", i, err)
 		}
 	}
-	must(t, l.Close())
+	testutil.Must(t, l.Close())
 	if _, ok := <-conns; ok {
 		t.Error("one more connection")
 	}
@@ -120,7 +121,7 @@ func TestServerOutlivesItsClients(t *testing.T) {
 func TestAcceptedSendsWhenConfirmed(t *testing.T) {
 	a, b, filter := filteredPeers(t)
 	l, err := b.ctx.Listen(0, 0)
-	must(t, err)
+	testutil.Must(t, err)
 	filter.loses(wire.CMRtuAttr)
 	dialled := make(chan error)
 	a.recvInInit(t)
@@ -129,13 +130,13 @@ func TestAcceptedSendsWhenConfirmed(t *testing.T) {
 		dialled <- err
 	}()
 	r, err := l.Accept(t.Context())
-	must(t, err)
-	must(t, b.qp.Init(0))
+	testutil.Must(t, err)
+	testutil.Must(t, b.qp.Init(0))
 	b.recv(verbs.RecvWR{})
 	conn, err := r.Accept(t.Context(), b.qp, nil)
-	must(t, err)
+	testutil.Must(t, err)
 	b.send(verbs.SendWR{Opcode: verbs.WRSend, Flags: verbs.SendSignaled})
-	must(t, <-dialled)
+	testutil.Must(t, <-dialled)
 	for filter.lost.Load() == 0 {
 		b.ctx.Poll()
 	}
@@ -143,7 +144,7 @@ func TestAcceptedSendsWhenConfirmed(t *testing.T) {
 		t.Errorf("%d completions before the connection is confirmed", n)
 	}
 	a.send(verbs.SendWR{Opcode: verbs.WRSend, Flags: verbs.SendSignaled})
-	must(t, conn.Established(t.Context()))
+	testutil.Must(t, conn.Established(t.Context()))
 	for range 2 { // each has sent and received
 		a.wait()
 		b.wait()
@@ -157,7 +158,7 @@ func TestAcceptedSendsWhenConfirmed(t *testing.T) {
 
 func (p *peer) recvInInit(t *testing.T) {
 	t.Helper()
-	must(t, p.qp.Init(0))
+	testutil.Must(t, p.qp.Init(0))
 	p.recv(verbs.RecvWR{})
 }
 
@@ -173,7 +174,7 @@ func TestCloseRepeatsDisconnections(t *testing.T) {
 	}
 	filter.loses()
 	<-cb.Done()
-	must(t, <-closed)
+	testutil.Must(t, <-closed)
 	if err := cb.Err(); !errors.Is(err, cm.ErrDisconnected) {
 		t.Error(err)
 	}
@@ -200,7 +201,7 @@ func TestPrivateDataTooLong(t *testing.T) {
 	ha, hb := links[0].open(t, unet.Config{})
 	a, b := newPeer(t, open(t, ha), verbs.RC), newPeer(t, open(t, hb), verbs.RC)
 	l, err := b.ctx.Listen(0, 0)
-	must(t, err)
+	testutil.Must(t, err)
 	param := verbs.DefaultConnParam()
 	check := func(what string, err error) {
 		t.Helper()
@@ -221,7 +222,7 @@ func TestPrivateDataTooLong(t *testing.T) {
 		dialled <- err
 	}()
 	r, err := l.Accept(t.Context())
-	must(t, err)
+	testutil.Must(t, err)
 	if len(r.Private()) != verbs.MaxDialPrivate {
 		t.Errorf("%d bytes", len(r.Private()))
 	}
@@ -229,6 +230,6 @@ func TestPrivateDataTooLong(t *testing.T) {
 	check("Accept", err)
 	check("Reject", r.Reject(make([]byte, 149)))
 	_, err = r.Accept(t.Context(), b.qp, &verbs.ConnParam{PrivateData: make([]byte, 196)})
-	must(t, err)
-	must(t, <-dialled)
+	testutil.Must(t, err)
+	testutil.Must(t, <-dialled)
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/unet-go/unet"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/verbs"
 )
 
@@ -131,35 +132,35 @@ func TestCallsAfterClose(t *testing.T) {
 			var err error
 			a.pd, a.ch = a.p.ctx.AllocPD(), a.p.ctx.CreateCompChannel()
 			a.srq, err = a.p.pd.CreateSRQ(4, 1)
-			must(t, err)
+			testutil.Must(t, err)
 			a.mr, err = a.p.pd.RegMR(make([]byte, 8), 0)
-			must(t, err)
+			testutil.Must(t, err)
 			a.mw, err = a.p.pd.AllocMW()
-			must(t, err)
+			testutil.Must(t, err)
 			a.ah, err = a.p.pd.CreateAH(verbs.AHAttr{})
-			must(t, err)
+			testutil.Must(t, err)
 			a.cq, err = a.p.ctx.CreateCQ(1, nil)
-			must(t, err)
+			testutil.Must(t, err)
 			qp, err := a.p.ctx.CreateQP(a.p.pd, verbs.QPInit{Type: verbs.RC, SendCQ: a.p.cq, RecvCQ: a.p.cq, Cap: capacity})
-			must(t, err)
-			must(t, qp.Init(0))
+			testutil.Must(t, err)
+			testutil.Must(t, qp.Init(0))
 			if _, err := qp.PostRecv(verbs.RecvWR{WRID: 77}); err != nil {
 				t.Fatal(err)
 			}
 			a.l, err = a.p.ctx.Listen(0, 0)
-			must(t, err)
+			testutil.Must(t, err)
 			for _, answered := range []bool{true, false} {
 				dial := newPeer(t, a.other.ctx, verbs.RC)
 				go a.other.ctx.Dial(t.Context(), a.l.Addr(), dial.qp, nil)
 				r, err := a.l.Accept(t.Context())
-				must(t, err)
+				testutil.Must(t, err)
 				if a.request = r; answered {
 					a.conn, err = r.Accept(t.Context(), newPeer(t, a.p.ctx, verbs.RC).qp, nil)
-					must(t, err)
+					testutil.Must(t, err)
 				}
 			}
 			o := f(a)
-			must(t, o.close())
+			testutil.Must(t, o.close())
 			for call, g := range o.calls {
 				if err := g(); !errors.Is(err, net.ErrClosed) {
 					t.Errorf("%s: %v", call, err)
@@ -187,13 +188,13 @@ func TestCallsAfterClose(t *testing.T) {
 func TestLengthsAreNotCut(t *testing.T) {
 	a, b := newPeers(t, links[0], unet.Config{}, verbs.RC)
 	srq, err := a.pd.CreateSRQ(1, 1)
-	must(t, err)
+	testutil.Must(t, err)
 	ud := newPeer(t, b.ctx, verbs.UD)
-	must(t, ud.qp.Modify(verbs.QPAttr{State: verbs.StateInit}, verbs.QPState|verbs.QPQKey))
-	must(t, ud.qp.Modify(verbs.QPAttr{State: verbs.StateRTR}, verbs.QPState))
-	must(t, ud.qp.Modify(verbs.QPAttr{State: verbs.StateRTS}, verbs.QPState|verbs.QPSQPSN))
+	testutil.Must(t, ud.qp.Modify(verbs.QPAttr{State: verbs.StateInit}, verbs.QPState|verbs.QPQKey))
+	testutil.Must(t, ud.qp.Modify(verbs.QPAttr{State: verbs.StateRTR}, verbs.QPState))
+	testutil.Must(t, ud.qp.Modify(verbs.QPAttr{State: verbs.StateRTS}, verbs.QPState|verbs.QPSQPSN))
 	ah, err := ud.pd.CreateAH(verbs.AHAttr{Dst: a.ctx.Addr().As4()})
-	must(t, err)
+	testutil.Must(t, err)
 	for _, n := range []int{1<<32 + 64, -1, math.MaxInt, math.MinInt, 1<<31 + 1} {
 		list := []verbs.SGE{a.mr.SGE(0, n)}
 		for what, post := range map[string]func() (int, error){
@@ -215,7 +216,7 @@ func TestLengthsAreNotCut(t *testing.T) {
 	}
 	h, _ := links[0].open(t, unet.Config{})
 	c, err := verbs.Open(t.Context(), h, verbs.Config{MaxQP: -1, MaxKeys: -1, MaxQPWR: math.MaxInt, MaxCQE: math.MaxInt, MaxRDAtomic: -1, Window: -1, MaxConns: -1})
-	must(t, err)
+	testutil.Must(t, err)
 	defer c.Close()
 	newPeer(t, c, verbs.RC)
 	if _, err := c.CreateCQ(math.MaxInt, nil); !errors.Is(err, syscall.EINVAL) {

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/unet-go/unet"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/verbs"
 	"github.com/unet-go/unet/wire"
 )
@@ -23,7 +24,7 @@ func (p *peer) ctxAddr(port uint16) netip.AddrPort { return netip.AddrPortFrom(p
 func connected(t *testing.T, a, b *peer) (ca, cb *verbs.Conn) {
 	t.Helper()
 	l, err := b.ctx.Listen(7471, 0)
-	must(t, err)
+	testutil.Must(t, err)
 	accepted := make(chan error)
 	go func() {
 		r, err := l.Accept(t.Context())
@@ -36,10 +37,10 @@ func connected(t *testing.T, a, b *peer) (ca, cb *verbs.Conn) {
 		accepted <- err
 	}()
 	ca, err = a.ctx.Dial(t.Context(), l.Addr(), a.qp, &verbs.ConnParam{PrivateData: []byte("who's there"), ResponderResources: 3, InitiatorDepth: 2, RetryCount: 5, RNRRetryCount: 6})
-	must(t, err)
-	must(t, <-accepted)
-	must(t, cb.Established(t.Context()))
-	must(t, l.Close())
+	testutil.Must(t, err)
+	testutil.Must(t, <-accepted)
+	testutil.Must(t, cb.Established(t.Context()))
+	testutil.Must(t, l.Close())
 	return ca, cb
 }
 
@@ -67,7 +68,7 @@ func TestDialAndListen(t *testing.T) {
 				}
 				a.wait()
 				// The peer is notified of the end, and what it has posted is flushed.
-				must(t, ca.Close())
+				testutil.Must(t, ca.Close())
 				<-ca.Done()
 				<-cb.Done()
 				n, err := b.cq.Wait(b.wcs[:], noDeadline)
@@ -90,9 +91,9 @@ func TestRejectedDial(t *testing.T) {
 	if _, ok := err.(net.Error); !ok || !errors.As(err, &rejected) {
 		t.Errorf("no listener: %v", err)
 	}
-	must(t, a.qp.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.QPState))
+	testutil.Must(t, a.qp.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.QPState))
 	l, err := b.ctx.Listen(0, 0)
-	must(t, err)
+	testutil.Must(t, err)
 	go func() {
 		if r, err := l.Accept(context.Background()); err == nil {
 			r.Reject([]byte("go away"))
@@ -103,7 +104,7 @@ func TestRejectedDial(t *testing.T) {
 		t.Errorf("rejected: %v", err)
 	}
 	// A dial that is given up is no request any more.
-	must(t, a.qp.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.QPState))
+	testutil.Must(t, a.qp.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.QPState))
 	ctx, cancel := context.WithCancel(t.Context())
 	got := make(chan error)
 	go func() {
@@ -111,13 +112,13 @@ func TestRejectedDial(t *testing.T) {
 		got <- err
 	}()
 	r, err := l.Accept(t.Context())
-	must(t, err)
+	testutil.Must(t, err)
 	cancel()
 	if err := <-got; !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	}
 	cb, err := r.Accept(t.Context(), b.qp, nil)
-	must(t, err)
+	testutil.Must(t, err)
 	<-cb.Done()
 	if err := cb.Err(); !errors.As(err, &rejected) || rejected.Reason != wire.CMRejTimeout || b.qp.State() != verbs.StateErr {
 		t.Errorf("a request that was given up: %v, the queue pair is in %v", err, b.qp.State())
@@ -133,7 +134,7 @@ func TestDefaultConnParam(t *testing.T) {
 	for _, param := range []*verbs.ConnParam{nil, new(verbs.DefaultConnParam())} {
 		a, b := newPeer(t, open(t, ha), verbs.RC), newPeer(t, open(t, hb), verbs.RC)
 		l, err := b.ctx.Listen(0, 0)
-		must(t, err)
+		testutil.Must(t, err)
 		accepted := make(chan error)
 		go func() {
 			r, err := l.Accept(t.Context())
@@ -143,15 +144,15 @@ func TestDefaultConnParam(t *testing.T) {
 			accepted <- err
 		}()
 		_, err = a.ctx.Dial(t.Context(), l.Addr(), a.qp, param)
-		must(t, err)
-		must(t, <-accepted)
+		testutil.Must(t, err)
+		testutil.Must(t, <-accepted)
 		for _, q := range []verbs.QPAttr{a.qp.Query(), b.qp.Query()} {
 			if q.MaxRDAtomic != 16 || q.MaxDestRDAtomic != 16 || q.RetryCnt != 7 || q.RNRRetry != 7 {
 				t.Errorf("%+v", q)
 			}
 		}
-		must(t, a.ctx.Close())
-		must(t, b.ctx.Close())
+		testutil.Must(t, a.ctx.Close())
+		testutil.Must(t, b.ctx.Close())
 	}
 }
 
@@ -160,6 +161,6 @@ func TestCloseDisconnects(t *testing.T) {
 	ha, hb := links[0].open(t, unet.Config{})
 	a, b := newPeer(t, open(t, ha), verbs.RC), newPeer(t, open(t, hb), verbs.RC)
 	_, cb := connected(t, a, b)
-	must(t, a.ctx.Close())
+	testutil.Must(t, a.ctx.Close())
 	<-cb.Done()
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/unet-go/unet"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/mux"
 	"github.com/unet-go/unet/stack"
 	"github.com/unet-go/unet/verbs"
@@ -27,7 +28,7 @@ func TestBadInput(t *testing.T) {
 	ud := newPeer(t, b.ctx, verbs.UD)
 	_, reset := newPeer(t, a.ctx, verbs.RC), newPeer(t, a.ctx, verbs.RC).qp
 	srq, err := a.pd.CreateSRQ(2, 1)
-	must(t, err)
+	testutil.Must(t, err)
 	of := func(_ any, err error) error { return err }
 	full := make([]verbs.SendWR, capacity.MaxSendWR+1)
 	for i := range full {
@@ -94,8 +95,8 @@ func TestBadMemory(t *testing.T) {
 		}, verbs.StatusLocProtErr, "local protection error"},
 		{"a buffer that is not registered any more", func(a, b *peer) verbs.SendWR {
 			mr, err := a.pd.RegMR(make([]byte, 8), verbs.AccessLocalWrite)
-			must(t, err)
-			must(t, mr.Close())
+			testutil.Must(t, err)
+			testutil.Must(t, mr.Close())
 			return verbs.SendWR{Opcode: verbs.WRSend, SGList: []verbs.SGE{mr.SGE(0, 8)}}
 		}, verbs.StatusLocProtErr, "local protection error"},
 		{"a range outside of the local region", func(a, b *peer) verbs.SendWR {
@@ -113,7 +114,7 @@ func TestBadMemory(t *testing.T) {
 		var got []verbs.WC
 		for len(got) < 2 {
 			n, err := a.cq.Wait(a.wcs[:], noDeadline)
-			must(t, err)
+			testutil.Must(t, err)
 			got = append(got, a.wcs[:n]...)
 		}
 		if got[0].WRID != 7 || got[0].Status != c.status || got[0].Status.String() != c.text {
@@ -129,17 +130,17 @@ func TestBadMemory(t *testing.T) {
 func TestSecondOwnerOfPortIsRefused(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	var m *mux.Mux
-	must(t, pair.A.Do(func() (err error) {
+	testutil.Must(t, pair.A.Do(func() (err error) {
 		m, err = mux.Open(mux.Config{Interface: pair.A.Interface})
 		return err
 	}))
-	defer func() { must(t, m.Close()) }()
+	defer func() { testutil.Must(t, m.Close()) }()
 	var hosts [2]*unet.Host
 	for i := range hosts {
 		grant, lease, err := m.OpenEndpoint(t.Context(), endpoint.Request{})
-		must(t, err)
+		testutil.Must(t, err)
 		hosts[i], err = unet.New(t.Context(), grant, lease, unet.Config{})
-		must(t, err)
+		testutil.Must(t, err)
 		defer hosts[i].Close()
 	}
 	c := open(t, hosts[0])
@@ -148,12 +149,12 @@ func TestSecondOwnerOfPortIsRefused(t *testing.T) {
 	if !errors.As(err, &op) || !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), c.Addr().String()+":4791: ") {
 		t.Errorf("a second owner: %v", err)
 	}
-	must(t, c.Close())
+	testutil.Must(t, c.Close())
 	for errors.Is(err, syscall.EADDRINUSE) { // until the first owner's tag has been given back
 		c, err = verbs.Open(t.Context(), hosts[1], verbs.Config{})
 	}
-	must(t, err)
-	must(t, c.Close())
+	testutil.Must(t, err)
+	testutil.Must(t, c.Close())
 }
 
 // Stray datagrams to the port are counted, and have no other effect.
@@ -161,7 +162,7 @@ func TestStrayDatagramsAreCounted(t *testing.T) {
 	ha, hb := links[0].open(t, unet.Config{})
 	p := newPeer(t, open(t, hb), verbs.RC)
 	conn, err := ha.(memHost).stack.DialUDP(netip.AddrPortFrom(ha.Addr(), 5000), p.ctxAddr(4791), stack.UDPOptions{})
-	must(t, err)
+	testutil.Must(t, err)
 	defer conn.Close()
 	// A base transport header: opcode, flags, partition, queue pair, PSN.
 	bth := func(opcode byte, qpn uint32, rest int) []byte {
@@ -174,7 +175,7 @@ func TestStrayDatagramsAreCounted(t *testing.T) {
 		"bad_mads":   bth(0x64, 1, 8+256+4), // for the connection manager, with a wrong ICRC
 	} {
 		_, err := conn.Write(b)
-		must(t, err)
+		testutil.Must(t, err)
 		for value := uint64(0); value == 0; {
 			p.ctx.Poll()
 			p.ctx.EachCounter(func(name string, v uint64) {
@@ -194,7 +195,7 @@ func TestGivenUpRequestsAreNotKept(t *testing.T) {
 	ha, hb := links[0].open(t, unet.Config{})
 	a, b := newPeer(t, open(t, ha), verbs.RC), newPeer(t, open(t, hb), verbs.RC)
 	l, err := b.ctx.Listen(0, 2)
-	must(t, err)
+	testutil.Must(t, err)
 	for range 20 {
 		ctx, cancel := context.WithCancel(t.Context())
 		got := make(chan error)
@@ -212,7 +213,7 @@ func TestGivenUpRequestsAreNotKept(t *testing.T) {
 		for l.Waiting() > 0 {
 			b.ctx.Poll()
 		}
-		must(t, a.qp.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.QPState))
+		testutil.Must(t, a.qp.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.QPState))
 	}
 }
 
@@ -221,7 +222,7 @@ func TestDestroyWhileDialing(t *testing.T) {
 	ha, hb := links[0].open(t, unet.Config{})
 	a, b := newPeer(t, open(t, ha), verbs.RC), newPeer(t, open(t, hb), verbs.RC)
 	l, err := b.ctx.Listen(0, 0)
-	must(t, err)
+	testutil.Must(t, err)
 	got := make(chan error)
 	go func() {
 		conn, err := a.ctx.Dial(t.Context(), l.Addr(), a.qp, nil)
@@ -245,40 +246,40 @@ func TestDestroy(t *testing.T) {
 	a, b := newPeers(t, links[0], unet.Config{}, verbs.RC)
 	ch := b.ctx.CreateCompChannel()
 	cq, err := b.ctx.CreateCQ(4, ch)
-	must(t, err)
+	testutil.Must(t, err)
 	if err := ch.Close(); !errors.Is(err, syscall.EBUSY) {
 		t.Errorf("a channel in use: %v", err)
 	}
 	qp, err := b.ctx.CreateQP(b.pd, verbs.QPInit{Type: verbs.RC, SendCQ: cq, RecvCQ: cq, Cap: capacity})
-	must(t, err)
-	must(t, qp.Init(0))
+	testutil.Must(t, err)
+	testutil.Must(t, qp.Init(0))
 	cq.ReqNotify(false)
 	if _, err := qp.PostRecv(verbs.RecvWR{}); err != nil {
 		t.Fatal(err)
 	}
-	must(t, qp.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.QPState)) // a completion, and its notification
+	testutil.Must(t, qp.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.QPState)) // a completion, and its notification
 	qp.Close()
 	qp.Close()
-	must(t, cq.Close())
+	testutil.Must(t, cq.Close())
 	late, cancel := context.WithTimeout(t.Context(), 0)
 	defer cancel()
 	if q, err := ch.Get(late); err == nil {
 		t.Errorf("a notification of %p, which is gone", q)
 	}
-	must(t, ch.Close())
+	testutil.Must(t, ch.Close())
 
 	pd := b.ctx.AllocPD()
 	mr, err := pd.RegMR(make([]byte, 8), verbs.AccessLocalWrite)
-	must(t, err)
+	testutil.Must(t, err)
 	ah, err := pd.CreateAH(verbs.AHAttr{Dst: a.ctx.Addr().As4()})
-	must(t, err)
+	testutil.Must(t, err)
 	ah.Close()
 	ah.Close()
 	if err := pd.Close(); !errors.Is(err, syscall.EBUSY) {
 		t.Errorf("a domain with a region: %v", err)
 	}
-	must(t, mr.Close())
-	must(t, pd.Close())
+	testutil.Must(t, mr.Close())
+	testutil.Must(t, pd.Close())
 }
 
 // Asynchronous events that nobody takes are bounded; those beyond are counted.
@@ -287,12 +288,12 @@ func TestAsyncEventsAreBounded(t *testing.T) {
 	ha, _ := links[0].open(t, unet.Config{})
 	p := newPeer(t, open(t, ha), verbs.RC)
 	srq, err := p.pd.CreateSRQ(1, 1)
-	must(t, err)
+	testutil.Must(t, err)
 	for range most + more {
 		qp, err := p.ctx.CreateQP(p.pd, verbs.QPInit{Type: verbs.RC, SendCQ: p.cq, RecvCQ: p.cq, SRQ: srq})
-		must(t, err)
-		must(t, qp.Init(0))
-		must(t, qp.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.QPState)) // takes no more receives of the SRQ
+		testutil.Must(t, err)
+		testutil.Must(t, qp.Init(0))
+		testutil.Must(t, qp.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.QPState)) // takes no more receives of the SRQ
 		qp.Close()
 	}
 	dropped := uint64(0)

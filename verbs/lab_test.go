@@ -13,6 +13,7 @@ import (
 	"github.com/unet-go/unet"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/mux"
 	"github.com/unet-go/unet/stack"
 	"github.com/unet-go/unet/stack/memlink"
@@ -24,13 +25,6 @@ import (
 var noDeadline time.Time
 
 const testTimeout = 2 * time.Minute // a test that waits longer fails
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // link is where a test's two contexts are.
 type link struct {
@@ -51,18 +45,18 @@ func realHosts(t testing.TB, cfg unet.Config) (a, b verbs.Host) {
 func realHost(t testing.TB, at *netlab.Host, cfg unet.Config) *unet.Host {
 	t.Helper()
 	var m *mux.Mux
-	must(t, at.Do(func() (err error) {
+	testutil.Must(t, at.Do(func() (err error) {
 		m, err = mux.Open(mux.Config{Interface: at.Interface})
 		return err
 	}))
-	t.Cleanup(func() { must(t, m.Close()) })
+	t.Cleanup(func() { testutil.Must(t, m.Close()) })
 	grant, lease, err := m.OpenEndpoint(t.Context(), endpoint.Request{})
-	must(t, err)
+	testutil.Must(t, err)
 	h, err := unet.New(t.Context(), grant, lease, cfg)
 	if err != nil {
-		must(t, errors.Join(err, grant.Close(), lease.Close()))
+		testutil.Must(t, errors.Join(err, grant.Close(), lease.Close()))
 	}
-	t.Cleanup(func() { must(t, h.Close()) })
+	t.Cleanup(func() { testutil.Must(t, h.Close()) })
 	return h
 }
 
@@ -108,8 +102,8 @@ func memHosts(t testing.TB, cfg unet.Config) (a, b verbs.Host) {
 func newMemHost(t testing.TB, l *memlink.Link, wrapped stack.Link, n int, cfg unet.Config) memHost {
 	s, addr := newMemStack(wrapped, n, stack.Config{Wait: cfg.Wait, SpinBudget: cfg.SpinBudget})
 	t.Cleanup(func() {
-		must(t, s.Close())
-		must(t, l.Audit())
+		testutil.Must(t, s.Close())
+		testutil.Must(t, l.Audit())
 	})
 	return memHost{s, addr}
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/unet-go/unet"
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/stack/memlink"
 	"github.com/unet-go/unet/verbs"
 )
@@ -42,7 +43,7 @@ var capacity = verbs.QPCap{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 2, MaxRecvS
 func open(t testing.TB, h verbs.Host) *verbs.Context {
 	t.Helper()
 	c, err := verbs.Open(t.Context(), h, verbs.Config{})
-	must(t, err)
+	testutil.Must(t, err)
 	t.Cleanup(func() { c.Close() })
 	return c
 }
@@ -52,11 +53,11 @@ func newPeer(t testing.TB, c *verbs.Context, typ verbs.QPType) *peer {
 	p := &peer{t: t, ctx: c, pd: c.AllocPD()}
 	var err error
 	p.mr, err = p.pd.RegMR(make([]byte, 64<<10), allAccess)
-	must(t, err)
+	testutil.Must(t, err)
 	p.cq, err = c.CreateCQ(256, nil)
-	must(t, err)
+	testutil.Must(t, err)
 	p.qp, err = p.ctx.CreateQP(p.pd, verbs.QPInit{Type: typ, SendCQ: p.cq, RecvCQ: p.cq, Cap: capacity})
-	must(t, err)
+	testutil.Must(t, err)
 	return p
 }
 
@@ -73,10 +74,10 @@ func newPeers(t testing.TB, l link, cfg unet.Config, typ verbs.QPType) (a, b *pe
 func connectPeers(t testing.TB, a, b *peer) {
 	t.Helper()
 	for _, p := range []*peer{a, b} {
-		must(t, p.qp.Init(allAccess&^verbs.AccessMWBind))
+		testutil.Must(t, p.qp.Init(allAccess&^verbs.AccessMWBind))
 	}
-	must(t, a.qp.Connect(b.qp.Local()))
-	must(t, b.qp.Connect(a.qp.Local()))
+	testutil.Must(t, a.qp.Connect(b.qp.Local()))
+	testutil.Must(t, b.qp.Connect(a.qp.Local()))
 }
 
 func (p *peer) send(wrs ...verbs.SendWR) {
@@ -282,9 +283,9 @@ func TestAtomicsWithSyncAtomic(t *testing.T) {
 // What has arrived is acknowledged, also if the application's next call ends the queue pair.
 func TestReceivedMessageIsAcknowledgedAtEnd(t *testing.T) {
 	for name, end := range map[string]func(*peer){
-		"close":   func(p *peer) { must(t, p.ctx.Close()) },
+		"close":   func(p *peer) { testutil.Must(t, p.ctx.Close()) },
 		"destroy": func(p *peer) { p.qp.Close() },
-		"modify":  func(p *peer) { must(t, p.qp.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.QPState)) },
+		"modify":  func(p *peer) { testutil.Must(t, p.qp.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.QPState)) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, b := newPeers(t, links[0], unet.Config{Wait: unet.WaitSpin}, verbs.RC)
@@ -304,7 +305,7 @@ func TestReceivedMessageIsAcknowledgedAtEnd(t *testing.T) {
 		a.send(verbs.SendWR{Opcode: verbs.WRSend, Flags: verbs.SendSignaled})
 		for b.cq.Poll(b.wcs[:1]) == 0 {
 		}
-		must(t, cb.Close())
+		testutil.Must(t, cb.Close())
 		a.wait()
 	})
 }
@@ -323,12 +324,12 @@ func TestUnreliable(t *testing.T) {
 			ha, hb := l.open(t, unet.Config{})
 			a, b := newPeer(t, open(t, ha), verbs.UD), newPeer(t, open(t, hb), verbs.UD)
 			for _, p := range []*peer{a, b} {
-				must(t, p.qp.Modify(verbs.QPAttr{State: verbs.StateInit, QKey: 0x11}, verbs.QPState|verbs.QPQKey))
-				must(t, p.qp.Modify(verbs.QPAttr{State: verbs.StateRTR}, verbs.QPState))
-				must(t, p.qp.Modify(verbs.QPAttr{State: verbs.StateRTS, SQPSN: p.qp.PSN()}, verbs.QPState|verbs.QPSQPSN))
+				testutil.Must(t, p.qp.Modify(verbs.QPAttr{State: verbs.StateInit, QKey: 0x11}, verbs.QPState|verbs.QPQKey))
+				testutil.Must(t, p.qp.Modify(verbs.QPAttr{State: verbs.StateRTR}, verbs.QPState))
+				testutil.Must(t, p.qp.Modify(verbs.QPAttr{State: verbs.StateRTS, SQPSN: p.qp.PSN()}, verbs.QPState|verbs.QPSQPSN))
 			}
 			ah, err := a.pd.CreateAH(verbs.AHAttr{Dst: b.ctx.Addr().As4()})
-			must(t, err)
+			testutil.Must(t, err)
 			b.recv(verbs.RecvWR{SGList: []verbs.SGE{b.mr.SGE(0, 100)}})
 			a.send(verbs.SendWR{Opcode: verbs.WRSend, Flags: verbs.SendInline, Inline: []byte("datagram"), AH: ah, RemoteQPN: b.qp.Num(), RemoteQKey: 0x11})
 			if wc := b.wait(); wc.ByteLen != 48 || wc.Flags&verbs.WCGRH == 0 || wc.SrcQP != a.qp.Num() || string(b.mr.Bytes()[40:48]) != "datagram" {
@@ -342,9 +343,9 @@ func TestUnreliable(t *testing.T) {
 func TestLongUnreliableMessage(t *testing.T) {
 	a, b := newPeers(t, links[0], unet.Config{}, verbs.UC)
 	from, err := a.pd.RegMR(make([]byte, 4<<20), 0)
-	must(t, err)
+	testutil.Must(t, err)
 	to, err := b.pd.RegMR(make([]byte, 4<<20), verbs.AccessLocalWrite)
-	must(t, err)
+	testutil.Must(t, err)
 	b.recv(verbs.RecvWR{SGList: []verbs.SGE{to.SGE(0, 4<<20)}})
 	a.send(verbs.SendWR{Opcode: verbs.WRSend, Flags: verbs.SendSignaled, SGList: []verbs.SGE{from.SGE(0, 4<<20)}})
 	a.wait() // a receiver that is slower may have lost some of it
@@ -438,24 +439,24 @@ func TestSharedReceiveQueue(t *testing.T) {
 	ca, cb := open(t, ha), open(t, hb)
 	a, b := newPeer(t, ca, verbs.RC), newPeer(t, cb, verbs.RC)
 	srq, err := b.pd.CreateSRQ(16, 1)
-	must(t, err)
+	testutil.Must(t, err)
 	b.qp, err = b.ctx.CreateQP(b.pd, verbs.QPInit{Type: verbs.RC, SendCQ: b.cq, RecvCQ: b.cq, SRQ: srq, Cap: verbs.QPCap{MaxSendWR: 4, MaxSendSGE: 1}})
-	must(t, err)
-	must(t, a.qp.Init(0))
-	must(t, b.qp.Init(0))
-	must(t, a.qp.Connect(b.qp.Local()))
-	must(t, b.qp.Connect(a.qp.Local()))
+	testutil.Must(t, err)
+	testutil.Must(t, a.qp.Init(0))
+	testutil.Must(t, b.qp.Init(0))
+	testutil.Must(t, a.qp.Connect(b.qp.Local()))
+	testutil.Must(t, b.qp.Connect(a.qp.Local()))
 	if n, err := srq.PostRecv(verbs.RecvWR{WRID: 1}, verbs.RecvWR{WRID: 2}); n != 2 || err != nil {
 		t.Fatalf("%d %v", n, err)
 	}
-	must(t, srq.SetLimit(2))
+	testutil.Must(t, srq.SetLimit(2))
 	a.send(verbs.SendWR{Opcode: verbs.WRSend})
 	if wc := b.wait(); wc.WRID != 1 {
 		t.Errorf("%+v", wc)
 	}
 	for {
 		e, err := cb.AsyncEvent(t.Context())
-		must(t, err)
+		testutil.Must(t, err)
 		if e.Type == verbs.EventSRQLimitReached {
 			if e.SRQ != srq {
 				t.Errorf("%+v", e)
@@ -475,18 +476,18 @@ func TestCompChannel(t *testing.T) {
 		ch := b.ctx.CreateCompChannel()
 		var err error
 		b.cq, err = b.ctx.CreateCQ(4, ch)
-		must(t, err)
+		testutil.Must(t, err)
 		other, err := b.ctx.CreateCQ(4, ch)
-		must(t, err)
+		testutil.Must(t, err)
 		other.ReqNotify(false)
 		b.qp.Close()
 		b.qp, err = b.ctx.CreateQP(b.pd, verbs.QPInit{Type: verbs.RC, SendCQ: b.cq, RecvCQ: b.cq, Cap: capacity})
-		must(t, err)
-		must(t, b.qp.Init(0))
-		must(t, b.qp.Connect(a.qp.Local()))
-		must(t, a.qp.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.QPState))
-		must(t, a.qp.Init(0))
-		must(t, a.qp.Connect(b.qp.Local()))
+		testutil.Must(t, err)
+		testutil.Must(t, b.qp.Init(0))
+		testutil.Must(t, b.qp.Connect(a.qp.Local()))
+		testutil.Must(t, a.qp.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.QPState))
+		testutil.Must(t, a.qp.Init(0))
+		testutil.Must(t, a.qp.Connect(b.qp.Local()))
 		b.recv(verbs.RecvWR{}, verbs.RecvWR{}, verbs.RecvWR{})
 		b.cq.ReqNotify(true)
 		late, cancel := context.WithDeadline(t.Context(), time.Unix(1, 0))
@@ -544,7 +545,7 @@ func TestErrors(t *testing.T) {
 	timeout("get", of(c.CreateCompChannel().Get(late)))
 	timeout("serve", &net.OpError{Err: c.Serve(late)})
 	l, err := c.Listen(7, 0)
-	must(t, err)
+	testutil.Must(t, err)
 	timeout("accept", of(l.Accept(late)))
 	// The end of the context ends all calls.
 	got := make(chan error)
@@ -563,7 +564,7 @@ func TestErrors(t *testing.T) {
 	for _, f := range blocked {
 		go func() { got <- f() }()
 	}
-	must(t, c.Close())
+	testutil.Must(t, c.Close())
 	for range blocked {
 		if err := <-got; !errors.Is(err, net.ErrClosed) {
 			t.Errorf("closed: %v", err)
@@ -574,7 +575,7 @@ func TestErrors(t *testing.T) {
 			t.Errorf("after the end: %v", err)
 		}
 	}
-	must(t, open(t, ha).Close()) // the port is free again
+	testutil.Must(t, open(t, ha).Close()) // the port is free again
 }
 
 // The end of the host's lease is the error of all calls, also those that block.
@@ -582,10 +583,10 @@ func TestLeaseEndIsErrorOfAllCalls(t *testing.T) {
 	ha, hb := links[0].open(t, unet.Config{})
 	c := open(t, ha)
 	p := newPeer(t, c, verbs.RC)
-	must(t, p.qp.Init(0))
+	testutil.Must(t, p.qp.Init(0))
 	p.recv(verbs.RecvWR{WRID: 1})
 	l, err := c.Listen(7, 0)
-	must(t, err)
+	testutil.Must(t, err)
 	of := func(_ any, err error) error { return err }
 	got := make(chan error)
 	blocked := []func() error{
@@ -616,8 +617,8 @@ func TestLeaseEndIsErrorOfAllCalls(t *testing.T) {
 			t.Errorf("blocked: %v", err)
 		}
 	}
-	must(t, l.Close())
-	must(t, c.Close())
+	testutil.Must(t, l.Close())
+	testutil.Must(t, c.Close())
 	for i, err := range []error{of(c.Dial(t.Context(), l.Addr(), p.qp, nil)), of(l.Accept(t.Context())), l.Close(), c.Close(), of(c.Listen(8, 0))} {
 		if !errors.Is(err, endpoint.ErrLeaseClosed) {
 			t.Errorf("later call %d: %v", i, err)

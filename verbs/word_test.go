@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/unet-go/unet"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/verbs"
 )
 
@@ -15,7 +16,7 @@ func TestWord(t *testing.T) {
 	ha, _ := links[0].open(t, unet.Config{})
 	c := open(t, ha)
 	mr, err := c.AllocPD().RegMR(make([]byte, 32), verbs.AccessLocalWrite)
-	must(t, err)
+	testutil.Must(t, err)
 	mr.Word(24).Store(0x0101010101010101)
 	if b := mr.Bytes(); b[23] != 0 || b[24] != 1 || b[31] != 1 {
 		t.Errorf("%x", b)

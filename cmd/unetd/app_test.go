@@ -226,13 +226,3 @@ func (a *app) expect(line, want string) (answer string) {
 	}
 	return answer
 }
-
-// eventually calls f until it returns true.
-func eventually(t *testing.T, what string, f func() bool) {
-	t.Helper()
-	for end := time.Now().Add(testTimeout); !f(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within %v: %s", testTimeout, what)
-		}
-	}
-}

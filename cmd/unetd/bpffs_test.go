@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 )
 
 // warnings are the lines of level WARN about the BPF file system until unetd is ready.
@@ -62,7 +63,7 @@ func TestWarningOfPrivateBPFFS(t *testing.T) {
 	a := startApp(t, s.socket)
 	a.expect("open a frames=64 msg:1", "[msg:1]")
 	d.kill()
-	eventually(t, "the program is detached from the uplink", func() bool { return !strings.Contains(attached(t, pair.A), "uplink:program") })
+	testutil.Eventually(t, "the program is detached from the uplink", func() bool { return !strings.Contains(attached(t, pair.A), "uplink:program") })
 	a.kill()
 
 	mountBPFFS(t, s.bpffs, 0)

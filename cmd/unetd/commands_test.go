@@ -15,6 +15,7 @@ import (
 	"github.com/unet-go/unet/cmd/unetd/internal/policy"
 	"github.com/unet-go/unet/internal/account"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 )
 
 // The output of list and counters as text and as JSON, for operators. Other users are refused.
@@ -57,7 +58,7 @@ ID  UID            %[2]s  ATTACH  DEVICE  MODE  ZERO-COPY                    SEG
 		t.Fatal(err)
 	}
 	var out string
-	eventually(t, "the frame is counted", func() bool {
+	testutil.Eventually(t, "the frame is counted", func() bool {
 		out = s.run(t, "counters")
 		return strings.Contains(out, "  rx_pass  ")
 	})

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 )
 
 // cgroups mounts the version 2 hierarchy and makes a cgroup in it, which is removed at the end of the test.
@@ -35,7 +36,7 @@ func cgroups(t *testing.T) (top, name string) {
 
 // removeCgroups removes a cgroup and those below it when they are empty.
 func removeCgroups(t *testing.T, path string) {
-	eventually(t, "the cgroups are empty", func() bool {
+	testutil.Eventually(t, "the cgroups are empty", func() bool {
 		_ = filepath.WalkDir(path, func(p string, d os.DirEntry, err error) error {
 			if err == nil && d.IsDir() && p != path {
 				_ = os.Remove(p)

@@ -20,6 +20,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 )
 
 // demoRun is a running unetd demo. Its processes have the variable mark in their environment.
@@ -142,7 +143,7 @@ func (d *demoRun) end() (code int) {
 	if err := d.cmd.Wait(); err != nil && !errors.As(err, &exit) {
 		d.t.Fatal(err)
 	}
-	eventually(d.t, "all processes have ended", func() bool { return len(d.processes()) == 0 })
+	testutil.Eventually(d.t, "all processes have ended", func() bool { return len(d.processes()) == 0 })
 	awaitUnloaded(d.t, d.programs)
 	if mounts, folders := surroundings(d.t); mounts != d.mounts || folders != d.folders {
 		d.t.Errorf("mounts and folders have changed from\n%s%s\nto\n%s%s", d.mounts, d.folders, mounts, folders)

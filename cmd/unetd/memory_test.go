@@ -15,6 +15,7 @@ import (
 	"github.com/unet-go/unet/control"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 )
 
 // memoryCgroup makes a memory cgroup with a limit in bytes.
@@ -38,7 +39,7 @@ func memoryCgroup(t *testing.T, limit int) (dir string) {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Skipf("cannot make a memory cgroup: %v", err)
 	}
-	t.Cleanup(func() { eventually(t, "the cgroup is empty", func() bool { return os.Remove(dir) == nil }) })
+	t.Cleanup(func() { testutil.Eventually(t, "the cgroup is empty", func() bool { return os.Remove(dir) == nil }) })
 	if err := os.WriteFile(filepath.Join(dir, file), fmt.Append(nil, limit), 0); err != nil {
 		t.Skipf("cannot limit memory: %v", err)
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/unet-go/unet/datapath"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/wire"
 )
 
@@ -79,7 +80,7 @@ func TestMetrics(t *testing.T) {
 
 	// The end of the endpoint is counted, by reason.
 	s.run(t, "revoke", "1")
-	eventually(t, "the end is counted", func() bool {
+	testutil.Eventually(t, "the end is counted", func() bool {
 		return strings.Contains(string(scraper(t, path)()), "unet_leases_ended_total{interface=\""+pair.A.Interface+"\",reason=\"operator\"} 1\n")
 	})
 	d.stop(syscall.SIGTERM)

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 )
 
 // An operator revokes an endpoint of another user, reloads the policy, and drains unetd.
@@ -77,7 +78,7 @@ func TestRevokeReloadAndDrain(t *testing.T) {
 	// The next unetd does not drain, and takes over the endpoint that there is.
 	d = s.serve(t, "--socket-mode", "0666", "--policy", file)
 	says("draining: no new endpoints are granted (unetd drain --undo)", "drain")
-	eventually(t, "the endpoint is presented", func() bool { return strings.Contains(s.run(t, "list"), "leased") })
+	testutil.Eventually(t, "the endpoint is presented", func() bool { return strings.Contains(s.run(t, "list"), "leased") })
 	a.expect("claim b msg:72", "msg:72")
 	says("new endpoints are granted", "drain", "--undo")
 	uplinks("1", false)

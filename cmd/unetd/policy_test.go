@@ -20,6 +20,7 @@ import (
 	"github.com/unet-go/unet/control"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 )
 
 // policyFile writes a policy to a file that user nobody can read too.
@@ -260,14 +261,14 @@ func TestQuota(t *testing.T) {
 	a.expect("open d frames=64", atLimit)
 	freed := func(line string) {
 		t.Helper()
-		eventually(t, line, func() bool { return strings.HasPrefix(a.ask(line), "[]") })
+		testutil.Eventually(t, line, func() bool { return strings.HasPrefix(a.ask(line), "[]") })
 	}
 	a.ask("drop a")
 	freed("open d frames=64")
 	// Memory has a limit of its own.
 	a.expect("close b", "ok")
 	a.expect("drop b", "ok")
-	eventually(t, "endpoint b is freed", func() bool {
+	testutil.Eventually(t, "endpoint b is freed", func() bool {
 		return strings.HasPrefix(a.ask("open e frames=512"), "busy: unetd at "+s.socket+": busy: uid 65534 has 288KiB of at most 1MiB of memory in segments and rings (rule nobodys of ")
 	})
 	a.expect("open e frames=368", "[]") // 736 KiB, whose rings do not count: 1 MiB in all
@@ -327,6 +328,6 @@ func TestReload(t *testing.T) {
 	d.awaitLine("policy reloaded")
 	a.expect("close a", "ok")
 	a.expect("drop a", "ok")
-	eventually(t, "endpoint a is freed, and the limit is 3 again", func() bool { return a.ask("open d frames=64 msg:5") == "[msg:5]" })
+	testutil.Eventually(t, "endpoint a is freed, and the limit is 3 again", func() bool { return a.ask("open d frames=64 msg:5") == "[msg:5]" })
 	d.stop(syscall.SIGTERM)
 }

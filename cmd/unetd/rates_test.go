@@ -10,6 +10,7 @@ import (
 
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 )
 
 // An endpoint has the rates of the policy when it is opened, after the policy is read again, and when the next unetd
@@ -65,7 +66,7 @@ func TestRates(t *testing.T) {
 	d.kill()
 	writePolicy(t, file, first+nobodys)
 	d = s.serve(t, "--socket-mode", "0666", "--policy", file)
-	eventually(t, "the endpoint is presented, and has the rates of the new policy", func() bool {
+	testutil.Eventually(t, "the endpoint is presented, and has the rates of the new policy", func() bool {
 		got := rates()
 		return len(got) == 1 && got[0] == perUser
 	})

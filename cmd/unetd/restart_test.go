@@ -18,6 +18,7 @@ import (
 
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/internal/route"
+	"github.com/unet-go/unet/internal/testutil"
 )
 
 // attached lists what unetd has on a host: the program on its uplink, and the devices that it has made.
@@ -148,7 +149,7 @@ func TestStopLeavesNothing(t *testing.T) {
 func awaitUnloaded(t *testing.T, ids []ebpf.ProgramID) {
 	t.Helper()
 	for _, id := range ids {
-		eventually(t, fmt.Sprint("program ", id, " is gone"), func() bool {
+		testutil.Eventually(t, fmt.Sprint("program ", id, " is gone"), func() bool {
 			p, err := ebpf.NewProgramFromID(id)
 			if err == nil {
 				p.Close()
@@ -181,7 +182,7 @@ func TestRestartAfterKill(t *testing.T) {
 	}
 	// One ends while no unetd runs. The kernel removes its port a moment later.
 	b.kill()
-	eventually(t, "its port is gone", func() bool { return len(programs(t, pair.A)) == programsOfOne })
+	testutil.Eventually(t, "its port is gone", func() bool { return len(programs(t, pair.A)) == programsOfOne })
 
 	d = serve()
 	d.awaitLine("endpoint presented", "endpoint=1", "uid=65534")
@@ -203,7 +204,7 @@ func TestRestartAfterKill(t *testing.T) {
 	// The endpoint that the earlier unetd granted is freed too.
 	a.expect("close a", "ok")
 	a.expect("drop a", "ok")
-	eventually(t, "the endpoint of the earlier unetd is freed", func() bool { return a.ask("open z frames=64") == "[]" })
+	testutil.Eventually(t, "the endpoint of the earlier unetd is freed", func() bool { return a.ask("open z frames=64") == "[]" })
 	d.stop(syscall.SIGTERM)
 	s.expectNothingLeft(t)
 }
@@ -290,7 +291,7 @@ func TestCleanup(t *testing.T) {
 		t.Errorf("%q became %q", before, after)
 	}
 	a.kill()
-	eventually(t, "the port is gone", func() bool { return attached(t, pair.A) == idle })
+	testutil.Eventually(t, "the port is gone", func() bool { return attached(t, pair.A) == idle })
 	s.holdLinks(t)
 	if out := s.run(t, "cleanup"); !strings.Contains(out, ": removed, no process serves it\n") {
 		t.Errorf("%s", out)

@@ -26,6 +26,7 @@ import (
 	"github.com/unet-go/unet/control"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 )
 
 // A unetd with default flags: its socket, the grant of an endpoint, the calls of a lease, refusals, a queue
@@ -341,7 +342,7 @@ rules:
 		for range 3 { // more than RLIMIT_MEMLOCK's default would allow
 			var g *endpoint.Grant
 			var l *control.Lease
-			eventually(t, "the quota is free", func() bool {
+			testutil.Eventually(t, "the quota is free", func() bool {
 				var err error
 				g, l, err = control.Open(context.Background(), socket, endpoint.Request{Tags: []endpoint.Tag{
 					endpoint.UDPTag(netip.AddrPortFrom(pair.A.Addr.Addr(), 0)), endpoint.MessageTag(0)}})

@@ -17,6 +17,7 @@ import (
 	"github.com/unet-go/unet"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 )
 
 // unetd status shows the endpoint and the sockets of a host with the values that the host has, and the shell
@@ -66,7 +67,7 @@ func TestStatus(t *testing.T) {
 		}
 		return list
 	}
-	eventually(t, "all values are published", func() bool {
+	testutil.Eventually(t, "all values are published", func() bool {
 		list := status("-t")
 		if len(list) != 1 {
 			return false

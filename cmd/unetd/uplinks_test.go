@@ -13,6 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 )
 
 // onHost runs f in the namespace of a host.
@@ -107,7 +108,7 @@ rules:
 	}
 	d.kill()
 	d = s.serve(t, flags...)
-	eventually(t, "all are presented", func() bool { return strings.Count(s.run(t, "list"), " leased ") == 4 })
+	testutil.Eventually(t, "all are presented", func() bool { return strings.Count(s.run(t, "list"), " leased ") == 4 })
 	if got := list(); got != want {
 		t.Errorf("%s\nwant\n%s", got, want)
 	}
@@ -142,11 +143,11 @@ rules: [{name: r, users: [nobody], tags: ["udp:*:*", "msg:*"], endpoints: unlimi
 
 	// Down, up and a rename leave it as it is.
 	onDevice(t, pair.A, second, netlink.LinkSetDown)
-	eventually(t, "it is down", func() bool { return strings.Contains(s.run(t, "uplinks"), "down") })
+	testutil.Eventually(t, "it is down", func() bool { return strings.Contains(s.run(t, "uplinks"), "down") })
 	onDevice(t, pair.A, second, func(l netlink.Link) error { return netlink.LinkSetName(l, "other") })
 	d.awaitLine("the interface has been renamed", "interface=second", "renamed=other")
 	onDevice(t, pair.A, "other", netlink.LinkSetUp)
-	eventually(t, "it is up", func() bool { return !strings.Contains(s.run(t, "uplinks"), "down") })
+	testutil.Eventually(t, "it is up", func() bool { return !strings.Contains(s.run(t, "uplinks"), "down") })
 	a.expect("claim a udp:10.9.0.1:7000", "udp:10.9.0.1:7000")
 	onDevice(t, pair.A, "other", func(l netlink.Link) error { return netlink.LinkSetName(l, second) })
 	d.awaitLine("the interface has been renamed", "renamed=second")
@@ -167,7 +168,7 @@ rules: [{name: r, users: [nobody], tags: ["udp:*:*", "msg:*"], endpoints: unlimi
 	// Deleted, and made again.
 	gone := func() {
 		t.Helper()
-		eventually(t, "it is gone", func() bool {
+		testutil.Eventually(t, "it is gone", func() bool {
 			return strings.Contains(s.run(t, "uplinks"), "unusable: the uplink has changed: second was deleted or moved to another network namespace")
 		})
 		for _, request := range []string{"interface=second", "udp:10.9.0.1:7000"} {

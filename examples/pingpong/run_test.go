@@ -9,14 +9,8 @@ import (
 
 	"github.com/unet-go/unet/examples/internal/lab"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 )
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // Each kind of queue pair, on two hosts: as many messages arrive as were asked for, and what comes
 // back is what was sent.
@@ -31,7 +25,7 @@ func TestPingpong(t *testing.T) {
 				if kind != "ud" {
 					o.size = 3000
 				}
-				must(t, o.validate(0))
+				testutil.Must(t, o.validate(0))
 				server, client := lab.NewOutput(), lab.NewOutput()
 				served := make(chan error, 1)
 				go func() { served <- play(t.Context(), hostA, a, o, server) }()
@@ -41,9 +35,9 @@ func TestPingpong(t *testing.T) {
 					t.Fatal(err)
 				}
 				o.host, o.check = hostA.Addr().String(), true
-				must(t, o.validate(1))
-				must(t, play(t.Context(), hostB, b, o, client))
-				must(t, <-served)
+				testutil.Must(t, o.validate(1))
+				testutil.Must(t, play(t.Context(), hostB, b, o, client))
+				testutil.Must(t, <-served)
 				for _, out := range []string{server.String(), client.String()} {
 					if !strings.Contains(out, fmt.Sprintf("%d bytes in", 2*50*o.size)) || !strings.Contains(out, "50 iters in") {
 						t.Errorf("%s", out)

@@ -15,15 +15,9 @@ import (
 	"github.com/unet-go/unet/examples/internal/lab"
 	"github.com/unet-go/unet/examples/rkv/kv"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/verbs"
 )
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // bench looks keys up by READ and over UDP, with as many clients as its flag says, and removes its
 // keys.
@@ -37,7 +31,7 @@ func TestBench(t *testing.T) {
 	go func() { served <- serve(ctx, hostA, a, options{addr: addr}) }()
 	defer func() {
 		cancel()
-		must(t, <-served)
+		testutil.Must(t, <-served)
 	}()
 	var k *kv.Client
 	for k == nil {
@@ -50,9 +44,9 @@ func TestBench(t *testing.T) {
 	defer k.Close()
 	var out bytes.Buffer
 	o := benchOptions{clients: []int{1, 3}, duration: 20 * time.Millisecond, rounds: 2, keys: 10, value: 20, json: true}
-	must(t, bench(ctx, hostB, b, addr, o, &out))
+	testutil.Must(t, bench(ctx, hostB, b, addr, o, &out))
 	var got struct{ Results []result }
-	must(t, json.Unmarshal(out.Bytes(), &got))
+	testutil.Must(t, json.Unmarshal(out.Bytes(), &got))
 	if len(got.Results) != 4 {
 		t.Fatalf("%+v", got)
 	}
@@ -66,7 +60,7 @@ func TestBench(t *testing.T) {
 	}
 	out.Reset()
 	o.json = false
-	must(t, bench(ctx, hostB, b, addr, o, &out))
+	testutil.Must(t, bench(ctx, hostB, b, addr, o, &out))
 	if lines := strings.Split(out.String(), "\n"); len(lines) != 5 || !strings.HasPrefix(lines[3], "3 ") {
 		t.Errorf("%s", out.String())
 	}

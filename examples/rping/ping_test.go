@@ -8,14 +8,8 @@ import (
 
 	"github.com/unet-go/unet/examples/internal/lab"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 )
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // The text that the client sends comes back by the server's READ and WRITE.
 func TestRping(t *testing.T) {
@@ -34,8 +28,8 @@ func TestRping(t *testing.T) {
 			t.Fatal(err)
 		}
 		o.server, o.client = false, true
-		must(t, play(t.Context(), b, o, client))
-		must(t, <-served)
+		testutil.Must(t, play(t.Context(), b, o, client))
+		testutil.Must(t, <-served)
 		for _, ping := range []string{"ping data: rdma-ping-0: ABC", "ping data: rdma-ping-2: CDE"} {
 			if !strings.Contains(client.String(), ping) || !strings.Contains(server.String(), "server "+ping) {
 				t.Errorf("%d bytes: the client printed\n%s, the server\n%s", size, client, server)

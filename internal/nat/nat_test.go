@@ -21,6 +21,7 @@ import (
 	"github.com/unet-go/unet/internal/nat"
 	. "github.com/unet-go/unet/internal/nat/nattest"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 )
 
 var (
@@ -32,13 +33,6 @@ var (
 )
 
 const udp, tcp = unix.IPPROTO_UDP, unix.IPPROTO_TCP
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // lab is a host A that translates, an inner host behind it, and a host B outside.
 type lab struct {
@@ -52,14 +46,14 @@ func newLab(t *testing.T, rules func(*Table)) *lab {
 	l := &lab{Pair: netlab.RequirePair(t, netlab.Config{}), t: t}
 	var err error
 	l.inner, err = Inner(l.A)
-	must(t, err)
+	testutil.Must(t, err)
 	t.Cleanup(func() { l.inner.NS.Close() })
-	must(t, l.B.Do(func() error {
+	testutil.Must(t, l.B.Do(func() error {
 		_, behind, _ := net.ParseCIDR("10.1.0.0/24")
 		return netlink.RouteAdd(&netlink.Route{Dst: behind, Gw: l.A.Addr.Addr().AsSlice()})
 	}))
 	if rules != nil {
-		must(t, l.A.Do(func() error {
+		testutil.Must(t, l.A.Do(func() error {
 			table, err := NewTable("nat")
 			if err != nil {
 				return err
@@ -79,7 +73,7 @@ func (l *lab) look(whole ...string) map[netip.Addr]*nat.Ports {
 	for _, a := range whole {
 		addrs = append(addrs, netip.MustParseAddr(a))
 	}
-	must(l.t, l.A.Do(func() error {
+	testutil.Must(l.t, l.A.Do(func() error {
 		link, err := net.InterfaceByName(l.A.Interface)
 		if err != nil {
 			return err
@@ -226,31 +220,31 @@ func TestForwardedPortsMatchKernel(t *testing.T) {
 			l := newLab(t, c.rules)
 			found := l.ports()
 			server, err := l.inner.ListenUDP(inside)
-			must(t, err)
+			testutil.Must(t, err)
 			defer server.Close()
 			forwarded := map[uint16]bool{}
 			for port := uint16(8079); port <= 8090; port++ {
 				client, err := l.B.ListenUDP("10.0.0.2:0") // two flows with the same ports cannot be distinguished
-				must(t, err)
+				testutil.Must(t, err)
 				defer client.Close()
 				_, err = client.WriteToUDPAddrPort([]byte(strconv.Itoa(int(port))), netip.AddrPortFrom(l.A.Addr.Addr(), port))
-				must(t, err)
+				testutil.Must(t, err)
 			}
 			mark, err := l.B.ListenUDP("10.0.0.2:0") // it has the same next hop, by a route
-			must(t, err)
+			testutil.Must(t, err)
 			defer mark.Close()
 			_, err = mark.WriteToUDPAddrPort([]byte("the last"), netip.MustParseAddrPort(inside))
-			must(t, err)
-			must(t, server.SetReadDeadline(time.Now().Add(time.Minute)))
+			testutil.Must(t, err)
+			testutil.Must(t, server.SetReadDeadline(time.Now().Add(time.Minute)))
 			for {
 				b := make([]byte, 16)
 				n, err := server.Read(b)
-				must(t, err)
+				testutil.Must(t, err)
 				if string(b[:n]) == "the last" {
 					break
 				}
 				port, err := strconv.Atoi(string(b[:n]))
-				must(t, err)
+				testutil.Must(t, err)
 				forwarded[uint16(port)] = true
 			}
 			for port := uint16(8079); port <= 8090; port++ {
@@ -328,17 +322,17 @@ func TestSourcePortsMatchKernel(t *testing.T) {
 				return
 			}
 			server, err := l.B.ListenUDP("10.0.0.2:9000")
-			must(t, err)
+			testutil.Must(t, err)
 			defer server.Close()
 			for _, from := range []string{"4999", "5003", "40000"} {
 				client, err := l.inner.ListenUDP(InnerAddr + ":" + from)
-				must(t, err)
+				testutil.Must(t, err)
 				defer client.Close()
 				_, err = client.WriteToUDPAddrPort([]byte("x"), netip.MustParseAddrPort("10.0.0.2:9000"))
-				must(t, err)
-				must(t, server.SetReadDeadline(time.Now().Add(time.Minute)))
+				testutil.Must(t, err)
+				testutil.Must(t, server.SetReadDeadline(time.Now().Add(time.Minute)))
 				_, peer, err := server.ReadFromUDPAddrPort(make([]byte, 10))
-				must(t, err)
+				testutil.Must(t, err)
 				if peer.Addr().Unmap() != l.A.Addr.Addr() || !found.MayUse(tag(udp, peer.Port())) {
 					t.Errorf("from port %s: translated to %v, which was not reported", from, peer)
 				}
@@ -354,7 +348,7 @@ func TestSourcePortsMatchKernel(t *testing.T) {
 // Flows that are not translated use no ports.
 func TestUntranslatedFlowsUseNoPorts(t *testing.T) {
 	l := newLab(t, func(t *Table) { t.Rule(post, SNAT("10.0.0.9", 0, 0)) }) // so that flows are tracked
-	must(t, l.A.Do(func() error {
+	testutil.Must(t, l.A.Do(func() error {
 		table, err := NewTable("nat")
 		if err == nil {
 			table.FlushTable(table.Table)
@@ -363,18 +357,18 @@ func TestUntranslatedFlowsUseNoPorts(t *testing.T) {
 		return err
 	}))
 	server, err := l.A.ListenUDP("10.0.0.1:7000")
-	must(t, err)
+	testutil.Must(t, err)
 	defer server.Close()
 	client, err := l.B.ListenUDP("10.0.0.2:7000")
-	must(t, err)
+	testutil.Must(t, err)
 	defer client.Close()
 	_, err = client.WriteToUDPAddrPort([]byte("x"), netip.MustParseAddrPort("10.0.0.1:7000"))
-	must(t, err)
-	must(t, server.SetReadDeadline(time.Now().Add(time.Minute)))
+	testutil.Must(t, err)
+	testutil.Must(t, server.SetReadDeadline(time.Now().Add(time.Minute)))
 	_, from, err := server.ReadFromUDPAddrPort(make([]byte, 10))
-	must(t, err)
+	testutil.Must(t, err)
 	_, err = server.WriteToUDPAddrPort([]byte("x"), from)
-	must(t, err)
+	testutil.Must(t, err)
 	if p := l.ports(); !p.Empty() {
 		t.Errorf("used: %v, may be used by %q", p.InUse(tag(udp, 7000)), p.MayUseBy())
 	}
@@ -401,7 +395,7 @@ func TestOnlyRulesThatNameOwnedAddressUseIt(t *testing.T) {
 // may use its ports then.
 func TestOwnedAddressBecomesHostAddress(t *testing.T) {
 	l := newLab(t, func(t *Table) { t.Rule(post, OIFName(eq, "uplink"), Masquerade()) })
-	must(t, l.A.Do(func() error {
+	testutil.Must(t, l.A.Do(func() error {
 		link, err := net.InterfaceByName(l.A.Interface)
 		if err != nil {
 			return err
@@ -452,7 +446,7 @@ func TestLegacyTableMayUseAllPorts(t *testing.T) {
 	if errors.Is(err, errors.ErrUnsupported) {
 		t.Skip("this kernel does not have iptables-legacy")
 	}
-	must(t, err)
+	testutil.Must(t, err)
 	for a, p := range l.look("10.0.0.9") {
 		if !p.MayUse(tag(udp, 5000)) || !p.MayUse(tag(tcp, 1)) || !strings.Contains(p.MayUseBy(), "iptables-legacy") || !p.Empty() {
 			t.Errorf("%v: may be used by %q, empty: %v", a, p.MayUseBy(), p.Empty())
@@ -470,7 +464,7 @@ func TestRulesApplyToTheirFamily(t *testing.T) {
 	to6 := []expr.Any{&expr.Immediate{Register: 1, Data: netip.MustParseAddr("fd01::2").AsSlice()},
 		&expr.NAT{Type: expr.NATTypeDestNAT, Family: unix.NFPROTO_IPV6, RegAddrMin: 1}}
 	addr6 := append(Payload(expr.PayloadBaseNetworkHeader, 24, 16), &expr.Cmp{Op: eq, Register: 1, Data: pair.A.Addr6.Addr().AsSlice()})
-	must(t, pair.A.Do(func() error {
+	testutil.Must(t, pair.A.Do(func() error {
 		both, err := NewTableOf(nftables.TableFamilyINet, "both")
 		if err != nil {
 			return err
@@ -487,7 +481,7 @@ func TestRulesApplyToTheirFamily(t *testing.T) {
 		return six.Flush()
 	}))
 	var found map[netip.Addr]*nat.Ports
-	must(t, pair.A.Do(func() (err error) {
+	testutil.Must(t, pair.A.Do(func() (err error) {
 		found, err = nat.NewReader(nat.Link{Name: "uplink"}).Look([]netip.Addr{pair.A.Addr.Addr(), pair.A.Addr6.Addr()}, nil)
 		return err
 	}))

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/wire"
 )
 
@@ -26,10 +27,10 @@ func TestFragmentsOfTheKernel(t *testing.T) {
 	both(t, func(t *testing.T, v6 bool) {
 		from, to := addrs(p, v6)
 		sender, err := p.A.ListenUDP(netip.AddrPortFrom(from, kernelPort).String())
-		must(t, err)
+		testutil.Must(t, err)
 		defer sender.Close()
 		receiver, err := p.B.ListenUDP(netip.AddrPortFrom(to, kernelPort).String())
-		must(t, err)
+		testutil.Must(t, err)
 		defer receiver.Close()
 		frames := openPacketSocket(t, p.B)
 		rng := rand.New(rand.NewPCG(5, 5))
@@ -37,7 +38,7 @@ func TestFragmentsOfTheKernel(t *testing.T) {
 		for _, n := range []int{2000, 8192, 65000} {
 			data := random(rng, n)
 			_, err := sender.WriteToUDPAddrPort(data, netip.AddrPortFrom(to, kernelPort))
-			must(t, err)
+			testutil.Must(t, err)
 			var whole []byte
 			for v := Kept; v != Complete; {
 				whole, v = readFragment(t, frames, r, v6)
@@ -64,9 +65,9 @@ func TestFragmentsForTheKernel(t *testing.T) {
 	both(t, func(t *testing.T, v6 bool) {
 		from, to := addrs(p, v6)
 		receiver, err := p.B.ListenUDP(netip.AddrPortFrom(to, kernelPort).String())
-		must(t, err)
+		testutil.Must(t, err)
 		defer receiver.Close()
-		must(t, receiver.SetReadDeadline(time.Now().Add(testTimeout)))
+		testutil.Must(t, receiver.SetReadDeadline(time.Now().Add(testTimeout)))
 		frames := openPacketSocket(t, p.A)
 		rng := rand.New(rand.NewPCG(6, 6))
 		ids := NewIDs(rng.Uint32)
@@ -100,7 +101,7 @@ func TestFragmentsForTheKernel(t *testing.T) {
 				}
 				wire.PutEthernet(frame, p.B.LinkAddr, p.A.LinkAddr, etherType)
 				_, err := frames.Write(append(frame, b...))
-				must(t, err)
+				testutil.Must(t, err)
 				whole, v := input(t, r, 0, b)
 				if v == Complete {
 					accepted = true
@@ -177,9 +178,9 @@ func readFragment(t *testing.T, frames *os.File, r *Reassembler, v6 bool) ([]byt
 	b := make([]byte, 2048)
 	for {
 		n, err := frames.Read(b)
-		must(t, err)
+		testutil.Must(t, err)
 		var eth wire.Ethernet
-		must(t, eth.Parse(b[:n]))
+		testutil.Must(t, eth.Parse(b[:n]))
 		var ip4 wire.IPv4
 		var ip6 wire.IPv6
 		switch {
@@ -195,9 +196,9 @@ func readFragment(t *testing.T, frames *os.File, r *Reassembler, v6 bool) ([]byt
 func openPacketSocket(t *testing.T, h *netlab.Host) *os.File {
 	t.Helper()
 	f, err := h.OpenFrames()
-	must(t, err)
+	testutil.Must(t, err)
 	t.Cleanup(func() { f.Close() })
-	must(t, f.SetDeadline(time.Now().Add(testTimeout)))
+	testutil.Must(t, f.SetDeadline(time.Now().Add(testTimeout)))
 	return f
 }
 
@@ -219,11 +220,4 @@ func fold(b []byte, sum uint32) uint16 {
 func udpSum(from, to netip.Addr, datagram []byte) uint16 {
 	pseudo := append(from.AsSlice(), to.AsSlice()...)
 	return fold(datagram, uint32(fold(pseudo, 0))+uint32(wire.ProtocolUDP)+uint32(len(datagram)))
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/wire"
 )
 
@@ -108,24 +109,14 @@ type end struct {
 
 var fullAccess = AccessLocalWrite | AccessRemoteWrite | AccessRemoteRead | AccessRemoteAtomic | AccessMWBind
 
-func must[T any](v T, err error) func(testing.TB) T {
-	return func(t testing.TB) T {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return v
-	}
-}
-
 func (p *pair) end(i int, typ QPType) *end {
 	e := &end{t: p.t, p: p, d: p.host[i]}
 	e.pd = e.d.AllocPD()
-	e.cq = must(e.d.CreateCQ(1024))(p.t)
+	e.cq = testutil.Value(e.d.CreateCQ(1024))
 	e.buf = make([]byte, 1<<20)
-	e.mr = must(e.pd.RegMR(e.buf, fullAccess))(p.t)
-	e.qp = must(e.d.CreateQP(e.pd, QPInit{Type: typ, SendCQ: e.cq, RecvCQ: e.cq,
-		Cap: QPCap{MaxSendWR: 256, MaxRecvWR: 256, MaxSendSGE: 4, MaxRecvSGE: 4, MaxInlineData: 128}}))(p.t)
+	e.mr = testutil.Value(e.pd.RegMR(e.buf, fullAccess))
+	e.qp = testutil.Value(e.d.CreateQP(e.pd, QPInit{Type: typ, SendCQ: e.cq, RecvCQ: e.cq,
+		Cap: QPCap{MaxSendWR: 256, MaxRecvWR: 256, MaxSendSGE: 4, MaxRecvSGE: 4, MaxInlineData: 128}}))
 	return e
 }
 

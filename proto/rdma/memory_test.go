@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+
+	"github.com/unet-go/unet/internal/testutil"
 )
 
 // TestStoreAndLoadAtAllAlignments copies every short length to and from every alignment.
@@ -79,7 +81,7 @@ func TestRegister(t *testing.T) {
 	}
 	seen := map[uint32]bool{}
 	for range 100 {
-		mr := must(pd.RegMR(make([]byte, 8), 0))(t)
+		mr := testutil.Value(pd.RegMR(make([]byte, 8), 0))
 		if seen[mr.RKey()] {
 			t.Error("the same key twice")
 		}
@@ -100,7 +102,7 @@ func TestRegister(t *testing.T) {
 func TestWindows(t *testing.T) {
 	for _, way := range []string{"local", "send", "dealloc", "destroy"} {
 		p, a, b := connected(t, RC)
-		mw := must(b.pd.AllocMW())(t)
+		mw := testutil.Value(b.pd.AllocMW())
 		old, key := mw.RKey(), IncRKey(mw.RKey())
 		bind := SendWR{WRID: 1, Opcode: WRBindMW, Flags: SendSignaled, MW: mw,
 			Bind: MWBind{RKey: key, MR: b.mr, Addr: b.mr.Addr() + 100, Length: 50, Access: AccessRemoteWrite}}
@@ -161,7 +163,7 @@ func TestWindowOfAnotherQueuePair(t *testing.T) {
 			q = p.end(1, RC).qp
 			q.state = StateRTS
 		}
-		mw := must(b.pd.AllocMW())(t)
+		mw := testutil.Value(b.pd.AllocMW())
 		if !q.bindFor(b, mw, MWBind{RKey: IncRKey(mw.RKey()), MR: b.mr, Addr: b.mr.Addr() + 100, Length: 50, Access: c.rights}) && !c.other {
 			t.Fatal("bind")
 		}
@@ -187,18 +189,21 @@ func TestBindErrors(t *testing.T) {
 		"overflow":       func(e *end, w *SendWR) { w.Bind.Addr, w.Bind.Length = w.Bind.Addr+8, ^uint64(0)-3 },
 		"local access":   func(e *end, w *SendWR) { w.Bind.Access = AccessLocalWrite },
 		"no binding": func(e *end, w *SendWR) {
-			w.Bind.MR = must(e.pd.RegMR(make([]byte, 100), AccessLocalWrite))(e.t)
+			w.Bind.MR = testutil.Value(e.pd.RegMR(make([]byte, 100), AccessLocalWrite))
 			w.Bind.Addr = w.Bind.MR.Addr()
 		},
 		"no write": func(e *end, w *SendWR) {
-			w.Bind.MR = must(e.pd.RegMR(make([]byte, 100), AccessMWBind))(e.t)
+			w.Bind.MR = testutil.Value(e.pd.RegMR(make([]byte, 100), AccessMWBind))
 			w.Bind.Addr = w.Bind.MR.Addr()
 		},
-		"other domain": func(e *end, w *SendWR) { w.MW = must(e.d.AllocPD().AllocMW())(e.t); w.Bind.RKey = IncRKey(w.MW.RKey()) },
-		"deallocated":  func(e *end, w *SendWR) { w.MW.Close() },
+		"other domain": func(e *end, w *SendWR) {
+			w.MW = testutil.Value(e.d.AllocPD().AllocMW())
+			w.Bind.RKey = IncRKey(w.MW.RKey())
+		},
+		"deallocated": func(e *end, w *SendWR) { w.MW.Close() },
 	} {
 		_, a, _ := connected(t, RC)
-		mw := must(a.pd.AllocMW())(t)
+		mw := testutil.Value(a.pd.AllocMW())
 		wr := SendWR{WRID: 1, Opcode: WRBindMW, MW: mw, Bind: MWBind{RKey: IncRKey(mw.RKey()), MR: a.mr, Addr: a.mr.Addr(), Length: 10, Access: AccessRemoteWrite}}
 		change(a, &wr)
 		t.Log(name)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/unet-go/unet/internal/linksim"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/wire"
 )
 
@@ -41,7 +42,7 @@ func newReader(t *testing.T, rule linksim.Rule, length, reads uint32, change fun
 	r.q = testQP(t, RC, engineAddr, peerAddr, 0x42, attr)
 	r.q.flow.TOS = wire.ECNCapable
 	r.d = r.q.d
-	r.mr = must(r.q.pd.RegMR(make([]byte, length), AccessLocalWrite|accessRemote))(t)
+	r.mr = testutil.Value(r.q.pd.RegMR(make([]byte, length), AccessLocalWrite|accessRemote))
 	fill(r.mr.Bytes(), 1)
 	return r
 }

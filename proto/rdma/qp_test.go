@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/wire"
 )
 
@@ -211,7 +212,7 @@ func TestSendQueueIsDrained(t *testing.T) {
 func TestSendQueueError(t *testing.T) {
 	for _, typ := range []QPType{UC, UD} {
 		p, a, b := connected(t, typ)
-		ah := must(a.pd.CreateAH(AHAttr{Dst: p.host[1].cfg.Addr}))(t)
+		ah := testutil.Value(a.pd.CreateAH(AHAttr{Dst: p.host[1].cfg.Addr}))
 		wr := SendWR{WRID: 1, Opcode: WRSend, AH: ah, RemoteQPN: b.qp.num, RemoteQKey: attrs.QKey}
 		bad := wr
 		bad.WRID, bad.SGList = 2, []SGE{{Addr: 1, Length: 5, LKey: 77}}
@@ -223,7 +224,7 @@ func TestSendQueueError(t *testing.T) {
 		}
 		a.recv(RecvWR{WRID: 9, SGList: []SGE{a.mr.SGE(0, 100)}})
 		back := wr
-		back.AH, back.RemoteQPN = must(b.pd.CreateAH(AHAttr{Dst: p.host[0].cfg.Addr}))(t), a.qp.num
+		back.AH, back.RemoteQPN = testutil.Value(b.pd.CreateAH(AHAttr{Dst: p.host[0].cfg.Addr})), a.qp.num
 		b.post(back)
 		p.run()
 		if a.cq.Len() != 1 {
@@ -237,7 +238,7 @@ func TestSendQueueError(t *testing.T) {
 
 func TestDatagram(t *testing.T) {
 	p, a, b := connected(t, UD)
-	ah := must(a.pd.CreateAH(AHAttr{Dst: p.host[1].cfg.Addr}))(t)
+	ah := testutil.Value(a.pd.CreateAH(AHAttr{Dst: p.host[1].cfg.Addr}))
 	b.recv(RecvWR{WRID: 1, SGList: []SGE{b.mr.SGE(0, 1100)}})
 	copy(a.buf, "datagram")
 	a.post(SendWR{WRID: 2, Opcode: WRSendWithImm, ImmData: 5, Flags: SendSignaled, SGList: []SGE{a.mr.SGE(0, 1024)}, AH: ah, RemoteQPN: b.qp.num, RemoteQKey: attrs.QKey})
@@ -259,9 +260,9 @@ func TestDatagram(t *testing.T) {
 func TestSRQ(t *testing.T) {
 	p := newPair(t)
 	a, b := p.end(0, RC), p.end(1, RC)
-	srq := must(b.pd.CreateSRQ(8, 1))(t)
+	srq := testutil.Value(b.pd.CreateSRQ(8, 1))
 	b.qp.Close()
-	b.qp = must(b.d.CreateQP(b.pd, QPInit{SendCQ: b.cq, RecvCQ: b.cq, SRQ: srq}))(t)
+	b.qp = testutil.Value(b.d.CreateQP(b.pd, QPInit{SendCQ: b.cq, RecvCQ: b.cq, SRQ: srq}))
 	a.connect(b, attrs, 1, 2)
 	b.connect(a, attrs, 2, 1)
 	if _, err := b.qp.PostRecv(make([]RecvWR, 1)); !errors.Is(err, syscall.EINVAL) {
@@ -327,8 +328,8 @@ func TestCQOverrun(t *testing.T) {
 	for _, status := range []Status{StatusSuccess, StatusRemAccessErr} {
 		p, a, b := connected(t, RC)
 		a.qp.Close()
-		a.cq = must(a.d.CreateCQ(2))(t)
-		a.qp = must(a.d.CreateQP(a.pd, QPInit{SendCQ: a.cq, RecvCQ: a.cq, Cap: QPCap{MaxSendWR: 8, MaxSendSGE: 1}, SqSigAll: true}))(t)
+		a.cq = testutil.Value(a.d.CreateCQ(2))
+		a.qp = testutil.Value(a.d.CreateQP(a.pd, QPInit{SendCQ: a.cq, RecvCQ: a.cq, Cap: QPCap{MaxSendWR: 8, MaxSendSGE: 1}, SqSigAll: true}))
 		b.qp.Modify(p.now, &QPAttr{State: StateReset}, QPState)
 		a.connect(b, attrs, 1, 2)
 		b.connect(a, attrs, 2, 1)
@@ -374,18 +375,18 @@ func TestLimits(t *testing.T) {
 	if _, err := d.CreateCQ(11); !errors.Is(err, syscall.EINVAL) {
 		t.Error(err)
 	}
-	cq := must(d.CreateCQ(10))(t)
+	cq := testutil.Value(d.CreateCQ(10))
 	for _, i := range []QPInit{{}, {Type: 9, SendCQ: cq, RecvCQ: cq}, {SendCQ: cq, RecvCQ: cq, Cap: QPCap{MaxSendWR: 11}},
 		{SendCQ: cq, RecvCQ: cq, Cap: QPCap{MaxSendSGE: 5}}, {SendCQ: cq, RecvCQ: cq, Cap: QPCap{MaxInlineData: 1 << 20}}} {
 		if _, err := d.CreateQP(pd, i); !errors.Is(err, syscall.EINVAL) {
 			t.Error(err)
 		}
 	}
-	must(d.CreateQP(pd, QPInit{Type: GSI, SendCQ: cq, RecvCQ: cq}))(t)
+	testutil.Value(d.CreateQP(pd, QPInit{Type: GSI, SendCQ: cq, RecvCQ: cq}))
 	if _, err := d.CreateQP(pd, QPInit{SendCQ: cq, RecvCQ: cq}); !errors.Is(err, syscall.ENOMEM) {
 		t.Error(err)
 	}
-	must(pd.RegMR(make([]byte, 1), 0))(t)
+	testutil.Value(pd.RegMR(make([]byte, 1), 0))
 	if _, err := pd.RegMR(make([]byte, 1), 0); !errors.Is(err, syscall.ENOMEM) {
 		t.Error(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/wire"
 )
 
@@ -112,7 +113,7 @@ func TestNoAllocation(t *testing.T) {
 		{Opcode: WRRDMAWrite, SGList: []SGE{a.mr.SGE(0, 3000)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()},
 		{Opcode: WRRDMARead, SGList: []SGE{a.mr.SGE(0, 3000)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()},
 		{Opcode: WRAtomicFetchAndAdd, SGList: []SGE{a.mr.SGE(0, 8)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()},
-		{Opcode: WRBindMW, MW: must(a.pd.AllocMW())(t), Bind: MWBind{MR: a.mr, Addr: a.mr.Addr(), Length: 8, Access: AccessRemoteRead}},
+		{Opcode: WRBindMW, MW: testutil.Value(a.pd.AllocMW()), Bind: MWBind{MR: a.mr, Addr: a.mr.Addr(), Length: 8, Access: AccessRemoteRead}},
 		{Opcode: WRLocalInv, Flags: SendSignaled},
 	}
 	recv := []RecvWR{{SGList: []SGE{b.mr.SGE(0, 64)}}}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/wire"
 )
 
@@ -159,10 +160,10 @@ func TestLocalErrors(t *testing.T) {
 		"no such key":    func(a *end) SGE { return SGE{Addr: a.mr.Addr(), Length: 64, LKey: a.mr.LKey() + 1} },
 		"beyond the end": func(a *end) SGE { return a.mr.SGE(len(a.buf)-63, 64) },
 		"other domain": func(a *end) SGE {
-			mr := must(a.d.AllocPD().RegMR(make([]byte, 64), 0))(a.t)
+			mr := testutil.Value(a.d.AllocPD().RegMR(make([]byte, 64), 0))
 			return mr.SGE(0, 64)
 		},
-		"window": func(a *end) SGE { return SGE{LKey: must(a.pd.AllocMW())(a.t).RKey(), Length: 64} },
+		"window": func(a *end) SGE { return SGE{LKey: testutil.Value(a.pd.AllocMW()).RKey(), Length: 64} },
 	} {
 		p, a, b := connected(t, RC)
 		b.recv(RecvWR{WRID: 8, SGList: []SGE{b.mr.SGE(0, 5000)}}, RecvWR{WRID: 9, SGList: []SGE{b.mr.SGE(0, 5000)}})
@@ -175,7 +176,7 @@ func TestLocalErrors(t *testing.T) {
 	}
 	// A READ into a region that may not be written.
 	p, a, b := connected(t, RC)
-	mr := must(a.pd.RegMR(make([]byte, 64), 0))(t)
+	mr := testutil.Value(a.pd.RegMR(make([]byte, 64), 0))
 	a.post(SendWR{WRID: 1, Opcode: WRRDMARead, SGList: []SGE{mr.SGE(0, 64)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()})
 	p.run()
 	a.expect(WC{WRID: 1, Status: StatusLocProtErr})

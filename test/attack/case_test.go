@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/unet-go/unet/endpoint"
-	"github.com/unet-go/unet/test/internal/unetd"
+	"github.com/unet-go/unet/internal/testutil"
 )
 
 // attackCase is one attack: its name, what it does, and the function that does it.
@@ -163,7 +163,7 @@ func (v *batch) check(by *attacker, before map[string]uint64, result sendResult,
 		wanted, _ := account()
 		return (wanted == illegal || mayStayInKernel && wanted <= illegal) && v.s.capture.legalFrames(v.number) == legalOnes
 	}
-	wait := unetd.Eventually
+	wait := testutil.Until
 	if v.s.Failed() {
 		wait = func(holds func() bool) bool { return holds() }
 	}

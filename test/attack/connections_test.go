@@ -16,6 +16,7 @@ import (
 
 	"github.com/unet-go/unet/control"
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/test/internal/unetd"
 )
 
@@ -148,7 +149,7 @@ func connectionCases() []attackCase {
 				a.kill()
 			}
 			// unetd closes 400 a second.
-			if !unetd.Eventually(func() bool { return descriptorsOf(s, s.unetd.PID()) <= before+10 }) {
+			if !testutil.Until(func() bool { return descriptorsOf(s, s.unetd.PID()) <= before+10 }) {
 				s.Errorf("unetd had %d descriptors before the connections, and has %d after their end", before, descriptorsOf(s, s.unetd.PID()))
 			}
 		}},
@@ -173,7 +174,7 @@ func connectionCases() []attackCase {
 			}
 			// unetd closes 400 of a user's connections a second, and those that it has not closed count for the user.
 			a := startAgent(s, s.pair.A, attackerID)
-			if !unetd.Eventually(func() bool {
+			if !testutil.Until(func() bool {
 				_, err := openEndpoint.try(a, openArg{s.unetd.Socket, endpoint.Request{}})
 				return !errors.Is(err, endpoint.ErrBusy)
 			}) {

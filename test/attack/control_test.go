@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/endpoint"
-	"github.com/unet-go/unet/test/internal/unetd"
+	"github.com/unet-go/unet/internal/testutil"
 )
 
 const (
@@ -131,7 +131,7 @@ func controlCases(idle *idleClients) []attackCase {
 				}
 			}
 			s.talkEach(all)
-			if !unetd.Eventually(func() bool { return descriptorsOf(s, s.unetd.PID()) <= before+8 }) { // the neighbour may be opening something
+			if !testutil.Until(func() bool { return descriptorsOf(s, s.unetd.PID()) <= before+8 }) { // the neighbour may be opening something
 				s.Errorf("unetd has %d descriptors, %d before", descriptorsOf(s, s.unetd.PID()), before)
 			}
 		}},
@@ -261,7 +261,7 @@ func startIdleClients(t testing.TB, w *world) *idleClients {
 // wantEnded waits until unetd has ended them all.
 func (l *idleClients) wantEnded(s *caseRun) {
 	left := 0
-	if !unetd.Eventually(func() bool { left = countOpen.do(s, l.process, nothing{}); return left == 0 }) {
+	if !testutil.Until(func() bool { left = countOpen.do(s, l.process, nothing{}); return left == 0 }) {
 		s.Errorf("unetd has not ended %d connections in %v", left, time.Since(l.since))
 	}
 	s.row.note("20 idle connections and 4 that read nothing ended by unetd")

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/queues"
-	"github.com/unet-go/unet/test/internal/unetd"
 )
 
 // pushArg is descriptors as they are.
@@ -105,7 +105,7 @@ func descriptorCases(attacker *attacker) []attackCase {
 				descs[i] = queues.Desc{Addr: addr, Len: uint32(len(frame))}
 			}
 			p := push.do(s, attacker.agentProcess, pushArg{attacker.Endpoint, descs, frame})
-			if !unetd.Eventually(func() bool { return s.capture.legalFrames(v.number) == len(descs) }) {
+			if !testutil.Until(func() bool { return s.capture.legalFrames(v.number) == len(descs) }) {
 				s.Errorf("%d of %d copies of a permitted frame arrived: %+v", s.capture.legalFrames(v.number), len(descs), p)
 			}
 			s.row.note("%d taken, %d arrived", p.Taken, s.capture.legalFrames(v.number))

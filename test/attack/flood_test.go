@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/endpoint"
-	"github.com/unet-go/unet/test/internal/unetd"
+	"github.com/unet-go/unet/internal/testutil"
 )
 
 // repeatArg is a frame to send many times.
@@ -217,7 +217,7 @@ func (s *caseRun) floodAtLimit(frames int) {
 	}
 	sending.Wait()
 	var passed, refused, lost int
-	all := unetd.Eventually(func() bool {
+	all := testutil.Until(func() bool {
 		counts := since(before, s.counters(s))
 		refused = int(counts["tx_rate_endpoint"] + counts["tx_rate_user"])
 		lost = int(counts["lost_port_backlog"] + counts["lost_port_redirect"])
@@ -253,7 +253,7 @@ func superCases(attacker *attacker) []attackCase {
 		// Each frame is counted by one of these counters. The last ones may still wait in the
 		// backlog of the uplink.
 		var many, cut uint64
-		if !unetd.Eventually(func() bool {
+		if !testutil.Until(func() bool {
 			counts := since(before, s.counters(s))
 			many, cut = counts["rx_many_parts"], counts["rx_cut"]+counts["rx_cutter_busy"]
 			return many >= uint64(n) && cut >= uint64(n)

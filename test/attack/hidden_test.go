@@ -6,7 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 
-	"github.com/unet-go/unet/test/internal/unetd"
+	"github.com/unet-go/unet/internal/testutil"
 )
 
 // hiddenCases try to hide the headers of a frame from the mux.
@@ -92,7 +92,7 @@ func hiddenCases(attacker *attacker) []attackCase {
 			}
 			result := sendFrames.do(s, attacker.agentProcess, sendArg{attacker.Endpoint, v.frames})
 			var dropped uint64
-			if !unetd.Eventually(func() bool {
+			if !testutil.Until(func() bool {
 				dropped = 0
 				for name, n := range since(before, s.counters(s)) {
 					if isTransmitDrop(name) {
@@ -118,7 +118,7 @@ func hiddenCases(attacker *attacker) []attackCase {
 					counts = since(before, s.counters(s))
 					return counts["tx_forged_tag"] + counts["tx_forged_addr"] // with one byte of each, the port is neither of both
 				}
-				if !unetd.Eventually(func() bool { return dropped()+uint64(s.capture.legalFrames(number)) == result.Frames }) {
+				if !testutil.Until(func() bool { return dropped()+uint64(s.capture.legalFrames(number)) == result.Frames }) {
 					s.Errorf("%d frames: %d left the uplink, %v", result.Frames, s.capture.legalFrames(number), counts)
 				}
 				s.row.note("%d frames in %d descriptors: %d left with the true port, %d were dropped", result.Frames, min(cut, 1)+1, s.capture.legalFrames(number), dropped())

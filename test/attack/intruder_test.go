@@ -17,6 +17,7 @@ import (
 	"github.com/unet-go/unet/control"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/test/internal/unetd"
 )
 
@@ -325,7 +326,7 @@ func presentCases() []attackCase {
 
 			// An XSK that was handed over cannot be presented after its owner's death either.
 			victim.kill()
-			if !unetd.Eventually(func() bool { return !s.leased(theirs.ID) }) {
+			if !testutil.Until(func() bool { return !s.leased(theirs.ID) }) {
 				s.Error("the victim's lease has not ended after its death")
 			}
 			outcome := talk.do(s, t.agentProcess, talkArg{Socket: s.unetd.Socket, Records: []record{{Text: presentRecord, Descriptors: []int{handedOver}}}})

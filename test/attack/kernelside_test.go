@@ -19,7 +19,7 @@ import (
 
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
-	"github.com/unet-go/unet/test/internal/unetd"
+	"github.com/unet-go/unet/internal/testutil"
 )
 
 // The devices of the mux are in unetd's network namespace, where every process may bind a kernel
@@ -333,7 +333,7 @@ func kernelSideCases() []attackCase {
 				}
 			}
 			var counts map[string]uint64
-			if !unetd.Eventually(func() bool { // more: the kernel reports members of groups, too
+			if !testutil.Until(func() bool { // more: the kernel reports members of groups, too
 				counts = since(before, s.counters(s))
 				return counts["deliver_kernel"] >= uint64(want["deliver_kernel"]) && counts["lost_cut"] >= uint64(want["lost_cut"])
 			}) || counts["rx_group"] != 0 {
@@ -352,7 +352,7 @@ func kernelSideCases() []attackCase {
 			arg := rdmaArg{s.forged().mark(), []netip.Addr{hostA, hostB, hostA6, hostB6}}
 			sent := sendToRDMA.do(s, startAgent(s, s.pair.A, strangerID), arg)
 			var counts map[string]uint64
-			if !unetd.Eventually(func() bool {
+			if !testutil.Until(func() bool {
 				counts = since(before, s.counters(s))
 				return counts["rx_forged_rdma"] == uint64(sent)
 			}) || sent == 0 {
@@ -367,7 +367,7 @@ func kernelSideCases() []attackCase {
 			before := s.counters(s)
 			sent := forgeTags.do(s, startAgent(s, s.pair.A, strangerID), s.forged().mark())
 			var counts map[string]uint64
-			if !unetd.Eventually(func() bool {
+			if !testutil.Until(func() bool {
 				counts = since(before, s.counters(s))
 				return counts["rx_forged_tag"] >= uint64(sent)
 			}) || sent == 0 {

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/endpoint"
-	"github.com/unet-go/unet/test/internal/unetd"
+	"github.com/unet-go/unet/internal/testutil"
 )
 
 // attempt is a system call that an attacker has tried.
@@ -257,7 +257,7 @@ func leftoverCases() (cases []attackCase) {
 		}})
 	}
 	return append(cases, attackCase{"given back", "as many endpoints as the policy gives, all at once, after all that", func(s *caseRun) {
-		if !unetd.Eventually(func() bool { return s.allEndpointsOpen() }) {
+		if !testutil.Until(func() bool { return s.allEndpointsOpen() }) {
 			s.Error("memory is counted that no process holds")
 		}
 	}})
@@ -288,20 +288,20 @@ func (s *caseRun) keepOpened(by string) {
 	}
 	held, limit := 0, attackerMemory>>10
 	counts := by != ownSocket || kernelCounts(s)
-	over := kept == tries && counts && !unetd.Eventually(func() bool { held = heldMemory(s) - before; return held <= limit })
+	over := kept == tries && counts && !testutil.Until(func() bool { held = heldMemory(s) - before; return held <= limit })
 	full := heldMemory(s)
 	a.kill()
 	switch {
 	case kept < tries:
 	case !counts:
 		s.row.note("%d MiB are held: the kernel counts what is registered against RLIMIT_MEMLOCK, whose hard limit is lower here and may not be raised", (full-before)>>10)
-	case over && unetd.Eventually(func() bool { return full-heldMemory(s) > limit }): // the memory was the attacker's, not of other programs
+	case over && testutil.Until(func() bool { return full-heldMemory(s) > limit }): // the memory was the attacker's, not of other programs
 		s.Errorf("%d KiB are held by %s; %d are allowed", held, by, limit)
 		s.row.note("NOT COUNTED: %d KiB are held of %d allowed", held, limit)
 	default:
 		s.row.note("%d are not counted: nothing is left of their memory", kept)
 	}
-	if other := startAgent(s, s.pair.A, attackerID); !unetd.Eventually(func() bool {
+	if other := startAgent(s, s.pair.A, attackerID); !testutil.Until(func() bool {
 		_, err := openEndpoint.try(other, openArg{s.unetd.Socket, endpoint.Request{}})
 		return err == nil
 	}) {

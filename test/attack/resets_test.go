@@ -11,7 +11,7 @@ import (
 	"github.com/unet-go/unet/datapath"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/account"
-	"github.com/unet-go/unet/test/internal/unetd"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/wire"
 )
 
@@ -85,7 +85,7 @@ func (s *caseRun) resetsInLoop(uid uint32, remote netip.Addr, burst, rate int) {
 	before, seen, begin := s.counters(s), s.capture.resetsSoFar(), time.Now()
 	connections := resetInLoop.do(s, a, resetArg{s.unetd.Socket, remote, lengthOf(20, 4, 2)})
 	var sent, local, refused, wire int
-	all := unetd.Eventually(func() bool {
+	all := testutil.Until(func() bool {
 		counts := since(before, s.counters(s))
 		sent, local, refused = int(counts["mux_uplink"]), int(counts["mux_local"]), int(counts["mux_rate"])
 		wire = s.capture.resetsSoFar() - seen

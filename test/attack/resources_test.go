@@ -20,6 +20,7 @@ import (
 
 	objects "github.com/unet-go/unet/bpf"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/test/internal/unetd"
 )
 
@@ -102,7 +103,7 @@ func wantReleased(t testing.TB, row *row, before resources, h *netlab.Host, d *u
 	t.Helper()
 	var now resources
 	var more []string
-	if !unetd.Eventually(func() bool { now = countResources(t, h, d); more = now.grown(before); return len(more) == 0 }) {
+	if !testutil.Until(func() bool { now = countResources(t, h, d); more = now.grown(before); return len(more) == 0 }) {
 		for _, m := range more {
 			t.Errorf("left over: %s", m)
 			row.note("LEFT OVER: %s", m)
@@ -116,7 +117,7 @@ func wantReleased(t testing.TB, row *row, before resources, h *netlab.Host, d *u
 func steadyResources(t testing.TB, h *netlab.Host, d *unetd.Daemon) (s resources) {
 	t.Helper()
 	runtime.GC() // this process's memory is the machine's, too
-	unetd.Eventually(func() bool {
+	testutil.Until(func() bool {
 		last := s
 		s = countResources(t, h, d)
 		return len(s.grown(last)) == 0 && len(last.grown(s)) == 0 && s["devices"] == 5 // lo, uplink, its cutter, the pair to the host

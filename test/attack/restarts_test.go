@@ -18,6 +18,7 @@ import (
 	"github.com/unet-go/unet/datapath"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/test/internal/unetd"
 )
 
@@ -48,7 +49,7 @@ func TestRestartsUnderTraffic(t *testing.T) {
 
 	// At intervals the neighbour claims one more tag for a short time.
 	var known []endpoint.Info
-	if !unetd.Eventually(func() bool {
+	if !testutil.Until(func() bool {
 		known = list(t, d)
 		return !slices.ContainsFunc(known, func(e endpoint.Info) bool { return len(e.Tags) > len(neighbourTags()) })
 	}) {
@@ -70,7 +71,7 @@ func TestRestartsUnderTraffic(t *testing.T) {
 				}
 			}
 		}
-		if !unetd.Eventually(func() bool { return allLeased(list(t, d), known) }) {
+		if !testutil.Until(func() bool { return allLeased(list(t, d), known) }) {
 			t.Fatalf("after restart %d unetd lists %+v, before %+v", i+1, list(t, d), known)
 		}
 		worst = max(worst, time.Since(begin))
@@ -91,7 +92,7 @@ func TestRestartsUnderTraffic(t *testing.T) {
 	}
 	fireOne := ether(linkB, linkA, typeIPv4, ipv4(hostA, hostB, protocolUDP, udp(attackerPort, discard, mark(legal, 1))))
 	sendFrames.do(t, newUser, sendArg{g.Endpoint, []outFrame{{Frame: fireOne}}})
-	if !unetd.Eventually(func() bool { return w.capture.legalFrames(1) == 1 }) {
+	if !testutil.Until(func() bool { return w.capture.legalFrames(1) == 1 }) {
 		t.Error("a new endpoint's frame does not leave")
 	}
 	w.unharmed(t, row, before)
@@ -106,7 +107,7 @@ func (w *world) wantMoreAnswers(t testing.TB, except ...string) {
 	t.Helper()
 	from := w.snapshot(t)
 	var last []requestCounts
-	if !unetd.Eventually(func() bool {
+	if !testutil.Until(func() bool {
 		last = w.snapshot(t)
 		for i, b := range last {
 			want := from[i].Answered + requestsEach
@@ -184,7 +185,7 @@ func TestLimitsAndReclaimAfterRestart(t *testing.T) {
 		}
 		return n, isListed
 	}
-	if !unetd.Eventually(func() bool { n, _ := leases(); return n == had }) {
+	if !testutil.Until(func() bool { n, _ := leases(); return n == had }) {
 		t.Fatalf("unetd lists %+v", list(t, d))
 	}
 	if _, err := openEndpoint.try(startAgent(t, pair.A, attackerID), openArg{d.Socket, endpoint.Request{}}); had != attackerEndpoints || !errors.Is(err, endpoint.ErrBusy) {
@@ -192,7 +193,7 @@ func TestLimitsAndReclaimAfterRestart(t *testing.T) {
 	}
 	row.note("%d endpoints before, no more afterwards", had)
 
-	if !unetd.Eventually(func() bool { _, isListed := leases(); return !isListed }) {
+	if !testutil.Until(func() bool { _, isListed := leases(); return !isListed }) {
 		t.Error("the endpoint of the stopped process was not reclaimed")
 	}
 	if err := stopped.cmd.Process.Signal(syscall.SIGCONT); err != nil {
@@ -273,7 +274,7 @@ func TestResourcesAreReleased(t *testing.T) {
 			d.Kill(t)
 			begin := time.Now()
 			a.kill()
-			if !unetd.Eventually(func() bool { return len(unetd.Links(t, pair.A)) == 5 }) {
+			if !testutil.Until(func() bool { return len(unetd.Links(t, pair.A)) == 5 }) {
 				t.Fatalf("devices after the kill: %v", unetd.Links(t, pair.A))
 			}
 			worst = max(worst, time.Since(begin))
@@ -337,12 +338,12 @@ func killLoaded(t testing.TB, w *world) time.Duration {
 	t.Helper()
 	a, _ := startLoaded(t, w)
 	before := w.counters(t)
-	if !unetd.Eventually(func() bool { return since(before, w.counters(t))["tx_forged_addr"] > 1000 }) {
+	if !testutil.Until(func() bool { return since(before, w.counters(t))["tx_forged_addr"] > 1000 }) {
 		t.Fatal("there is no load")
 	}
 	begin := time.Now()
 	a.kill()
-	if !unetd.Eventually(func() bool { return len(unetd.Links(t, w.pair.A)) == 5 && len(list(t, w.unetd)) == 0 }) {
+	if !testutil.Until(func() bool { return len(unetd.Links(t, w.pair.A)) == 5 && len(list(t, w.unetd)) == 0 }) {
 		t.Fatalf("after the kill there are devices %v and endpoints %+v", unetd.Links(t, w.pair.A), list(t, w.unetd))
 	}
 	return time.Since(begin)
@@ -357,7 +358,7 @@ func wantPortOfKernel(t testing.TB, pair *netlab.Pair, port uint16) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	if !unetd.Eventually(func() bool {
+	if !testutil.Until(func() bool {
 		conn.Write([]byte("anybody?")) // may return the error of the previous one
 		conn.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
 		_, err = conn.Read(make([]byte, 1))

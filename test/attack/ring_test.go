@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/unet-go/unet/endpoint"
-	"github.com/unet-go/unet/test/internal/unetd"
+	"github.com/unet-go/unet/internal/testutil"
 )
 
 // smallRings is an endpoint whose rings are full soon.
@@ -73,7 +73,7 @@ func (t *target) wantAnswers(s *caseRun) {
 	drain.do(s, t.agentProcess, endpointArg{t.Endpoint})
 	t.sendTo(10)
 	got := 0
-	if !unetd.Eventually(func() bool { got += drain.do(s, t.agentProcess, endpointArg{t.Endpoint}).Frames; return got >= 10 }) {
+	if !testutil.Until(func() bool { got += drain.do(s, t.agentProcess, endpointArg{t.Endpoint}).Frames; return got >= 10 }) {
 		s.Errorf("afterwards %d of 10 datagrams arrived", got)
 	}
 	v := s.permitted()
@@ -194,7 +194,7 @@ func (s *caseRun) wantRevoked(t *target, trigger func()) {
 // checks an endpoint when there is a frame for it.
 func (s *caseRun) awaitRevoked(t *target, trigger func()) (why string) {
 	s.Helper()
-	if !unetd.Eventually(func() bool { trigger(); return !s.leased(t.ID) }) {
+	if !testutil.Until(func() bool { trigger(); return !s.leased(t.ID) }) {
 		s.Errorf("endpoint %d was not revoked", t.ID)
 		return ""
 	}
@@ -251,7 +251,7 @@ func invalidFillCases() (cases []attackCase) {
 			uid := s.freshAttacker()
 			t := s.invalidFillRing(uid)
 			writeIndex.do(s, t.agentProcess, writeIndexArg{t.Endpoint, "fill", "producer", 1 << 20, true})
-			if !unetd.Eventually(func() bool { t.sendTo(1); return !s.leased(t.ID) }) {
+			if !testutil.Until(func() bool { t.sendTo(1); return !s.leased(t.ID) }) {
 				s.Errorf("endpoint %d was not revoked", t.ID)
 			}
 			if _, err := openEndpoint.try(t.agentProcess, openArg{s.unetd.Socket, endpoint.Request{}}); !errors.Is(err, endpoint.ErrBusy) {

@@ -15,6 +15,7 @@ import (
 	"github.com/unet-go/unet/datapath"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/test/internal/unetd"
 )
 
@@ -153,7 +154,7 @@ rules:
 			a.kill()
 		}
 	}
-	if !unetd.Eventually(func() bool { return len(list(t, d)) == 0 }) {
+	if !testutil.Until(func() bool { return len(list(t, d)) == 0 }) {
 		t.Errorf("unetd still lists %d endpoints", len(list(t, d)))
 	}
 	wantReleased(t, row, before, pair.A, d)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/unet-go/unet/control"
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/test/internal/unetd"
 )
 
@@ -324,7 +325,7 @@ func (s *caseRun) beside(most float64, attack func() (processes []*agentProcess)
 		for _, a := range processes {
 			a.kill()
 		}
-		if !unetd.Eventually(func() bool {
+		if !testutil.Until(func() bool {
 			return !slices.ContainsFunc(list(s, s.unetd), func(e endpoint.Info) bool { return e.UID >= firstHoarder && e.UID < firstHoarder+hoarders })
 		}) {
 			s.Errorf("endpoints of processes that have ended are left")

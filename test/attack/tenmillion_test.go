@@ -19,6 +19,7 @@ import (
 	"github.com/unet-go/unet/datapath"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/test/internal/unetd"
 )
 
@@ -137,7 +138,7 @@ func TestTenMillionFrames(t *testing.T) {
 	}
 
 	var r counterReading
-	if !unetd.Eventually(func() bool {
+	if !testutil.Until(func() bool {
 		r = f.read(t).since(before)
 		sum, _ := r.transmitted()
 		return sum+r.port >= uint64(frames)
@@ -147,7 +148,7 @@ func TestTenMillionFrames(t *testing.T) {
 	f.collector.end() // all frames have arrived: the sender's system calls do the receive work
 	// Datagrams to the kernel still wait for its threads, and then for the reader of the
 	// socket. Whether all have come is judged below.
-	unetd.Eventually(func() bool {
+	testutil.Until(func() bool {
 		r = f.read(t).since(before)
 		got, _ := f.counts["kernel"].snapshot()
 		return got+r.sink+r.port+r.uplink >= to["kernel"]

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/stack"
-	"github.com/unet-go/unet/test/internal/unetd"
 )
 
 // victim is a host of ours with owned addresses, over IPv4 and IPv6. Host B attacks it with
@@ -140,7 +140,7 @@ func (v *victim) sendAttack(s *caseRun, want map[string]uint64, frames ...[]byte
 		}
 	}
 	var got map[string]uint64
-	if !unetd.Eventually(func() bool {
+	if !testutil.Until(func() bool {
 		got = since(before, v.counters(s))
 		for name, n := range want {
 			if got[name] != n {

@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/unet-go/unet/internal/netlab"
-	"github.com/unet-go/unet/test/internal/unetd"
+	"github.com/unet-go/unet/internal/testutil"
 )
 
 // TestAttacksFromTheWire attacks a stack of ours by frames of host B: fragments, extension headers,
@@ -138,7 +138,7 @@ func (v *victim) fragmentCases() []attackCase {
 			before, heap := v.counters(s), heapNow()
 			v.sendAttack(s, map[string]uint64{"sunk": 0}, frames...)
 			const others = 1000 // at most 256 are held, as many of earlier cases were; some identifications are of these
-			if !unetd.Eventually(func() bool { return since(before, v.counters(s))["frag_evicted"] >= uint64(len(frames)-others) }) {
+			if !testutil.Until(func() bool { return since(before, v.counters(s))["frag_evicted"] >= uint64(len(frames)-others) }) {
 				s.Errorf("of %d datagrams %d were dropped for others", len(frames), since(before, v.counters(s))["frag_evicted"])
 			}
 			if grown := int64(heapNow()) - int64(heap); grown > 8<<20 {

@@ -14,6 +14,7 @@ import (
 	"github.com/unet-go/unet/control"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/test/internal/unetd"
 )
 
@@ -231,7 +232,7 @@ func (w *world) harmSince(t testing.TB, before []requestCounts) (harm []string, 
 	t.Helper()
 	now := w.snapshot(t)
 	last := now
-	unetd.Eventually(func() bool {
+	testutil.Until(func() bool {
 		last = w.snapshot(t)
 		for i := range last {
 			now[i].Longest = max(now[i].Longest, last[i].Longest)

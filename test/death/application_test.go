@@ -19,6 +19,7 @@ import (
 
 	"github.com/unet-go/unet"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/test/internal/unetd"
 )
 
@@ -135,7 +136,7 @@ func start(t *testing.T, pair *netlab.Pair, socket string, where address) *app {
 	cmd := exec.Command("/proc/self/exe", applicationArg, socket, where.addr)
 	cmd.SysProcAttr = netlab.Nobody()
 	stdin, err := cmd.StdinPipe()
-	must(t, err)
+	testutil.Must(t, err)
 	at := pair.A.Addr.Addr().String()
 	switch {
 	case where.addr != "":
@@ -153,7 +154,7 @@ func (a *app) send(t *testing.T, format string, args ...any) string {
 	t.Helper()
 	line := fmt.Sprintf(format, args...)
 	_, err := fmt.Fprintln(a.stdin, line)
-	must(t, err)
+	testutil.Must(t, err)
 	return line
 }
 
@@ -161,11 +162,4 @@ func (a *app) send(t *testing.T, format string, args ...any) string {
 func (a *app) do(t *testing.T, format string, args ...any) {
 	t.Helper()
 	a.Await(t, "done "+a.send(t, format, args...))
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }

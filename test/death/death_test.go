@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/test/internal/unetd"
 )
 
@@ -40,7 +41,7 @@ var addresses = map[string]address{
 func kernelDials(t *testing.T, on *netlab.Host, a *app, name string) *net.TCPConn {
 	t.Helper()
 	c, err := on.Dial("tcp", a.at)
-	must(t, err)
+	testutil.Must(t, err)
 	a.do(t, "accept %s", name)
 	return withoutKeepAlive(t, c)
 }
@@ -53,11 +54,11 @@ func kernelAccepts(t *testing.T, on *netlab.Host, a *app, name string) *net.TCPC
 		ip = on.Addr6.Addr()
 	}
 	l, err := on.Listen("tcp", net.JoinHostPort(ip.String(), "0"))
-	must(t, err)
+	testutil.Must(t, err)
 	defer l.Close()
 	a.do(t, "dial %v %s", l.Addr(), name)
 	c, err := l.Accept()
-	must(t, err)
+	testutil.Must(t, err)
 	return withoutKeepAlive(t, c)
 }
 
@@ -65,8 +66,8 @@ func withoutKeepAlive(t *testing.T, c net.Conn) *net.TCPConn {
 	t.Helper()
 	t.Cleanup(func() { c.Close() })
 	tcp := c.(*net.TCPConn)
-	must(t, tcp.SetKeepAlive(false))
-	must(t, tcp.SetDeadline(time.Now().Add(unetd.TestTimeout)))
+	testutil.Must(t, tcp.SetKeepAlive(false))
+	testutil.Must(t, tcp.SetDeadline(time.Now().Add(unetd.TestTimeout)))
 	return tcp
 }
 
@@ -164,15 +165,15 @@ func TestResetWhenUnetdStops(t *testing.T) {
 	d := unetd.Serve(t, pair.A, unetd.Options{})
 	a := start(t, pair, d.Socket, ownedAddr)
 	c := kernelDials(t, pair.B, a, "c")
-	must(t, d.Stop(t))
+	testutil.Must(t, d.Stop(t))
 	wantReset(t, "a connection", c)
 }
 
 func setDropAll(t *testing.T, c *net.TCPConn, drop bool) {
 	t.Helper()
 	raw, err := c.SyscallConn()
-	must(t, err)
-	must(t, netlab.SetDropAll(raw, drop))
+	testutil.Must(t, err)
+	testutil.Must(t, netlab.SetDropAll(raw, drop))
 }
 
 // The application's last data was lost, so the sequence number of the RST is not the expected one.
@@ -191,8 +192,8 @@ func TestResetAfterChallengeACK(t *testing.T) {
 			setDropAll(t, c, true)
 			a.do(t, "write 5000 c")
 			// It is stopped, so that it cannot send again what was lost.
-			must(t, a.Cmd.Process.Signal(syscall.SIGSTOP))
-			if !unetd.Eventually(func() bool { return stopped(t, a.PID()) }) {
+			testutil.Must(t, a.Cmd.Process.Signal(syscall.SIGSTOP))
+			if !testutil.Until(func() bool { return stopped(t, a.PID()) }) {
 				t.Fatal("the application is not stopped")
 			}
 			setDropAll(t, c, false)
@@ -206,10 +207,10 @@ func TestResetAfterChallengeACK(t *testing.T) {
 func stopped(t *testing.T, pid int) bool {
 	t.Helper()
 	tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
-	must(t, err)
+	testutil.Must(t, err)
 	for _, task := range tasks {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%s/stat", pid, task.Name()))
-		must(t, err)
+		testutil.Must(t, err)
 		if _, state, _ := strings.Cut(string(stat), ") "); state[0] != 'T' {
 			return false
 		}
@@ -251,7 +252,7 @@ func TestResetToKernelOfSameHost(t *testing.T) {
 		t.Run(where, func(t *testing.T) {
 			pair := netlab.RequirePair(t, netlab.Config{IPv6: at.ipv6, LinkLocal: at.ipv6})
 			// The kernel accepts a source address only on the device of the route to it.
-			must(t, pair.A.Do(func() error { return os.WriteFile("/proc/sys/net/ipv4/conf/all/rp_filter", []byte("1"), 0) }))
+			testutil.Must(t, pair.A.Do(func() error { return os.WriteFile("/proc/sys/net/ipv4/conf/all/rp_filter", []byte("1"), 0) }))
 			d := unetd.Serve(t, pair.A, unetd.Options{})
 			a := start(t, pair, d.Socket, at)
 			dialed, accepted := kernelDials(t, pair.A, a, "dialed"), kernelAccepts(t, pair.A, a, "accepted")

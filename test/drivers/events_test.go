@@ -13,6 +13,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/test/internal/guest"
 	"github.com/unet-go/unet/test/internal/unetd"
 )
@@ -115,7 +116,7 @@ func (s *cardTest) wantProgress(t *testing.T, after string) {
 	t.Helper()
 	for i, f := range s.flows {
 		returned, streamed := f.returned.Load(), f.streamed.Load()
-		if !unetd.Eventually(func() bool { return f.returned.Load() >= returned+3 && f.streamed.Load() >= streamed+2 }) {
+		if !testutil.Until(func() bool { return f.returned.Load() >= returned+3 && f.streamed.Load() >= streamed+2 }) {
 			for _, show := range [][]string{{"unetd", "counters", "--socket", s.d.Socket}, {"unetd", "list", "--socket", s.d.Socket}, {"ip", "-s", "link", "show", s.nic()}} {
 				out, err := s.g.Try(t, show...)
 				t.Logf("%s: %v\n%s", strings.Join(show, " "), err, out)
@@ -166,7 +167,7 @@ var events = []event{
 		if _, err := s.d.Await("msg=ready", 0, unetd.TestTimeout); err != nil {
 			t.Fatal(err)
 		}
-		if !unetd.Eventually(func() bool {
+		if !testutil.Until(func() bool {
 			list := s.g.Run(t, "unetd", "list", "--socket", s.d.Socket)
 			return strings.Count(list, " leased ") == len(s.echos)
 		}) {
@@ -284,7 +285,7 @@ func cardNames() (names []string) {
 func (e *echo) wantAllFramesFree(t *testing.T) {
 	t.Helper()
 	var said string
-	if !unetd.Eventually(func() bool {
+	if !testutil.Until(func() bool {
 		said = e.Ask(t, "audit")
 		var pool, receive, stack, application, transmit int
 		if _, err := fmt.Sscanf(said, "pool %d, kernel-receive %d, stack %d, application %d, kernel-transmit %d", &pool, &receive, &stack, &application, &transmit); err != nil {
@@ -312,7 +313,7 @@ func TestCleanupAfterKill(t *testing.T) {
 			e.Kill()
 		}
 		// The kernel closes the sockets of killed processes a little later.
-		if !unetd.Eventually(func() bool {
+		if !testutil.Until(func() bool {
 			return !strings.Contains(g.Run(t, "unetd", "cleanup", "--socket", s.d.Socket), "kept")
 		}) {
 			t.Error("an endpoint of a killed process is still in use")

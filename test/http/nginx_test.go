@@ -22,6 +22,7 @@ import (
 
 	"github.com/unet-go/unet"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/test/internal/unetd"
 )
 
@@ -60,8 +61,8 @@ func startNginx(t *testing.T) *nginx {
 	unetd.Tool(t, "nginx")
 	n := &nginx{Pair: netlab.RequirePair(t, netlab.Config{}), prefix: t.TempDir(), url: "http://10.0.0.2"}
 	n.socket = unetd.Serve(t, n.A, unetd.Options{Policy: untrusted}).Socket
-	must(t, os.Mkdir(filepath.Join(n.prefix, "files"), 0o755))
-	must(t, os.WriteFile(filepath.Join(n.prefix, "nginx.conf"), []byte(nginxConf), 0o644))
+	testutil.Must(t, os.Mkdir(filepath.Join(n.prefix, "files"), 0o755))
+	testutil.Must(t, os.WriteFile(filepath.Join(n.prefix, "nginx.conf"), []byte(nginxConf), 0o644))
 	n.start(t)
 	return n
 }
@@ -70,7 +71,7 @@ func startNginx(t *testing.T) *nginx {
 func (n *nginx) start(t *testing.T) {
 	t.Helper()
 	n.Process = unetd.Start(t, n.B, netlab.Bound(), unetd.Tool(t, "nginx"), "-p", n.prefix, "-c", "nginx.conf")
-	if !unetd.Eventually(func() bool {
+	if !testutil.Until(func() bool {
 		c, err := n.B.Dial("tcp", "10.0.0.2:80")
 		if err == nil {
 			c.Close()
@@ -86,7 +87,7 @@ func (n *nginx) file(t *testing.T, name string, size int) []byte {
 	t.Helper()
 	b := make([]byte, size)
 	rand.NewChaCha8([32]byte{2}).Read(b)
-	must(t, os.WriteFile(filepath.Join(n.prefix, "files", name), b, 0o644))
+	testutil.Must(t, os.WriteFile(filepath.Join(n.prefix, "files", name), b, 0o644))
 	return b
 }
 
@@ -96,7 +97,7 @@ func (n *nginx) client(t *testing.T, maxConns int) (c *http.Client, dials *atomi
 	ctx, cancel := context.WithTimeout(t.Context(), unetd.TestTimeout)
 	defer cancel()
 	h, err := unet.Open(ctx, unet.Config{Socket: n.socket})
-	must(t, err)
+	testutil.Must(t, err)
 	dials = new(atomic.Int32)
 	transport := &http.Transport{
 		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -135,7 +136,7 @@ func (n *nginx) fetch(c *http.Client, name string) ([]byte, error) {
 func (n *nginx) log(t *testing.T) (lines [][]string) {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join(n.prefix, "access.log"))
-	must(t, err)
+	testutil.Must(t, err)
 	for line := range strings.Lines(string(b)) {
 		lines = append(lines, strings.Fields(line))
 	}
@@ -218,7 +219,7 @@ func TestRequestsThatNginxRejects(t *testing.T) {
 		{"a body that is too large", 20_000_000, true, http.StatusRequestEntityTooLarge},
 	} {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, n.url+"/file", bytes.NewReader(make([]byte, c.size)))
-		must(t, err)
+		testutil.Must(t, err)
 		if c.expect {
 			req.Header.Set("Expect", "100-continue")
 		}
@@ -250,7 +251,7 @@ func TestRequestsToKilledNginx(t *testing.T) {
 	client, dials := n.client(t, 2)
 
 	resp, err := client.Get(n.url + "/large")
-	must(t, err)
+	testutil.Must(t, err)
 	defer resp.Body.Close()
 	begin := make([]byte, 10_000)
 	if _, err := io.ReadFull(resp.Body, begin); err != nil {

@@ -22,6 +22,7 @@ import (
 	"testing"
 
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/test/internal/unetd"
 )
 
@@ -91,7 +92,7 @@ func (s *server) download(t *testing.T, size int) {
 	file := filepath.Join(t.TempDir(), "download")
 	s.curl(t, "--fail", "--output", file, fmt.Sprint(s.url, "/bytes/", size))
 	got, err := os.ReadFile(file)
-	must(t, err)
+	testutil.Must(t, err)
 	if len(got) != size || sha256.Sum256(got) != sha256.Sum256(text(size)) {
 		t.Errorf("download of %d bytes: %d came, and they are not the right ones", size, len(got))
 	}
@@ -103,7 +104,7 @@ func (s *server) upload(t *testing.T, size int) {
 	body := make([]byte, size)
 	rand.NewChaCha8([32]byte{1}).Read(body)
 	file := filepath.Join(t.TempDir(), "upload")
-	must(t, os.WriteFile(file, body, 0o600))
+	testutil.Must(t, os.WriteFile(file, body, 0o600))
 	out := s.curl(t, "--verbose", "--header", "Expect: 100-continue", "--data-binary", "@"+file, s.url+"/upload")
 	if want := fmt.Sprintf("%d bytes sha256 %x", size, sha256.Sum256(body)); !strings.Contains(out, want) || !strings.Contains(out, "100 Continue") {
 		t.Errorf("upload: want 100 Continue and %s:\n%s", want, out)
@@ -136,7 +137,7 @@ func (s *server) aborted(t *testing.T) {
 	for range 3 {
 		file := filepath.Join(t.TempDir(), "killed")
 		p := unetd.Start(t, s.B, netlab.Bound(), unetd.Tool(t, "curl"), "--silent", "--output", file, endless)
-		if !unetd.Eventually(func() bool { st, err := os.Stat(file); return err == nil && st.Size() > 1_000_000 }) {
+		if !testutil.Until(func() bool { st, err := os.Stat(file); return err == nil && st.Size() > 1_000_000 }) {
 			t.Fatal("the download does not begin")
 		}
 		p.Kill(t)
@@ -187,12 +188,12 @@ func TestShutdownFinishesDownload(t *testing.T) {
 	dial := func(_ context.Context, network, address string) (net.Conn, error) { return s.B.Dial(network, address) }
 	client := &http.Client{Transport: &http.Transport{DialContext: dial}, Timeout: unetd.TestTimeout}
 	resp, err := client.Get(fmt.Sprint(s.url, "/bytes/", size))
-	must(t, err)
+	testutil.Must(t, err)
 	defer resp.Body.Close()
 
-	must(t, s.Cmd.Process.Signal(syscall.SIGTERM))
+	testutil.Must(t, s.Cmd.Process.Signal(syscall.SIGTERM))
 	at := strings.TrimPrefix(s.url, "http://")
-	if !unetd.Eventually(func() bool {
+	if !testutil.Until(func() bool {
 		c, err := s.B.Dial("tcp", at)
 		if err == nil {
 			c.Close()

@@ -12,6 +12,7 @@ import (
 	"github.com/unet-go/unet/internal/linksim"
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/internal/netlab/impair"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/proto/tcp"
 	"github.com/unet-go/unet/test/internal/unetd"
 )
@@ -236,7 +237,7 @@ func TestECN(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := openScene(t, kernelPeer, netlab.Config{IPv6: c.ipv6}, unet.Config{TCP: unet.TCPConfig{ECN: c.ours}})
-			must(t, s.B.Do(func() error { return os.WriteFile("/proc/sys/net/ipv4/tcp_ecn", []byte(c.kernel), 0) }))
+			testutil.Must(t, s.B.Do(func() error { return os.WriteFile("/proc/sys/net/ipv4/tcp_ecn", []byte(c.kernel), 0) }))
 			s.impair(rule, rule)
 			marked := func() bool { return s.link.Counters(0).Marked > 0 && s.link.Counters(1).Marked > 0 }
 			for range 20 { // a sender that gets little of a busy processor fills no queue
@@ -261,7 +262,7 @@ func TestECN(t *testing.T) {
 				t.Errorf("%d marks, %d echoes, %d bytes sent again", counted["tcp_congestion_marks"], counted["tcp_congestion_echoes"], counted["tcp_bytes_retransmitted"])
 			}
 			marks, err := s.B.Counted(c.marks)
-			must(t, err)
+			testutil.Must(t, err)
 			if marks == 0 {
 				t.Error("the kernel has seen no marks")
 			}

@@ -18,7 +18,7 @@ import (
 	"github.com/unet-go/unet"
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/internal/netlab/impair"
-	"github.com/unet-go/unet/internal/patience"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/wire"
 )
 
@@ -37,7 +37,7 @@ func TestPathMTUBlackHole(t *testing.T) {
 			for i, dial := range []bool{true, false, true} {
 				before, x := s.link.Counters(impair.AtoB).LostForSize, s.connect(t, dial)
 				if i == 0 {
-					must(t, x.sendUntil(func() bool { return counters(s.host)["path_mtu_lowered"] > 0 }))
+					testutil.Must(t, x.sendUntil(func() bool { return counters(s.host)["path_mtu_lowered"] > 0 }))
 				}
 				if err := exchange(6*mb, x); err != nil {
 					t.Errorf("dialled by us: %t: %v", dial, err)
@@ -60,8 +60,8 @@ func TestPathMTUBlackHole(t *testing.T) {
 func (c connection) sendUntil(happened func() bool) error {
 	b := make([]byte, 64<<10)
 	for !happened() {
-		patience.Renew(c.ours)
-		patience.Renew(c.peers)
+		testutil.Renew(c.ours)
+		testutil.Renew(c.peers)
 		if _, err := c.ours.Write(b); err != nil {
 			return err
 		}
@@ -82,7 +82,7 @@ func TestPathMTUBehindRouter(t *testing.T) {
 		t.Run(fmt.Sprintf("%d over %d, silent %t, IPv6 %t", c.link, c.path, c.silent, c.ipv6), func(t *testing.T) {
 			t.Parallel()
 			s := newScene(netlab.RequirePair(t, netlab.Config{Cut: true, MTU: c.link, IPv6: c.ipv6, LinkLocal: c.ipv6}))
-			must(t, s.Middle.Do(func() error { return s.forward(c.path, c.silent) }))
+			testutil.Must(t, s.Middle.Do(func() error { return s.forward(c.path, c.silent) }))
 			var stop func()
 			s.host, stop = openHost(t, s.A, unet.Config{})
 			t.Cleanup(stop)
@@ -121,7 +121,7 @@ func testRouteMTUDecreases(t *testing.T, ipv6 bool, narrow int) {
 		}
 	}
 	passed(mb)
-	must(t, s.A.Do(func() error {
+	testutil.Must(t, s.A.Do(func() error {
 		link, err := netlink.LinkByName(s.A.Interface)
 		if err != nil {
 			return err
@@ -130,20 +130,20 @@ func testRouteMTUDecreases(t *testing.T, ipv6 bool, narrow int) {
 			Dst: hostPrefix(s.peers)})
 	}))
 	conn := x.ours.(*unet.TCPConn)
-	if !patience.Eventually(func() bool { return conn.Info().PathMTU == narrow }) {
+	if !testutil.Until(func() bool { return conn.Info().PathMTU == narrow }) {
 		t.Fatalf("MTU %d", conn.Info().PathMTU)
 	}
 	passed(2 * mb) // what was sent before
 	s.impair(impair.Rule{Rate: 100e6, MaxSize: wire.EthernetHeaderLen + narrow}, impair.Rule{})
-	must(t, <-done)
+	testutil.Must(t, <-done)
 	if c := s.link.Counters(impair.AtoB); c.LostForSize > 0 {
 		t.Errorf("%d were too large", c.LostForSize)
 	}
 	// The MSS that we offer to a dialling kernel also fits the route.
 	raw, err := s.connect(t, false).peers.(*net.TCPConn).SyscallConn()
-	must(t, err)
+	testutil.Must(t, err)
 	mss := 0
-	must(t, errors.Join(raw.Control(func(fd uintptr) { mss, err = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_MAXSEG) }), err))
+	testutil.Must(t, errors.Join(raw.Control(func(fd uintptr) { mss, err = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_MAXSEG) }), err))
 	if mss != narrow-headers(s.ours)-12 {
 		t.Errorf("the kernel sends segments of %d bytes", mss)
 	}

@@ -21,13 +21,13 @@ import (
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/internal/netlab/impair"
-	"github.com/unet-go/unet/internal/patience"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/mux"
 	"github.com/unet-go/unet/test/internal/wiretap"
 )
 
 // testTimeout is how long a step that is no part of a transfer may take. In a transfer each read has
-// patience.Limit: of 80 transfers at a loss of 30 % on a busy machine the longest took 9 s.
+// testutil.Limit: of 80 transfers at a loss of 30 % on a busy machine the longest took 9 s.
 const testTimeout = 4 * time.Minute
 
 // TestMain has more scenes at a time than processors: mostly they wait for the link.
@@ -37,13 +37,6 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	os.Exit(m.Run())
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // peer is the stack on host B.
@@ -96,7 +89,7 @@ func openScene(t *testing.T, stack peer, cfg netlab.Config, of ...unet.Config) *
 		return s
 	}
 	// The kernel's least retransmission timeout is 200 ms, ours 5 ms. Now both are 5 ms.
-	must(t, s.B.Do(func() error { return os.WriteFile("/proc/sys/net/ipv4/tcp_rto_min_us", []byte("5000"), 0) }))
+	testutil.Must(t, s.B.Do(func() error { return os.WriteFile("/proc/sys/net/ipv4/tcp_rto_min_us", []byte("5000"), 0) }))
 	return s
 }
 
@@ -106,7 +99,7 @@ func newScene(p *netlab.Pair) *scene { return &scene{Pair: p, ours: p.A.IP(), pe
 func openHost(t *testing.T, on *netlab.Host, of ...unet.Config) (_ *unet.Host, stop func()) {
 	t.Helper()
 	var m *mux.Mux
-	must(t, on.Do(func() (err error) {
+	testutil.Must(t, on.Do(func() (err error) {
 		m, err = mux.Open(mux.Config{Interface: on.Interface, Policy: mux.Permit(mux.Terms{Trusted: true})})
 		return err
 	}))
@@ -117,14 +110,14 @@ func openHost(t *testing.T, on *netlab.Host, of ...unet.Config) (_ *unet.Host, s
 	})
 	owner := mux.Owner{PID: os.Getpid(), UID: uint32(os.Geteuid())}
 	grant, lease, err := m.OpenEndpointFor(t.Context(), owner, endpoint.Request{})
-	must(t, err)
+	testutil.Must(t, err)
 	cfg := unet.Config{}
 	if len(of) > 0 {
 		cfg = of[0]
 	}
 	host, err := unet.New(t.Context(), grant, lease, cfg)
 	if err != nil {
-		must(t, errors.Join(err, grant.Close(), lease.Close()))
+		testutil.Must(t, errors.Join(err, grant.Close(), lease.Close()))
 	}
 	return host, func() {
 		if err := host.Close(); err != nil {
@@ -168,13 +161,13 @@ func (s *scene) connect(t *testing.T, dial bool) (c connection) {
 		from, to = peers, ours
 	}
 	listener, err := to.listen()
-	must(t, err)
+	testutil.Must(t, err)
 	defer listener.Close()
-	must(t, listener.(interface{ SetDeadline(time.Time) error }).SetDeadline(time.Now().Add(testTimeout)))
+	testutil.Must(t, listener.(interface{ SetDeadline(time.Time) error }).SetDeadline(time.Now().Add(testTimeout)))
 	dialled, err := from.dial(listener.Addr().String())
-	must(t, err)
+	testutil.Must(t, err)
 	accepted, err := listener.Accept()
-	must(t, err)
+	testutil.Must(t, err)
 	if c = (connection{dialled, accepted}); !dial {
 		c = connection{accepted, dialled}
 	}
@@ -202,7 +195,7 @@ func (s *scene) damagedSegments(t *testing.T) (ours, peers uint64) {
 		return ours, counters(s.peer)["tcp_bad_checksum"]
 	}
 	peers, err := s.B.Counted("TcpInCsumErrors")
-	must(t, err)
+	testutil.Must(t, err)
 	return ours, peers
 }
 
@@ -239,7 +232,7 @@ func transfer(from, to net.Conn, seed byte, size int) error {
 		}
 		sent <- err
 	}()
-	got, err := io.ReadAll(patience.Reader(to, from))
+	got, err := io.ReadAll(testutil.Reader(to, from))
 	if err == nil {
 		err = compare(got, text)
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/unet-go/unet"
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/internal/netlab/impair"
-	"github.com/unet-go/unet/test/internal/unetd"
+	"github.com/unet-go/unet/internal/testutil"
 )
 
 // Owned addresses of our host, whose datagrams may be fragmented.
@@ -63,23 +63,23 @@ const datagramsEachWay = 300
 
 func testDatagrams(t *testing.T, s *scene, rule impair.Rule, longest int) {
 	ours, err := s.host.ListenPacket(t.Context(), "udp", netip.AddrPortFrom(s.ours, 0).String())
-	must(t, err)
-	must(t, ours.(*unet.UDPConn).SetReadBuffer(64*mb))
+	testutil.Must(t, err)
+	testutil.Must(t, ours.(*unet.UDPConn).SetReadBuffer(64*mb))
 	peers, err := s.B.ListenUDP(netip.AddrPortFrom(s.peers, 0).String())
-	must(t, err)
+	testutil.Must(t, err)
 	raw, err := peers.SyscallConn()
-	must(t, err)
-	must(t, raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 64*mb) }))
-	must(t, err)
+	testutil.Must(t, err)
+	testutil.Must(t, raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 64*mb) }))
+	testutil.Must(t, err)
 	// By default the kernel drops fragments that many others of their source have overtaken.
-	must(t, s.B.Do(func() error { return os.WriteFile("/proc/sys/net/ipv4/ipfrag_max_dist", []byte("0"), 0) }))
+	testutil.Must(t, s.B.Do(func() error { return os.WriteFile("/proc/sys/net/ipv4/ipfrag_max_dist", []byte("0"), 0) }))
 
 	for _, d := range []struct{ from, to net.PacketConn }{{ours, peers}, {peers, ours}} { // resolves routes and MAC addresses
 		_, err = d.from.WriteTo(nil, d.to.LocalAddr())
-		must(t, err)
-		must(t, d.to.SetDeadline(time.Now().Add(testTimeout)))
+		testutil.Must(t, err)
+		testutil.Must(t, d.to.SetDeadline(time.Now().Add(testTimeout)))
 		_, _, err = d.to.ReadFrom(nil)
-		must(t, err)
+		testutil.Must(t, err)
 	}
 
 	s.impair(rule, rule)
@@ -90,12 +90,12 @@ func testDatagrams(t *testing.T, s *scene, rule impair.Rule, longest int) {
 	for i := range uint32(datagramsEachWay) {
 		for _, d := range []struct{ from, to net.PacketConn }{{ours, peers}, {peers, ours}} {
 			_, err := d.from.WriteTo(datagramContent(i, longest), d.to.LocalAddr())
-			must(t, err)
+			testutil.Must(t, err)
 		}
 	}
 	for d, b := range receivers {
 		var c impair.Counters
-		if !unetd.Eventually(func() bool {
+		if !testutil.Until(func() bool {
 			c = s.link.Counters(impair.Direction(d))
 			return c.InFlight == 0 && b.count() >= datagramsEachWay-int(c.Lost()+c.Corrupted)
 		}) {
@@ -103,7 +103,7 @@ func testDatagrams(t *testing.T, s *scene, rule impair.Rule, longest int) {
 		}
 		s.checkLink(t, impair.Direction(d), rule)
 	}
-	must(t, errors.Join(ours.Close(), peers.Close()))
+	testutil.Must(t, errors.Join(ours.Close(), peers.Close()))
 	reading.Wait()
 	for d, b := range receivers {
 		if b.wrong != nil {

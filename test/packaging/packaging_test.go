@@ -19,6 +19,7 @@ import (
 
 	"github.com/unet-go/unet"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/test/internal/unetd"
 )
 
@@ -289,10 +290,10 @@ func TestDebianPackage(t *testing.T) {
 	wantAnswers := func(what string) {
 		t.Helper()
 		before := answered.Load()
-		if !unetd.Eventually(func() bool { return answered.Load() > before+10 || len(done) > 0 }) || len(done) > 0 {
+		if !testutil.Until(func() bool { return answered.Load() > before+10 || len(done) > 0 }) || len(done) > 0 {
 			t.Fatalf("%s: the exchange ended after %d answers", what, answered.Load())
 		}
-		if !unetd.Eventually(func() bool { return strings.Contains(s.output("unetd", "list"), "leased") }) {
+		if !testutil.Until(func() bool { return strings.Contains(s.output("unetd", "list"), "leased") }) {
 			t.Fatalf("%s: the application did not present its endpoint: %s", what, s.output("unetd", "list"))
 		}
 	}
@@ -313,7 +314,7 @@ func TestDebianPackage(t *testing.T) {
 	app.Await(t, "answering at 7001")
 
 	s.run("systemctl", "kill", "--kill-whom=main", "--signal=KILL", "unetd")
-	if !unetd.Eventually(func() bool {
+	if !testutil.Until(func() bool {
 		pid := s.property("MainPID")
 		return s.property("ActiveState") == "active" && pid != strconv.Itoa(second) && pid != "0"
 	}) {

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/test/internal/unetd"
 )
 
@@ -77,7 +78,7 @@ func startSystem(t *testing.T, h *netlab.Host) *system {
 	outer := unetd.StartCommand(t, h, cmd)
 	s := &system{t: t}
 	children := fmt.Sprintf("/proc/%d/task/%[1]d/children", outer.PID())
-	up := unetd.Eventually(func() bool {
+	up := testutil.Until(func() bool {
 		text, _ := os.ReadFile(children)
 		s.pid = strings.TrimSpace(string(text))
 		name, _ := os.ReadFile("/proc/" + s.pid + "/comm")
@@ -119,7 +120,7 @@ func cgroup(t *testing.T) *os.File {
 		t.Skipf("cannot make a cgroup: %v", err)
 	}
 	t.Cleanup(func() {
-		if !unetd.Eventually(func() bool { return removeCgroups(path) }) {
+		if !testutil.Until(func() bool { return removeCgroups(path) }) {
 			t.Errorf("%s is not empty", path)
 		}
 	})

@@ -17,6 +17,7 @@ import (
 
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/internal/netlab/impair"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/test/internal/guest"
 	"github.com/unet-go/unet/test/internal/unetd"
 	"github.com/unet-go/unet/wire"
@@ -46,7 +47,7 @@ func TestProgramsOfRDMACore(t *testing.T) {
 	}
 	spec.Dir = filepath.Join(*folder, "rdmapeers")
 	im, err := guest.Open(spec)
-	must(t, err)
+	testutil.Must(t, err)
 	s := &setup{pair: netlab.RequirePair(t, netlab.Config{Cut: true})}
 	var only atomic.Pointer[func(frame []byte) bool] // frames that the rule of the link applies to
 	spare := func(frame []byte) bool {
@@ -117,9 +118,9 @@ func rcFrames(frame []byte) bool {
 func buildPerftest(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "unet-test-")
-	must(t, err)
+	testutil.Must(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	must(t, os.Chmod(dir, 0o755)) // it runs as another user than root
+	testutil.Must(t, os.Chmod(dir, 0o755)) // it runs as another user than root
 	if out, err := exec.Command("go", "build", "-o", dir, "github.com/unet-go/unet/test/rdmapeers/perftest").CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}

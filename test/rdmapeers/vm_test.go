@@ -16,6 +16,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/test/internal/guest"
 	"github.com/unet-go/unet/test/internal/guest/agent"
 	"github.com/unet-go/unet/test/internal/unetd"
@@ -44,7 +45,7 @@ var spec = guest.Spec{
 func boot(t *testing.T, im *guest.Image, h *netlab.Host) *guest.Guest {
 	t.Helper()
 	tap, err := bridge(h)
-	must(t, err)
+	testutil.Must(t, err)
 	g, err := im.Boot(h, guest.Machine{
 		Memory: 512, Addr: guestAddr, Files: []*os.File{tap},
 		Devices: []string{
@@ -54,7 +55,7 @@ func boot(t *testing.T, im *guest.Image, h *netlab.Host) *guest.Guest {
 				"guest_tso4=off,guest_tso6=off,guest_ecn=off,guest_ufo=off,host_tso4=off,host_tso6=off,host_ecn=off,host_ufo=off",
 		},
 	})
-	must(t, err)
+	testutil.Must(t, err)
 	t.Cleanup(func() {
 		if said := g.Trouble(0); said != "" {
 			t.Errorf("the guest's kernel reports an error:\n%s", said)
@@ -118,7 +119,7 @@ func (p guestProgram) kill(testing.TB)        { p.Kill() }
 func inGuest(t *testing.T, g *guest.Guest, args ...string) guestProgram {
 	t.Helper()
 	p, err := g.Start(agent.Command{Args: args})
-	must(t, err)
+	testutil.Must(t, err)
 	t.Cleanup(func() {
 		p.Kill()
 		if t.Failed() {
@@ -169,7 +170,7 @@ func refused(output string) bool {
 // The guest's servers do not print when they listen.
 func dial(t *testing.T, server program, start func() program) (client program, err error) {
 	t.Helper()
-	if !unetd.Eventually(func() bool {
+	if !testutil.Until(func() bool {
 		client = start()
 		select {
 		case <-client.ended():

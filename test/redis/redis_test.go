@@ -18,6 +18,7 @@ import (
 	"github.com/unet-go/unet/internal/linksim"
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/internal/netlab/impair"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/test/internal/unetd"
 )
 
@@ -81,11 +82,11 @@ func TestBenchmark(t *testing.T) {
 			s.benchmark(t, c.tests, c.n, c.args...)
 			s.cli(t, nil, "del", "mylist", "counter:__rand_int__")
 			before, err := s.dial(t).info("total_commands_processed")
-			must(t, err)
+			testutil.Must(t, err)
 			s.benchmark(t, "incr", c.n, c.args...)
 			s.benchmark(t, "rpush", c.n, c.args...)
 			now, err := s.dial(t).info("total_commands_processed")
-			must(t, err)
+			testutil.Must(t, err)
 			if got := s.cli(t, nil, "get", "counter:__rand_int__"); got != strconv.Itoa(c.n) {
 				t.Errorf("%d times INCR is %s", c.n, got)
 			}
@@ -264,14 +265,14 @@ func TestSlowReader(t *testing.T) {
 	s := startServer(t, netlab.RequirePair(t, netlab.Config{}))
 	value := string(randomBytes(2, size))
 	slow, other := s.dial(t), s.dial(t)
-	must(t, slow.ask(request("SET", "k", value), "+OK\r\n"))
+	testutil.Must(t, slow.ask(request("SET", "k", value), "+OK\r\n"))
 	one := fmt.Sprintf("$%d\r\n%s\r\n", size, value)
 	go slow.Write([]byte(strings.Repeat(request("GET", "k"), times)))
 	other.awaitInfo(t, "tcp_window_probes", func(n int) bool { return n > 0 }) // the window of slow is closed
 	for range 100 {
-		must(t, other.ask("PING\r\n", "+PONG\r\n"))
+		testutil.Must(t, other.ask("PING\r\n", "+PONG\r\n"))
 	}
-	must(t, slow.ask("", strings.Repeat(one, times)))
+	testutil.Must(t, slow.ask("", strings.Repeat(one, times)))
 	s.stop(t)
 }
 
@@ -289,12 +290,12 @@ func TestClientKilled(t *testing.T) {
 		p := unetd.Start(t, s.B, netlab.Bound(), unetd.Tool(t, "redis-benchmark"), "-h", s.A.Addr.Addr().String(), "-p", port,
 			"-t", "set,lrange", "-l", "-q", "-c", "50", "-P", "16")
 		before, err := watcher.info("total_commands_processed")
-		must(t, err)
+		testutil.Must(t, err)
 		watcher.awaitInfo(t, "total_commands_processed", func(n int) bool { return n > before+10_000 })
 		p.Kill(t)
 		watcher.awaitInfo(t, "connected_clients", func(n int) bool { return n == 1 })
 	}
-	must(t, watcher.ask("PING\r\n", "+PONG\r\n"))
+	testutil.Must(t, watcher.ask("PING\r\n", "+PONG\r\n"))
 	s.stop(t)
 }
 
@@ -305,18 +306,18 @@ func TestKeepaliveEndsUnreachableClients(t *testing.T) {
 	s, link := startOnLink(t, keepAlive...)
 	idle, waiting := s.dial(t), s.dial(t)
 	for _, c := range []*client{idle, waiting} {
-		must(t, c.ask("PING\r\n", "+PONG\r\n"))
+		testutil.Must(t, c.ask("PING\r\n", "+PONG\r\n"))
 	}
 	// The replies to waiting exceed every window, and then no frame gets through any more.
 	const size, times = 1_000_000, 20
 	value := string(randomBytes(3, size))
-	must(t, waiting.ask(request("SET", "k", value), "+OK\r\n"))
-	must(t, waiting.ask(strings.Repeat(request("GET", "k"), times), "$"))
+	testutil.Must(t, waiting.ask(request("SET", "k", value), "+OK\r\n"))
+	testutil.Must(t, waiting.ask(strings.Repeat(request("GET", "k"), times), "$"))
 	both(link, linkDown)
 	s.Await(t, fmt.Sprintf("%v: read tcp %s->%v: read: connection timed out", idle.LocalAddr(), s.at, idle.LocalAddr()))
 	both(link, impair.Rule{})
 	one := fmt.Sprintf("$%d\r\n%s\r\n", size, value)
-	must(t, waiting.ask("", strings.Repeat(one, times)[1:]))
+	testutil.Must(t, waiting.ask("", strings.Repeat(one, times)[1:]))
 
 	// The idle client's own end still exists, and gets a RST.
 	if err := idle.ask("PING\r\n", "+PONG\r\n"); !errors.Is(err, syscall.ECONNRESET) {
@@ -333,7 +334,7 @@ func TestIdleClientStaysConnected(t *testing.T) {
 	cmd := exec.Command(unetd.Tool(t, "redis-cli"), "-h", s.A.Addr.Addr().String(), "-p", port)
 	cmd.SysProcAttr = netlab.Bound()
 	stdin, err := cmd.StdinPipe()
-	must(t, err)
+	testutil.Must(t, err)
 	p := unetd.StartCommand(t, s.B, cmd)
 	say := func(commands, want string) {
 		t.Helper()
@@ -346,7 +347,7 @@ func TestIdleClientStaysConnected(t *testing.T) {
 	probes := func(more int) {
 		t.Helper()
 		before, err := watcher.info("tcp_keep_alives")
-		must(t, err)
+		testutil.Must(t, err)
 		watcher.awaitInfo(t, "tcp_keep_alives", func(n int) bool { return n >= before+more })
 	}
 	probes(5)
@@ -354,7 +355,7 @@ func TestIdleClientStaysConnected(t *testing.T) {
 
 	// One probe is lost, those after it are not.
 	link.Set(impair.AtoB, impair.Rule{Loss: 1})
-	if !unetd.Eventually(func() bool { return link.Counters(impair.AtoB).LostByChance > 0 }) {
+	if !testutil.Until(func() bool { return link.Counters(impair.AtoB).LostByChance > 0 }) {
 		t.Fatal("nothing is lost")
 	}
 	link.Set(impair.AtoB, impair.Rule{})

@@ -19,6 +19,7 @@ import (
 
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/internal/netlab/impair"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/test/internal/unetd"
 )
 
@@ -51,7 +52,7 @@ func startOnLink(t *testing.T, flags ...string) (*server, *impair.Link) {
 	pair := netlab.RequirePair(t, netlab.Config{Cut: true})
 	link := impair.RequireLink(t, pair, impair.Config{Seed: 1, Spare: impair.Resolution})
 	// By default the kernel waits at least 200 ms before it sends again.
-	must(t, pair.B.Do(func() error { return os.WriteFile("/proc/sys/net/ipv4/tcp_rto_min_us", []byte("5000"), 0) }))
+	testutil.Must(t, pair.B.Do(func() error { return os.WriteFile("/proc/sys/net/ipv4/tcp_rto_min_us", []byte("5000"), 0) }))
 	return startServer(t, pair, flags...), link
 }
 
@@ -77,7 +78,7 @@ func (s *server) tool(t *testing.T, name string, stdin io.Reader, args ...string
 	cmd.SysProcAttr = netlab.Bound()
 	var out bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, &out, &out
-	must(t, s.B.Start(cmd))
+	testutil.Must(t, s.B.Start(cmd))
 	err := cmd.Wait()
 	return out.String(), err
 }
@@ -103,7 +104,7 @@ func (c *client) Read(b []byte) (int, error) { return c.Reader.Read(b) }
 func (s *server) dial(t *testing.T) *client {
 	t.Helper()
 	c, err := s.B.Dial("tcp", s.at)
-	must(t, err)
+	testutil.Must(t, err)
 	t.Cleanup(func() { c.Close() })
 	c.SetDeadline(time.Now().Add(unetd.TestTimeout))
 	return &client{c, bufio.NewReader(c)}
@@ -167,10 +168,10 @@ func (c *client) info(name string) (int, error) {
 func (c *client) awaitInfo(t *testing.T, name string, ok func(n int) bool) {
 	t.Helper()
 	var n int
-	if !unetd.Eventually(func() bool {
+	if !testutil.Until(func() bool {
 		var err error
 		n, err = c.info(name)
-		must(t, err)
+		testutil.Must(t, err)
 		return ok(n)
 	}) {
 		t.Fatalf("%s stays %d", name, n)

@@ -21,6 +21,7 @@ import (
 
 	"github.com/unet-go/unet"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/test/internal/unetd"
 	"github.com/unet-go/unet/test/internal/wiretap"
 )
@@ -67,7 +68,7 @@ func (m *connection) wantAll(t *testing.T, c net.Conn, want string) {
 // wantState expects that the kernel's side comes to a state.
 func (m *connection) wantState(t *testing.T, state string) {
 	t.Helper()
-	eventually(t, "the kernel in "+state, func() bool { return m.kernelSockets(t)[state] > 0 })
+	testutil.Eventually(t, "the kernel in "+state, func() bool { return m.kernelSockets(t)[state] > 0 })
 }
 
 func nameOf(c net.Conn) string {
@@ -81,8 +82,8 @@ func nameOf(c net.Conn) string {
 func (m *connection) setDropAll(t *testing.T, drop bool) {
 	t.Helper()
 	raw, err := m.kernel.SyscallConn()
-	must(t, err)
-	must(t, netlab.SetDropAll(raw, drop))
+	testutil.Must(t, err)
+	testutil.Must(t, netlab.SetDropAll(raw, drop))
 }
 
 // closeOrders are all orders of the calls that end a connection.
@@ -96,7 +97,7 @@ var closeOrders = []struct {
 		m.wantState(t, "CLOSE-WAIT")
 		waits := m.host.Stack().TCPUsage().TimeWaits
 		m.kernel.Close()
-		eventually(t, "we are in TIME-WAIT", func() bool { return m.host.Stack().TCPUsage().TimeWaits > waits })
+		testutil.Eventually(t, "we are in TIME-WAIT", func() bool { return m.host.Stack().TCPUsage().TimeWaits > waits })
 	}},
 	{"the kernel closes", func(t *testing.T, m *connection) {
 		m.kernel.Close()
@@ -108,8 +109,8 @@ var closeOrders = []struct {
 	}},
 	{"both, and the FINs cross", func(t *testing.T, m *connection) {
 		m.setDropAll(t, true)
-		must(t, m.ours.CloseWrite())
-		must(t, m.kernel.CloseWrite()) // its FIN acknowledges nothing
+		testutil.Must(t, m.ours.CloseWrite())
+		testutil.Must(t, m.kernel.CloseWrite()) // its FIN acknowledges nothing
 		m.wantRead(t, m.ours, io.EOF)
 		if s := m.ours.Info().State.String(); s != "CLOSING" {
 			t.Errorf("we are in %s", s)
@@ -121,8 +122,8 @@ var closeOrders = []struct {
 	{"both, at the same time", func(t *testing.T, m *connection) {
 		closed := make(chan error)
 		go func() { closed <- m.kernel.Close() }()
-		must(t, m.ours.Close())
-		must(t, <-closed)
+		testutil.Must(t, m.ours.Close())
+		testutil.Must(t, <-closed)
 	}},
 	{"we half, then the kernel", func(t *testing.T, m *connection) {
 		m.ours.Write([]byte("question"))
@@ -142,37 +143,37 @@ var closeOrders = []struct {
 		m.wantAll(t, m.kernel, "answer")
 	}},
 	{"we read no more", func(t *testing.T, m *connection) {
-		must(t, m.ours.CloseRead())
+		testutil.Must(t, m.ours.CloseRead())
 		m.wantRead(t, m.ours, io.EOF)
-		must(t, send(m.kernel, newStream(1, 1<<20), 1<<20)) // is discarded
+		testutil.Must(t, send(m.kernel, newStream(1, 1<<20), 1<<20)) // is discarded
 		m.ours.Write([]byte("enough"))
 		m.ours.Close()
 		m.wantAll(t, m.kernel, "enough")
 	}},
 	{"the kernel reads no more", func(t *testing.T, m *connection) {
-		must(t, m.kernel.CloseRead())
+		testutil.Must(t, m.kernel.CloseRead())
 		m.ours.Write([]byte("text"))
 		m.kernel.Write([]byte("enough"))
 		m.kernel.CloseWrite()
 		m.wantAll(t, m.ours, "enough")
 	}},
 	{"we close with text to send", func(t *testing.T, m *connection) {
-		must(t, m.kernel.SetReadBuffer(4096))
-		must(t, send(m.ours, newStream(2, 200_000), 200_000))
-		must(t, m.ours.Close())
-		must(t, expect(m.kernel, newStream(2, 200_000), 1000))
+		testutil.Must(t, m.kernel.SetReadBuffer(4096))
+		testutil.Must(t, send(m.ours, newStream(2, 200_000), 200_000))
+		testutil.Must(t, m.ours.Close())
+		testutil.Must(t, expect(m.kernel, newStream(2, 200_000), 1000))
 	}},
 	{"the kernel closes with text to send", func(t *testing.T, m *connection) {
-		must(t, m.ours.SetReadBuffer(4096))
-		must(t, m.kernel.SetWriteBuffer(200_000)) // which holds all
-		must(t, send(m.kernel, newStream(2, 100_000), 100_000))
-		must(t, m.kernel.Close())
-		must(t, expect(m.ours, newStream(2, 100_000), 1000))
+		testutil.Must(t, m.ours.SetReadBuffer(4096))
+		testutil.Must(t, m.kernel.SetWriteBuffer(200_000)) // which holds all
+		testutil.Must(t, send(m.kernel, newStream(2, 100_000), 100_000))
+		testutil.Must(t, m.kernel.Close())
+		testutil.Must(t, expect(m.ours, newStream(2, 100_000), 1000))
 	}},
 	{"we linger", func(t *testing.T, m *connection) {
 		m.ours.SetLinger(20)
 		m.ours.Write([]byte("text"))
-		must(t, m.ours.Close())
+		testutil.Must(t, m.ours.Close())
 		if s := m.kernelSockets(t); s["CLOSE-WAIT"] != 1 { // at once: that is what Close waited for
 			t.Errorf("the kernel's sockets: %v", s)
 		}
@@ -180,13 +181,13 @@ var closeOrders = []struct {
 	}},
 	{"we close with unread text", func(t *testing.T, m *connection) {
 		m.kernel.Write([]byte("unread"))
-		eventually(t, "text arrives", func() bool { return m.ours.Info().Buffered > 0 })
+		testutil.Eventually(t, "text arrives", func() bool { return m.ours.Info().Buffered > 0 })
 		m.ours.Close()
 		m.wantReset(t, m.kernel)
 	}},
 	{"the kernel closes with unread text", func(t *testing.T, m *connection) {
 		m.ours.Write([]byte("unread"))
-		eventually(t, "text arrives", func() bool { return m.ours.Info().InFlight == 0 })
+		testutil.Eventually(t, "text arrives", func() bool { return m.ours.Info().InFlight == 0 })
 		m.kernel.Close()
 		m.wantReset(t, m.ours)
 	}},
@@ -194,7 +195,7 @@ var closeOrders = []struct {
 		m.ours.Close()
 		m.wantRead(t, m.kernel, io.EOF)
 		m.kernel.Write([]byte("too late"))
-		eventually(t, "the kernel has our RST", func() bool { return m.kernelSockets(t)["CLOSE-WAIT"] == 0 })
+		testutil.Eventually(t, "the kernel has our RST", func() bool { return m.kernelSockets(t)["CLOSE-WAIT"] == 0 })
 		m.wantWrite(t, m.kernel, syscall.EPIPE)
 		m.wantRead(t, m.kernel, io.EOF)
 	}},
@@ -202,7 +203,7 @@ var closeOrders = []struct {
 		m.kernel.Close()
 		m.wantRead(t, m.ours, io.EOF)
 		m.ours.Write([]byte("too late"))
-		eventually(t, "we have the RST of the kernel", func() bool { return m.host.Stack().TCPUsage().Connections == 0 })
+		testutil.Eventually(t, "we have the RST of the kernel", func() bool { return m.host.Stack().TCPUsage().Connections == 0 })
 		m.wantWrite(t, m.ours, syscall.ECONNRESET) // where the kernel has EPIPE
 		m.wantWrite(t, m.ours, syscall.EPIPE)
 		m.wantRead(t, m.ours, io.EOF)
@@ -236,8 +237,8 @@ var closeOrders = []struct {
 		m.kernel.SetLinger(0)
 		closed := make(chan error)
 		go func() { closed <- m.kernel.Close() }()
-		must(t, m.ours.Close())
-		must(t, <-closed)
+		testutil.Must(t, m.ours.Close())
+		testutil.Must(t, <-closed)
 	}},
 }
 
@@ -252,7 +253,7 @@ func testCloseOrders(t *testing.T, s *scene) {
 				order.f(t, &connection{s, ours, kernel})
 				ours.Close()
 				kernel.Close()
-				eventually(t, "nothing is left", func() bool { return s.idle(t) })
+				testutil.Eventually(t, "nothing is left", func() bool { return s.idle(t) })
 			})
 		})
 	}
@@ -262,7 +263,7 @@ func testCloseOrders(t *testing.T, s *scene) {
 func TestKernelProcessIsKilled(t *testing.T) {
 	s := openScene(t, config{})
 	exe, err := os.Executable()
-	must(t, err)
+	testutil.Must(t, err)
 	for i, c := range []struct {
 		name        string
 		write, read int // how much we write and it reads
@@ -276,18 +277,18 @@ func TestKernelProcessIsKilled(t *testing.T) {
 			p := unetd.Start(t, s.B, nil, exe, holderArg, at, strconv.Itoa(c.read))
 			p.Await(t, "listening")
 			conn, err := s.host.Dial("tcp", at)
-			must(t, err)
+			testutil.Must(t, err)
 			defer conn.Close()
 			m := &connection{scene: s}
 			_, err = conn.Write(make([]byte, c.write))
-			must(t, err)
+			testutil.Must(t, err)
 			p.Await(t, "holding")
-			eventually(t, "all is acknowledged", func() bool { return conn.(*unet.TCPConn).Info().InFlight == 0 })
+			testutil.Eventually(t, "all is acknowledged", func() bool { return conn.(*unet.TCPConn).Info().InFlight == 0 })
 			p.Kill(t)
 			m.wantRead(t, conn, c.want)
 			m.wantRead(t, conn, io.EOF)
 			conn.Close()
-			eventually(t, "nothing is left", func() bool { return s.idle(t) })
+			testutil.Eventually(t, "nothing is left", func() bool { return s.idle(t) })
 		})
 	}
 	t.Run("in the middle of a transfer", func(t *testing.T) {
@@ -295,7 +296,7 @@ func TestKernelProcessIsKilled(t *testing.T) {
 		p := unetd.Start(t, s.B, nil, exe, holderArg, at, "1000")
 		p.Await(t, "listening")
 		conn, err := s.host.Dial("tcp", at)
-		must(t, err)
+		testutil.Must(t, err)
 		defer conn.Close()
 		failed := make(chan error)
 		go func() { failed <- send(conn, newStream(1, 1<<30), 100_000) }()
@@ -305,7 +306,7 @@ func TestKernelProcessIsKilled(t *testing.T) {
 			t.Errorf("write: %v", err)
 		}
 		conn.Close()
-		eventually(t, "nothing is left", func() bool { return s.idle(t) })
+		testutil.Eventually(t, "nothing is left", func() bool { return s.idle(t) })
 	})
 }
 
@@ -320,7 +321,7 @@ func testDialToClosedPortIsRefused(t *testing.T, ipv6 bool) {
 	}})
 	listener := s.listen(t, true)
 	at := listener.Addr().String()
-	must(t, listener.Close())
+	testutil.Must(t, listener.Close())
 	if _, err := s.B.Dial("tcp", at); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("the kernel dials a port whose listener is closed: %v", err)
 	}
@@ -330,16 +331,16 @@ func testDialToClosedPortIsRefused(t *testing.T, ipv6 bool) {
 	// A connection that has not been accepted yet is reset when the listener closes.
 	listener = s.listen(t, true)
 	kernel, err := s.B.Dial("tcp", listener.Addr().String())
-	must(t, err)
+	testutil.Must(t, err)
 	defer kernel.Close()
 	kernel.SetDeadline(time.Now().Add(testTimeout))
 	// The kernel's ACK would be answered by a second RST if it came after the first.
-	eventually(t, "the handshake is complete", func() bool { return s.counters()["tcp_handshakes"] == 1 })
-	must(t, listener.Close())
+	testutil.Eventually(t, "the handshake is complete", func() bool { return s.counters()["tcp_handshakes"] == 1 })
+	testutil.Must(t, listener.Close())
 	if _, err := kernel.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("read of a connection that was never accepted: %v", err)
 	}
-	eventually(t, "nothing is left", func() bool { return s.idle(t) })
+	testutil.Eventually(t, "nothing is left", func() bool { return s.idle(t) })
 }
 
 // A RST in the middle of a transfer: the errors of the blocked writer and of the reader.
@@ -351,7 +352,7 @@ func TestResetInTransfer(t *testing.T) {
 	s.roles(t, func(t *testing.T, ours *unet.TCPConn, kernel *net.TCPConn) {
 		t.Run("of the kernel's", func(t *testing.T) { resetInTransfer(t, ours, kernel) })
 	})
-	eventually(t, "nothing is left", func() bool { return s.idle(t) })
+	testutil.Eventually(t, "nothing is left", func() bool { return s.idle(t) })
 }
 
 // resetInTransfer has one side write and read without an end, and the other
@@ -364,8 +365,8 @@ func resetInTransfer(t *testing.T, lasting, resetting net.Conn) {
 	if err := expectMore(resetting, newStream(1, 3_000_000), 10_000); err != nil {
 		t.Error(err)
 	}
-	must(t, resetting.(interface{ SetLinger(int) error }).SetLinger(0))
-	must(t, resetting.Close())
+	testutil.Must(t, resetting.(interface{ SetLinger(int) error }).SetLinger(0))
+	testutil.Must(t, resetting.Close())
 	wg.Wait()
 	// One of them gets ECONNRESET, as in the kernel; the other the end.
 	var resets int
@@ -414,7 +415,7 @@ func testSimultaneousOpen(t *testing.T, ipv6 bool) {
 		dialled <- s.B.Do(func() (err error) { kernel, err = dialer.Dial("tcp", us.String()); return err })
 	}()
 	<-dropping
-	eventually(t, "the kernel has dialled", func() bool {
+	testutil.Eventually(t, "the kernel has dialled", func() bool {
 		var i *unix.TCPInfo
 		var optErr error
 		err := raw.Control(func(fd uintptr) { i, optErr = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) })
@@ -430,15 +431,15 @@ func testSimultaneousOpen(t *testing.T, ipv6 bool) {
 		opened <- err
 	}()
 	// Its first SYN found no listener, the second finds our dial.
-	eventually(t, "the kernel's SYN is received", func() bool { return s.counters()["tcp_segments_received"] > 0 })
-	must(t, netlab.SetDropAll(raw, false))
-	must(t, <-opened)
+	testutil.Eventually(t, "the kernel's SYN is received", func() bool { return s.counters()["tcp_segments_received"] > 0 })
+	testutil.Must(t, netlab.SetDropAll(raw, false))
+	testutil.Must(t, <-opened)
 	defer ours.Close()
-	must(t, <-dialled)
+	testutil.Must(t, <-dialled)
 	defer kernel.Close()
 	for _, c := range []net.Conn{ours, kernel} {
 		c.SetDeadline(time.Now().Add(testTimeout))
 	}
-	must(t, exchange(ours, kernel, 100_000, pieces{100_000, 100_000}))
-	eventually(t, "nothing is left", func() bool { return s.idle(t) })
+	testutil.Must(t, exchange(ours, kernel, 100_000, pieces{100_000, 100_000}))
+	testutil.Eventually(t, "nothing is left", func() bool { return s.idle(t) })
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/unet-go/unet"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/test/internal/unetd"
 	"github.com/unet-go/unet/test/internal/wiretap"
 )
@@ -32,14 +33,14 @@ func TestManyConnections(t *testing.T) {
 		t.Run(role, func(t *testing.T) {
 			s := openScene(t, config{})
 			ours, kernel := s.connect(t, role == "dial") // now all that is made once exists
-			must(t, exchange(ours, kernel, 1, pieces{1, 1}))
+			testutil.Must(t, exchange(ours, kernel, 1, pieces{1, 1}))
 			idle := func() bool { return s.idle(t) }
-			eventually(t, "idle", idle)
+			testutil.Eventually(t, "idle", idle)
 			goroutines, files := runtime.NumGoroutine(), descriptors(t)
-			must(t, s.exchangeOnMany(t, role == "dial"))
-			eventually(t, "all connections are gone", idle)
-			eventually(t, fmt.Sprintf("%d goroutines, as before", goroutines), func() bool { return runtime.NumGoroutine() <= goroutines })
-			eventually(t, fmt.Sprintf("%d descriptors, as before", files), func() bool { return descriptors(t) <= files })
+			testutil.Must(t, s.exchangeOnMany(t, role == "dial"))
+			testutil.Eventually(t, "all connections are gone", idle)
+			testutil.Eventually(t, fmt.Sprintf("%d goroutines, as before", goroutines), func() bool { return runtime.NumGoroutine() <= goroutines })
+			testutil.Eventually(t, fmt.Sprintf("%d descriptors, as before", files), func() bool { return descriptors(t) <= files })
 			if t.Failed() {
 				t.Logf("kernel: %v; ours: %+v; %d goroutines, %d descriptors", s.kernelSockets(t), s.host.Stack().TCPUsage(), runtime.NumGoroutine(), descriptors(t))
 			}
@@ -66,7 +67,7 @@ func (s *scene) idle(t *testing.T) bool {
 func descriptors(t *testing.T) int {
 	t.Helper()
 	list, err := os.ReadDir("/proc/self/fd")
-	must(t, err)
+	testutil.Must(t, err)
 	return len(list)
 }
 
@@ -232,12 +233,12 @@ func TestWeProbeClosedWindowOfKernel(t *testing.T) {
 		t.Run(role, func(t *testing.T) {
 			before := s.counters()["tcp_window_probes"]
 			x := s.stall(t, role == "dial", true)
-			eventually(t, "probes", func() bool { return s.counters()["tcp_window_probes"] >= before+stallProbes })
+			testutil.Eventually(t, "probes", func() bool { return s.counters()["tcp_window_probes"] >= before+stallProbes })
 			if i := x.from.(*unet.TCPConn).Info(); i.SendWindow != 0 {
 				t.Errorf("we see a window of %d bytes", i.SendWindow)
 			}
 			x.resume(t)
-			eventually(t, "nothing is left", func() bool { return s.idle(t) })
+			testutil.Eventually(t, "nothing is left", func() bool { return s.idle(t) })
 		})
 	}
 }
@@ -251,7 +252,7 @@ func TestKernelProbesOurClosedWindow(t *testing.T) {
 		}
 	}})
 	both := []*stalledConn{s.stall(t, true, false), s.stall(t, false, false)}
-	eventually(t, "probes", func() bool { return s.kernelCount(t, "TcpExt", "TCPWinProbe") >= 2*stallProbes })
+	testutil.Eventually(t, "probes", func() bool { return s.kernelCount(t, "TcpExt", "TCPWinProbe") >= 2*stallProbes })
 	for _, x := range both {
 		if i := x.to.(*unet.TCPConn).Info(); i.ReceiveWindow != 0 {
 			t.Errorf("we offer a window of %d bytes", i.ReceiveWindow)
@@ -262,7 +263,7 @@ func TestKernelProbesOurClosedWindow(t *testing.T) {
 		wg.Go(func() { x.resume(t) })
 	}
 	wg.Wait()
-	eventually(t, "nothing is left", func() bool { return s.idle(t) })
+	testutil.Eventually(t, "nothing is left", func() bool { return s.idle(t) })
 }
 
 // Neither side reads until the buffers of both directions are full.
@@ -274,7 +275,7 @@ func TestBothWindowsClosed(t *testing.T) {
 		for _, c := range []net.Conn{ours, kernel} {
 			go func() { sent <- send(c, newStream(9, stallData), 100_000) }()
 		}
-		eventually(t, "probes", func() bool {
+		testutil.Eventually(t, "probes", func() bool {
 			return s.counters()["tcp_window_probes"] >= before+stallProbes && ours.Info().ReceiveWindow == 0
 		})
 		var wg sync.WaitGroup

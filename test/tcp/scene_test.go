@@ -21,6 +21,7 @@ import (
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/internal/route"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/mux"
 	"github.com/unet-go/unet/test/internal/unetd"
 	"github.com/unet-go/unet/test/internal/wiretap"
@@ -59,14 +60,14 @@ func openScene(t *testing.T, c config) *scene {
 	t.Helper()
 	s := &scene{Pair: netlab.RequirePair(t, netlab.Config{MTU: c.mtu, IPv6: c.ipv6, LinkLocal: c.ipv6})}
 	if c.offloads != nil {
-		must(t, s.B.Do(func() error { return netlab.SetOffloads(s.B.Interface, *c.offloads) }))
+		testutil.Must(t, s.B.Do(func() error { return netlab.SetOffloads(s.B.Interface, *c.offloads) }))
 	}
 	if c.ipv6 { // A's kernel sends RSTs for ports without a listener, and leaves their checksums to the device
-		must(t, s.A.Do(func() error { return netlab.SetOffloads(s.A.Interface, false) }))
+		testutil.Must(t, s.A.Do(func() error { return netlab.SetOffloads(s.A.Interface, false) }))
 	}
 	s.capture = wiretap.Start(t, wiretap.Config{Host: s.B, Interface: s.B.Interface, Ours: s.A})
 	var m *mux.Mux
-	must(t, s.A.Do(func() (err error) {
+	testutil.Must(t, s.A.Do(func() (err error) {
 		m, err = mux.Open(mux.Config{Interface: s.A.Interface, Policy: mux.Permit(mux.Terms{Trusted: !c.untrusted})})
 		return err
 	}))
@@ -77,10 +78,10 @@ func openScene(t *testing.T, c config) *scene {
 	})
 	owner := mux.Owner{PID: os.Getpid(), UID: uint32(os.Geteuid())}
 	grant, lease, err := m.OpenEndpointFor(t.Context(), owner, endpoint.Request{Attach: c.attach})
-	must(t, err)
+	testutil.Must(t, err)
 	s.host, err = unet.New(t.Context(), grant, lease, unet.Config{})
 	if err != nil {
-		must(t, errors.Join(err, grant.Close(), lease.Close()))
+		testutil.Must(t, errors.Join(err, grant.Close(), lease.Close()))
 	}
 	t.Cleanup(func() { s.check(t, c) })
 	return s
@@ -121,7 +122,7 @@ func (s *scene) check(t *testing.T, c config) {
 func (s *scene) dropped(t *testing.T) (n uint64) {
 	t.Helper()
 	for _, h := range []*netlab.Host{s.A, s.B} {
-		must(t, h.Do(func() error {
+		testutil.Must(t, h.Do(func() error {
 			links, err := route.Dump(netlink.LinkList)
 			for _, l := range links {
 				if st := l.Attrs().Statistics; st != nil {
@@ -132,13 +133,6 @@ func (s *scene) dropped(t *testing.T) (n uint64) {
 		}))
 	}
 	return n
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // counters are those of our stack.
@@ -153,7 +147,7 @@ func (s *scene) counters() map[string]uint64 {
 // sysctl sets a variable of net.ipv4 on the kernel's host.
 func (s *scene) sysctl(t *testing.T, name, value string) {
 	t.Helper()
-	must(t, s.B.Do(func() error {
+	testutil.Must(t, s.B.Do(func() error {
 		return os.WriteFile(filepath.Join("/proc/sys/net/ipv4", name), []byte(value), 0)
 	}))
 }
@@ -176,9 +170,9 @@ func (s *scene) connect(t *testing.T, dial bool) (ours *unet.TCPConn, kernel *ne
 	listener := s.listen(t, !dial)
 	defer listener.Close()
 	dialled, err := s.dial(dial, listener.Addr().String())
-	must(t, err)
+	testutil.Must(t, err)
 	accepted, err := listener.Accept()
-	must(t, err)
+	testutil.Must(t, err)
 	if !dial {
 		dialled, accepted = accepted, dialled
 	}
@@ -198,7 +192,7 @@ func (s *scene) listen(t *testing.T, ours bool) net.Listener {
 	} else {
 		l, err = s.B.Listen("tcp", netip.AddrPortFrom(s.B.IP(), 0).String())
 	}
-	must(t, err)
+	testutil.Must(t, err)
 	return l
 }
 
@@ -210,20 +204,12 @@ func (s *scene) dial(ours bool, to string) (net.Conn, error) {
 	return s.B.Dial("tcp", to)
 }
 
-// eventually waits until a condition holds.
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	if !unetd.Eventually(holds) {
-		t.Errorf("never: %s", what)
-	}
-}
-
 // kernelCount is a counter of the kernel's host, as in /proc/net/snmp and
 // /proc/net/netstat.
 func (s *scene) kernelCount(t *testing.T, group, name string) uint64 {
 	t.Helper()
 	n, err := s.B.Counted(group + name)
-	must(t, err)
+	testutil.Must(t, err)
 	return n
 }
 
@@ -232,7 +218,7 @@ func (s *scene) kernelCount(t *testing.T, group, name string) uint64 {
 func (s *scene) kernelSockets(t *testing.T) map[string]int {
 	t.Helper()
 	states := make(map[string]int)
-	must(t, s.B.Do(func() error {
+	testutil.Must(t, s.B.Do(func() error {
 		family := uint8(unix.AF_INET)
 		if s.A.IP().Is6() {
 			family = unix.AF_INET6
@@ -260,11 +246,11 @@ var kernelStates = [...]string{
 func info(t *testing.T, kernel *net.TCPConn) *unix.TCPInfo {
 	t.Helper()
 	raw, err := kernel.SyscallConn()
-	must(t, err)
+	testutil.Must(t, err)
 	var i *unix.TCPInfo
 	var optErr error
-	must(t, raw.Control(func(fd uintptr) { i, optErr = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) }))
-	must(t, optErr)
+	testutil.Must(t, raw.Control(func(fd uintptr) { i, optErr = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) }))
+	testutil.Must(t, optErr)
 	return i
 }
 

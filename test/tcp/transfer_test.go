@@ -19,7 +19,7 @@ import (
 	"github.com/unet-go/unet"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
-	"github.com/unet-go/unet/internal/patience"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/test/internal/unetd"
 	"github.com/unet-go/unet/test/internal/wiretap"
 )
@@ -45,7 +45,7 @@ func (x *stream) next(b []byte) int {
 func send(c io.Writer, x *stream, piece int) error {
 	buf := make([]byte, piece)
 	for n := x.next(buf); n > 0; n = x.next(buf) {
-		patience.Renew(c)
+		testutil.Renew(c)
 		if m, err := c.Write(buf[:n]); m != n || err != nil {
 			return fmt.Errorf("write with %d bytes to go: %d of %d, %w", x.left, m, n, err)
 		}
@@ -68,7 +68,7 @@ func expect(c io.Reader, x *stream, piece int) error {
 func expectMore(c io.Reader, x *stream, piece int) error {
 	buf, want := make([]byte, piece), make([]byte, piece)
 	for x.left > 0 {
-		patience.Renew(c)
+		testutil.Renew(c)
 		n, err := c.Read(buf[:min(piece, x.left)])
 		if err != nil {
 			return fmt.Errorf("read with %d bytes to go: %w", x.left, err)
@@ -155,7 +155,7 @@ func testTransfer(t *testing.T, ipv6 bool) {
 					t.Skip("not needed over IPv6, too slow with the race detector")
 				}
 				s.roles(t, func(t *testing.T, ours *unet.TCPConn, kernel *net.TCPConn) {
-					must(t, exchange(ours, kernel, c.size, p))
+					testutil.Must(t, exchange(ours, kernel, c.size, p))
 				})
 			})
 		}
@@ -171,7 +171,7 @@ func TestLargeTransfer(t *testing.T) {
 	ours, kernel := s.connect(t, true)
 	defer ours.Close()
 	defer kernel.Close()
-	must(t, exchange(ours, kernel, 100_000_000, pieces{64 << 10, 64 << 10}))
+	testutil.Must(t, exchange(ours, kernel, 100_000_000, pieces{64 << 10, 64 << 10}))
 }
 
 // tcpOptions are the kernel's options for TCP.
@@ -236,7 +236,7 @@ func exchangeSizes(t *testing.T, s *scene, c tcpOptions, mtu int) {
 	for _, size := range []int{1, mtu - s.headers() - 12, mtu - s.headers() + 1, 1 << 20} {
 		s.roles(t, func(t *testing.T, ours *unet.TCPConn, kernel *net.TCPConn) {
 			s.checkOptions(t, ours, kernel, c, mtu)
-			must(t, exchange(ours, kernel, size, pieces{64 << 10, 64 << 10}))
+			testutil.Must(t, exchange(ours, kernel, size, pieces{64 << 10, 64 << 10}))
 		})
 	}
 }
@@ -314,7 +314,7 @@ func (s *scene) openForwardedHost(t *testing.T) *netlab.Host {
 		return err
 	}
 	near := &net.IPNet{IP: net.IPv4(10, 0, 0, 0), Mask: net.CIDRMask(24, 32)}
-	must(t, s.B.Do(func() error {
+	testutil.Must(t, s.B.Do(func() error {
 		a := netlink.NewLinkAttrs()
 		a.Name = "wire"
 		cable := netlink.NewVeth(a)
@@ -327,7 +327,7 @@ func (s *scene) openForwardedHost(t *testing.T) *netlab.Host {
 			netlab.SetOffload("wire", "gro", true),
 			configure("wire", "10.0.1.2/24", nil, ""))
 	}))
-	must(t, far.Do(func() error {
+	testutil.Must(t, far.Do(func() error {
 		cable, err := netlink.LinkByName(far.Interface) // it has our address
 		if err != nil {
 			return err
@@ -337,7 +337,7 @@ func (s *scene) openForwardedHost(t *testing.T) *netlab.Host {
 			netlab.SetOffloads("wire", false),
 			configure("wire", "10.0.1.3/24", near, "10.0.1.2"))
 	}))
-	must(t, s.A.Do(func() error {
+	testutil.Must(t, s.A.Do(func() error {
 		to := &net.IPNet{IP: net.IPv4(10, 0, 1, 0), Mask: near.Mask}
 		return netlink.RouteAdd(&netlink.Route{Dst: to, Gw: net.ParseIP("10.0.0.2")})
 	}))
@@ -354,18 +354,18 @@ func TestCompleteAndPartialChecksums(t *testing.T) {
 			l := s.listen(t, true)
 			defer l.Close()
 			dialled, err := far.Dial("tcp", l.Addr().String())
-			must(t, err)
+			testutil.Must(t, err)
 			ours, err := l.Accept()
-			must(t, err)
+			testutil.Must(t, err)
 			for _, c := range []net.Conn{dialled, ours} {
 				c.SetDeadline(time.Now().Add(testTimeout))
 			}
 			for _, size := range []int{100, 20 * mss, 100, 20 * mss} { // alone, merged
 				done := make(chan error, 1)
 				go func() { done <- send(dialled, newStream(0, size), size) }()
-				must(t, errors.Join(expectMore(ours, newStream(0, size), size), <-done))
+				testutil.Must(t, errors.Join(expectMore(ours, newStream(0, size), size), <-done))
 			}
-			must(t, exchange(ours, dialled, 1<<20, pieces{64 << 10, 64 << 10}))
+			testutil.Must(t, exchange(ours, dialled, 1<<20, pieces{64 << 10, 64 << 10}))
 		})
 	}
 }

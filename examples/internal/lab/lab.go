@@ -14,26 +14,20 @@ import (
 	"github.com/unet-go/unet"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/mux"
 	"github.com/unet-go/unet/verbs"
 )
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // Mux makes a mux on a host. It is closed when the test ends.
 func Mux(t *testing.T, at *netlab.Host) *mux.Mux {
 	t.Helper()
 	var m *mux.Mux
-	must(t, at.Do(func() (err error) {
+	testutil.Must(t, at.Do(func() (err error) {
 		m, err = mux.Open(mux.Config{Interface: at.Interface})
 		return err
 	}))
-	t.Cleanup(func() { must(t, m.Close()) })
+	t.Cleanup(func() { testutil.Must(t, m.Close()) })
 	return m
 }
 
@@ -43,10 +37,10 @@ func Host(t *testing.T, at *netlab.Host) *unet.Host {
 	t.Helper()
 	m := Mux(t, at)
 	grant, lease, err := m.OpenEndpoint(t.Context(), endpoint.Request{})
-	must(t, err)
+	testutil.Must(t, err)
 	h, err := unet.New(t.Context(), grant, lease, unet.Config{})
 	if err != nil {
-		must(t, errors.Join(err, grant.Close(), lease.Close()))
+		testutil.Must(t, errors.Join(err, grant.Close(), lease.Close()))
 	}
 	t.Cleanup(func() { h.Close() })
 	return h
@@ -57,7 +51,7 @@ func Open(t *testing.T, at *netlab.Host) (*unet.Host, *verbs.Context) {
 	t.Helper()
 	h := Host(t, at)
 	c, err := verbs.Open(t.Context(), h, verbs.Config{})
-	must(t, err)
+	testutil.Must(t, err)
 	t.Cleanup(func() { c.Close() })
 	return h, c
 }

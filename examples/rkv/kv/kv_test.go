@@ -20,16 +20,10 @@ import (
 	"github.com/unet-go/unet"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/mux"
 	"github.com/unet-go/unet/verbs"
 )
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // openRDMA makes the RDMA device of the host whose interface is given, in the namespace of the
 // calling thread or in that of at.
@@ -72,11 +66,11 @@ func newTestServer(t *testing.T, cfg Config) *testServer {
 	t.Helper()
 	w := &testServer{Pair: netlab.RequirePair(t, netlab.Config{})}
 	c, closeServer, err := openRDMA(t.Context(), w.A, w.A.Interface)
-	must(t, err)
+	testutil.Must(t, err)
 	t.Cleanup(closeServer)
 	cfg.Port = 7600
 	w.server, err = NewServer(c, cfg)
-	must(t, err)
+	testutil.Must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error)
 	go func() { served <- w.server.Serve(ctx) }()
@@ -90,7 +84,7 @@ func newTestServer(t *testing.T, cfg Config) *testServer {
 		}
 	})
 	rdma, closeClient, err := openRDMA(t.Context(), w.B, w.B.Interface)
-	must(t, err)
+	testutil.Must(t, err)
 	t.Cleanup(closeClient)
 	w.rdma = rdma
 	return w
@@ -99,8 +93,8 @@ func newTestServer(t *testing.T, cfg Config) *testServer {
 func (w *testServer) dial(t *testing.T) *Client {
 	t.Helper()
 	k, err := Dial(t.Context(), w.rdma, w.server.Addr())
-	must(t, err)
-	t.Cleanup(func() { must(t, k.Close()) })
+	testutil.Must(t, err)
+	t.Cleanup(func() { testutil.Must(t, k.Close()) })
 	return k
 }
 
@@ -117,21 +111,21 @@ func TestStore(t *testing.T) {
 	if _, err := a.Get("x", nil); err != ErrNotFound {
 		t.Errorf("an empty table: %v", err)
 	}
-	must(t, a.Put("x", []byte("1")))
-	must(t, a.Put("y", nil))
-	must(t, a.Put("x", []byte("two")))
+	testutil.Must(t, a.Put("x", []byte("1")))
+	testutil.Must(t, a.Put("y", nil))
+	testutil.Must(t, a.Put("x", []byte("two")))
 	for _, get := range []func(string, []byte) ([]byte, error){a.Get, b.Get, w.server.Get} {
 		expect(t, get, "x", "two")
 		expect(t, get, "y", "")
 	}
-	must(t, b.Delete("x"))
+	testutil.Must(t, b.Delete("x"))
 	if err := b.Delete("x"); err != ErrNotFound {
 		t.Errorf("deleted twice: %v", err)
 	}
 	if _, err := a.Get("x", nil); err != ErrNotFound {
 		t.Errorf("a deleted key: %v", err)
 	}
-	must(t, b.Put("x", bytes.Repeat([]byte("z"), 31)))
+	testutil.Must(t, b.Put("x", bytes.Repeat([]byte("z"), 31)))
 	expect(t, a.Get, "x", strings.Repeat("z", 31))
 	if err := b.Put("x", make([]byte, 32)); err != ErrTooLong {
 		t.Errorf("a value that is too long: %v", err)
@@ -153,9 +147,9 @@ func TestStore(t *testing.T) {
 		expect(t, b.Get, key, value)
 	}
 	for key := range put {
-		must(t, a.Delete(key))
-		must(t, a.Put(key+"'", nil))
-		must(t, a.Delete(key+"'"))
+		testutil.Must(t, a.Delete(key))
+		testutil.Must(t, a.Put(key+"'", nil))
+		testutil.Must(t, a.Delete(key+"'"))
 	}
 }
 
@@ -163,7 +157,7 @@ func TestStore(t *testing.T) {
 func TestTornReadIsRepeated(t *testing.T) {
 	w := newTestServer(t, Config{})
 	k := w.dial(t)
-	must(t, k.Put("x", []byte("old")))
+	testutil.Must(t, k.Put("x", []byte("old")))
 	table := &w.server.table
 	slot, found := table.find("x")
 	if !found {
@@ -189,7 +183,7 @@ func TestTornReadIsRepeated(t *testing.T) {
 		}
 	}
 	table.write(slot, half-8, 0)
-	must(t, <-got)
+	testutil.Must(t, <-got)
 }
 
 // parse refuses every copy in which some words are of another version. The checksum finds those
@@ -233,7 +227,7 @@ func TestReadsDuringWrites(t *testing.T) {
 	w := newTestServer(t, Config{Slots: 16, SlotSize: size})
 	writer := w.dial(t)
 	value := func(i int) []byte { return bytes.Repeat([]byte{byte(i)}, size/2+i%100*60) }
-	must(t, writer.Put("x", value(0)))
+	testutil.Must(t, writer.Put("x", value(0)))
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -312,10 +306,10 @@ func childClient(ifname string) error {
 func TestClientIsKilled(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	c, closeServer, err := openRDMA(t.Context(), pair.A, pair.A.Interface)
-	must(t, err)
+	testutil.Must(t, err)
 	defer closeServer()
 	server, err := NewServer(c, Config{Port: 7600, KeepAlive: 10 * time.Millisecond, MaxClients: 1})
-	must(t, err)
+	testutil.Must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	served := make(chan error)
 	go func() { served <- server.Serve(ctx) }()
@@ -328,8 +322,8 @@ func TestClientIsKilled(t *testing.T) {
 	child.Env = append(os.Environ(), childVariable+"="+pair.B.Interface)
 	child.Stderr = os.Stderr
 	out, err := child.StdoutPipe()
-	must(t, err)
-	must(t, pair.B.Start(child))
+	testutil.Must(t, err)
+	testutil.Must(t, pair.B.Start(child))
 	defer child.Wait()
 	defer child.Process.Kill()
 	if _, err := io.ReadFull(out, make([]byte, len("ready"))); err != nil {
@@ -338,14 +332,14 @@ func TestClientIsKilled(t *testing.T) {
 	if n := server.Clients(); n != 1 {
 		t.Errorf("%d clients", n)
 	}
-	must(t, child.Process.Kill())
+	testutil.Must(t, child.Process.Kill())
 	child.Wait()
 	if v, err := server.Get("child", nil); err != nil || len(v) == 0 {
 		t.Errorf("after the client's end: %q, %v", v, err)
 	}
 
 	rdma, closeClient, err := openRDMA(t.Context(), pair.B, pair.B.Interface)
-	must(t, err)
+	testutil.Must(t, err)
 	defer closeClient()
 	var rejected *verbs.RejectError
 	var k *Client
@@ -355,7 +349,7 @@ func TestClientIsKilled(t *testing.T) {
 		}
 	}
 	defer k.Close()
-	must(t, k.Put("x", []byte("y")))
+	testutil.Must(t, k.Put("x", []byte("y")))
 	expect(t, k.Get, "x", "y")
 	if n := server.Clients(); n != 1 {
 		t.Errorf("%d clients", n)
@@ -366,7 +360,7 @@ func TestClientIsKilled(t *testing.T) {
 func TestHostileClient(t *testing.T) {
 	w := newTestServer(t, Config{Slots: 16, SlotSize: 64})
 	good := w.dial(t)
-	must(t, good.Put("x", []byte("y")))
+	testutil.Must(t, good.Put("x", []byte("y")))
 	for name, request := range map[string][]byte{
 		"nothing":                   {},
 		"half a header":             {putRequest, 0},
@@ -397,6 +391,6 @@ func TestHostileClient(t *testing.T) {
 		}
 	}
 	expect(t, good.Get, "x", "y")
-	must(t, good.Put("x", []byte("z")))
+	testutil.Must(t, good.Put("x", []byte("z")))
 	expect(t, good.Get, "x", "z")
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/unet-go/unet/internal/linksim"
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/internal/netlab/impair"
+	"github.com/unet-go/unet/internal/testutil"
 )
 
 // udp are sockets of both kernels, of one family: the receiver's, and one connected
@@ -30,10 +31,10 @@ func (l lab) udp(t *testing.T, d impair.Direction, six bool) (out, in *net.UDPCo
 		addr = to.Addr6.Addr()
 	}
 	in, err := to.ListenUDP(net.JoinHostPort(addr.String(), "0"))
-	must(t, err)
+	testutil.Must(t, err)
 	t.Cleanup(func() { in.Close() })
 	c, err := from.Dial("udp", in.LocalAddr().String())
-	must(t, err)
+	testutil.Must(t, err)
 	t.Cleanup(func() { c.Close() })
 	in.SetReadDeadline(time.Now().Add(testTimeout))
 	return c.(*net.UDPConn), in
@@ -42,8 +43,8 @@ func (l lab) udp(t *testing.T, d impair.Direction, six bool) (out, in *net.UDPCo
 func control(t *testing.T, c *net.UDPConn, f func(fd int) error) {
 	t.Helper()
 	raw, err := c.SyscallConn()
-	must(t, err)
-	must(t, errors.Join(raw.Control(func(fd uintptr) { err = f(int(fd)) }), err))
+	testutil.Must(t, err)
+	testutil.Must(t, errors.Join(raw.Control(func(fd uintptr) { err = f(int(fd)) }), err))
 }
 
 // readNow returns the datagrams that have come.
@@ -70,7 +71,7 @@ func counted(t *testing.T, h *netlab.Host, names ...string) (sum uint64) {
 	t.Helper()
 	for _, name := range names {
 		n, err := h.Counted(name)
-		must(t, err)
+		testutil.Must(t, err)
 		sum += n
 	}
 	return sum
@@ -88,13 +89,13 @@ func TestKernelDropsCorruptedDatagrams(t *testing.T) {
 					out, in := l.udp(t, d, six)
 					out.Write(nil) // finds the neighbour
 					_, err := in.Read(make([]byte, 1))
-					must(t, err)
+					testutil.Must(t, err)
 					control(t, in, func(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 64<<20) })
 					l.Set(d, impair.Rule{Corrupt: 0.5})
 					const n, size = 1000, 200
 					for i := range n {
 						_, err := out.Write(numbered(from, to, i, size))
-						must(t, err)
+						testutil.Must(t, err)
 						if i%250 == 249 {
 							l.settle(t, d, i+2)
 						}
@@ -102,7 +103,7 @@ func TestKernelDropsCorruptedDatagrams(t *testing.T) {
 					c := l.settle(t, d, n+1)
 					plausible(t, "corrupted", c.Corrupted, n, 0.5)
 					var got [][]byte
-					eventually(t, "datagrams that are not corrupted arrive", func() bool {
+					testutil.Eventually(t, "datagrams that are not corrupted arrive", func() bool {
 						got = append(got, readNow(t, in)...)
 						return len(got) >= n-int(c.Corrupted)
 					})
@@ -132,8 +133,8 @@ func TestSparedFramesAreNotImpaired(t *testing.T) {
 	l := open(t, netlab.Config{}, impair.Config{AtoB: impair.Rule{Loss: 1}, BtoA: impair.Rule{Loss: 1}, Spare: impair.Resolution})
 	out, in := l.udp(t, impair.AtoB, false)
 	_, err := out.Write([]byte("lost"))
-	must(t, err)
-	eventually(t, "ARP gets through, the datagram does not", func() bool {
+	testutil.Must(t, err)
+	testutil.Eventually(t, "ARP gets through, the datagram does not", func() bool {
 		return l.Counters(impair.BtoA).Spared > 0 && l.Counters(impair.AtoB).LostByChance == 1
 	})
 	if got := readNow(t, in); got != nil {
@@ -155,7 +156,7 @@ func TestCongestionMarks(t *testing.T) {
 			control(t, in, func(fd int) error { return unix.SetsockoptInt(fd, level, receive, 1) })
 			out.Write(nil) // finds the neighbour
 			_, err := in.Read(make([]byte, 1))
-			must(t, err)
+			testutil.Must(t, err)
 			// The link is so slow that all datagrams of the test are in the queue at the same time.
 			l.Set(impair.AtoB, impair.Rule{Rate: 400_000, MarkAbove: 250})
 			const other = 0x28 // the rest of the byte
@@ -163,15 +164,15 @@ func TestCongestionMarks(t *testing.T) {
 			for i, ecn := range classes {
 				control(t, out, func(fd int) error { return unix.SetsockoptInt(fd, level, send, int(other|ecn)) })
 				_, err := out.Write(bytes.Repeat([]byte{byte(i)}, 100))
-				must(t, err)
+				testutil.Must(t, err)
 			}
 			var marked uint64
 			for i, sent := range classes {
 				buf, oob := make([]byte, 200), make([]byte, 100)
 				n, oobn, _, _, err := in.ReadMsgUDP(buf, oob)
-				must(t, err)
+				testutil.Must(t, err)
 				messages, err := unix.ParseSocketControlMessage(oob[:oobn])
-				must(t, err)
+				testutil.Must(t, err)
 				if n != 100 || buf[0] != byte(i) || len(messages) != 1 {
 					t.Fatalf("datagram %d: %x", i, buf[:n])
 				}
@@ -202,7 +203,7 @@ func (l lab) transfer(t *testing.T, size int) {
 	text := make([]byte, size)
 	rand.NewChaCha8([32]byte{1}).Read(text)
 	listener, err := l.B.Listen("tcp", "10.0.0.2:0")
-	must(t, err)
+	testutil.Must(t, err)
 	defer listener.Close()
 	got := make(chan []byte, 1)
 	go func() {
@@ -217,12 +218,12 @@ func (l lab) transfer(t *testing.T, size int) {
 		got <- all
 	}()
 	c, err := l.A.Dial("tcp", listener.Addr().String())
-	must(t, err)
+	testutil.Must(t, err)
 	defer c.Close()
 	c.SetDeadline(time.Now().Add(testTimeout))
 	_, err = c.Write(text)
-	must(t, err)
-	must(t, c.(*net.TCPConn).CloseWrite())
+	testutil.Must(t, err)
+	testutil.Must(t, c.(*net.TCPConn).CloseWrite())
 	if all := <-got; !bytes.Equal(all, text) {
 		t.Errorf("sent %d bytes, %d have arrived, or they differ", len(text), len(all))
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/unet-go/unet/internal/linksim"
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/internal/netlab/impair"
+	"github.com/unet-go/unet/internal/testutil"
 )
 
 const ms = time.Millisecond
@@ -311,9 +312,9 @@ func TestFramesOfAllSizesWithVLANTags(t *testing.T) {
 func held(t *testing.T) [4]int {
 	t.Helper()
 	fds, err := os.ReadDir("/proc/self/fd")
-	must(t, err)
+	testutil.Must(t, err)
 	maps, err := os.ReadFile("/proc/self/maps")
-	must(t, err)
+	testutil.Must(t, err)
 	return [4]int{len(fds), strings.Count(string(maps), "socket:"), runtime.NumGoroutine(), runtime.GOMAXPROCS(0)}
 }
 
@@ -323,15 +324,15 @@ func TestCloseFreesDescriptorsAndMappings(t *testing.T) {
 	netlab.RequireXDP(t)
 	round := func(t *testing.T) {
 		p, err := netlab.NewPair(netlab.Config{Cut: true})
-		must(t, err)
+		testutil.Must(t, err)
 		if _, err := impair.NewLink(p, impair.Config{AtoB: impair.Rule{Loss: 2}}); err == nil {
 			t.Error("a link with a loss of 200 %")
 		}
 		l, err := impair.NewLink(p, impair.Config{BtoA: impair.Rule{Delay: 1 << 40}})
-		must(t, err)
+		testutil.Must(t, err)
 		out := lab{p, l}.packetSocket(t, p.B)
 		out.send(numbered(p.B, p.A, 1, 60))
-		eventually(t, "a frame is in flight", func() bool { return l.Counters(impair.BtoA).InFlight == 1 })
+		testutil.Eventually(t, "a frame is in flight", func() bool { return l.Counters(impair.BtoA).InFlight == 1 })
 		runtime.GC() // stops the relay's thread, too
 		for range 2 {
 			if err := l.Close(); err != nil {
@@ -342,7 +343,7 @@ func TestCloseFreesDescriptorsAndMappings(t *testing.T) {
 			t.Errorf("after Close: %+v", c)
 		}
 		l.Set(impair.AtoB, impair.Rule{Loss: 1})
-		must(t, p.Close())
+		testutil.Must(t, p.Close())
 		if _, err := impair.NewLink(p, impair.Config{}); err == nil {
 			t.Error("a link on a closed pair")
 		}
@@ -354,7 +355,7 @@ func TestCloseFreesDescriptorsAndMappings(t *testing.T) {
 	}
 	// There may be fewer, if a goroutine of an earlier test has ended meanwhile. If each round
 	// left one there would be at least three more.
-	eventually(t, "no more is held than before", func() bool {
+	testutil.Eventually(t, "no more is held than before", func() bool {
 		now := held(t)
 		return now[0] <= before[0] && now[1] <= before[1] && now[2] <= before[2] && now[3] == before[3]
 	})

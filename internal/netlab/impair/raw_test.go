@@ -13,27 +13,13 @@ import (
 
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/internal/netlab/impair"
-	"github.com/unet-go/unet/internal/patience"
+	"github.com/unet-go/unet/internal/testutil"
 )
 
 const (
 	seed        = 7
 	testTimeout = 2 * time.Minute
 )
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	if !patience.Eventually(holds) {
-		t.Fatalf("never: %s", what)
-	}
-}
 
 // lab is a pair whose cable is a link.
 type lab struct {
@@ -62,7 +48,7 @@ func (l lab) hosts(d impair.Direction) (from, to *netlab.Host) {
 func (l lab) settle(t *testing.T, d impair.Direction, frames int) impair.Counters {
 	t.Helper()
 	var c impair.Counters
-	eventually(t, "all frames have been passed on or lost", func() bool {
+	testutil.Eventually(t, "all frames have been passed on or lost", func() bool {
 		c = l.Counters(d)
 		return c.Frames+c.Missed >= uint64(frames) && c.InFlight == 0
 	})
@@ -81,18 +67,18 @@ type socket struct {
 func (l lab) packetSocket(t *testing.T, h *netlab.Host) *socket {
 	t.Helper()
 	s := &socket{t: t}
-	must(t, h.Do(func() error {
+	testutil.Must(t, h.Do(func() error {
 		i, err := net.InterfaceByName(h.Interface)
 		if err != nil {
 			return err
 		}
 		s.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
-		must(t, err)
+		testutil.Must(t, err)
 		t.Cleanup(func() { unix.Close(s.fd) })
-		must(t, unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 64<<20))
-		must(t, unix.SetsockoptInt(s.fd, unix.SOL_PACKET, unix.PACKET_IGNORE_OUTGOING, 1))
-		must(t, unix.SetsockoptInt(s.fd, unix.SOL_PACKET, unix.PACKET_AUXDATA, 1))
-		must(t, unix.SetsockoptTimeval(s.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: int64(testTimeout / time.Second)}))
+		testutil.Must(t, unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 64<<20))
+		testutil.Must(t, unix.SetsockoptInt(s.fd, unix.SOL_PACKET, unix.PACKET_IGNORE_OUTGOING, 1))
+		testutil.Must(t, unix.SetsockoptInt(s.fd, unix.SOL_PACKET, unix.PACKET_AUXDATA, 1))
+		testutil.Must(t, unix.SetsockoptTimeval(s.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: int64(testTimeout / time.Second)}))
 		all := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, unix.ETH_P_ALL))
 		return unix.Bind(s.fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: i.Index})
 	}))
@@ -102,7 +88,7 @@ func (l lab) packetSocket(t *testing.T, h *netlab.Host) *socket {
 func (s *socket) send(frame []byte) {
 	s.t.Helper()
 	_, err := unix.Write(s.fd, frame)
-	must(s.t, os.NewSyscallError("write to a packet socket", err))
+	testutil.Must(s.t, os.NewSyscallError("write to a packet socket", err))
 }
 
 // receive returns the next frame, with the VLAN tag that the kernel has taken off.
@@ -131,10 +117,10 @@ func (s *socket) recv(flags int) ([]byte, bool) {
 	if err == unix.EAGAIN {
 		return nil, false
 	}
-	must(s.t, err)
+	testutil.Must(s.t, err)
 	frame := buf[:n]
 	messages, err := unix.ParseSocketControlMessage(oob[:oobn])
-	must(s.t, err)
+	testutil.Must(s.t, err)
 	for _, m := range messages { // struct tpacket_auxdata
 		if m.Header.Type == unix.PACKET_AUXDATA && binary.NativeEndian.Uint32(m.Data)&unix.TP_STATUS_VLAN_VALID != 0 {
 			tci, tpid := binary.NativeEndian.Uint16(m.Data[16:]), binary.NativeEndian.Uint16(m.Data[18:])

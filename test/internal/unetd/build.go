@@ -9,8 +9,6 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
-
-	"github.com/unet-go/unet/internal/patience"
 )
 
 // built are the commands that were built, in a folder of this process.
@@ -106,6 +104,3 @@ func Tool(t testing.TB, name string) string {
 	}
 	return path
 }
-
-// Eventually is [patience.Eventually].
-func Eventually(holds func() bool) bool { return patience.Eventually(holds) }

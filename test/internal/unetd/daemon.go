@@ -16,6 +16,7 @@ import (
 
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/internal/route"
+	"github.com/unet-go/unet/internal/testutil"
 )
 
 // Everything is a policy that permits root and user nobody everything.
@@ -143,7 +144,7 @@ func Left(t testing.TB, h *netlab.Host) (left []string) {
 func Untouched(t testing.TB, h *netlab.Host) {
 	t.Helper()
 	var left []string
-	if !Eventually(func() bool { left = Left(t, h); return len(left) == 0 }) {
+	if !testutil.Until(func() bool { left = Left(t, h); return len(left) == 0 }) {
 		t.Errorf("left on host %s: %v", h.Name, left)
 	}
 }

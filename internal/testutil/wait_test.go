@@ -1,4 +1,4 @@
-package patience
+package testutil
 
 import (
 	"net"
@@ -7,19 +7,19 @@ import (
 	"time"
 )
 
-// On a machine on which each look takes long, Eventually waits longer.
-func TestEventuallyCountsLooks(t *testing.T) {
+// On a machine on which each look takes long, Until waits longer.
+func TestUntilCountsLooks(t *testing.T) {
 	for _, busy := range []time.Duration{0, time.Second} {
 		synctest.Test(t, func(t *testing.T) {
 			start, seen := time.Now(), 0
-			if Eventually(func() bool { time.Sleep(busy); seen++; return false }) {
+			if Until(func() bool { time.Sleep(busy); seen++; return false }) {
 				t.Error("holds")
 			}
 			if waited := time.Since(start); seen != looks+1 || waited != Limit+time.Duration(seen)*busy {
 				t.Errorf("%d looks in %v", seen, waited)
 			}
 			n := 0
-			if !Eventually(func() bool { n++; return n == looks+1 }) {
+			if !Until(func() bool { n++; return n == looks+1 }) {
 				t.Error("does not hold")
 			}
 		})

@@ -1,9 +1,8 @@
-// Package patience has how tests wait for what must happen. They count progress and not
-// seconds, since a machine that is overloaded needs many times as long.
-package patience
+package testutil
 
 import (
 	"io"
+	"testing"
 	"time"
 )
 
@@ -17,9 +16,17 @@ const (
 	looks = int(Limit / pause)
 )
 
-// Eventually looks at a condition until it holds, and reports whether it did. It gives up after a
+// Eventually looks at a condition until it holds, and ends the test if it never does.
+func Eventually(t testing.TB, what string, holds func() bool) {
+	t.Helper()
+	if !Until(holds) {
+		t.Fatalf("never: %s", what)
+	}
+}
+
+// Until looks at a condition until it holds, and reports whether it did. It gives up after a
 // number of looks, however long they take.
-func Eventually(holds func() bool) bool {
+func Until(holds func() bool) bool {
 	for range looks {
 		if holds() {
 			return true
