@@ -162,7 +162,7 @@ func (m *Mux) updateAddresses() error {
 	}
 	m.own.Store(own.identity())
 	taken, err := m.follow(own)
-	err = errors.Join(err, m.enterOwn(own))
+	err = errors.Join(err, m.putOwn(own))
 	var here []endpoint.Notice
 	for _, p := range own.uplink {
 		here = append(here, endpoint.Notice{Kind: endpoint.NoticeAddrBack, Addr: p.Addr()})
@@ -281,8 +281,8 @@ func (m *Mux) stillTrue(tags []endpoint.Tag) error {
 // receives what other endpoints send there. So an endpoint that claimed the address of another
 // host would get that host's traffic.
 
-// setAside reserves the owned addresses of a request for it, all or none, until putBack.
-func (m *Mux) setAside(c *claiming) error {
+// reserveOwned reserves the owned addresses of a request for it, all or none, until freeOwned.
+func (m *Mux) reserveOwned(c *claiming) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if c.l.closed {
@@ -298,7 +298,7 @@ func (m *Mux) setAside(c *claiming) error {
 			err = held(t, "another claim of it is in progress")
 		}
 		if err != nil {
-			m.forget(c.owned[:i])
+			m.freeOwnedLocked(c.owned[:i])
 			return err
 		}
 		m.aside[a] = true
@@ -306,14 +306,15 @@ func (m *Mux) setAside(c *claiming) error {
 	return nil
 }
 
-// putBack ends setAside.
-func (m *Mux) putBack(c *claiming) {
+// freeOwned ends reserveOwned.
+func (m *Mux) freeOwned(c *claiming) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.forget(c.owned)
+	m.freeOwnedLocked(c.owned)
 }
 
-func (m *Mux) forget(owned []netip.Addr) {
+// freeOwnedLocked needs m.mu.
+func (m *Mux) freeOwnedLocked(owned []netip.Addr) {
 	for _, a := range owned {
 		delete(m.aside, a)
 	}
@@ -417,7 +418,7 @@ func (m *Mux) claimAddr(l *Lease, t endpoint.Tag, r *reserver) error {
 	if err != nil {
 		return fmt.Errorf("claim %v: %w", t, err)
 	}
-	return m.enterTag(l, t, fds)
+	return m.addTag(l, t, fds)
 }
 
 // broadcast is the last address of an IPv4 subnet.

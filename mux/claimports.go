@@ -73,14 +73,14 @@ func (m *Mux) claimPorts(c *claiming, t endpoint.Tag, r *reserver) (endpoint.Tag
 		r.named = true
 		defer func() { r.named = false }()
 	}
-	return t, m.enterPorts(c.l, t, r, ports)
+	return t, m.addPorts(c.l, t, r, ports)
 }
 
-// enterPorts enters a port or a block that no endpoint holds. r is nil for a port of an owned
+// addPorts enters a port or a block that no endpoint holds. r is nil for a port of an owned
 // address. An error that wraps EADDRINUSE: the kernel uses a port of it.
-func (m *Mux) enterPorts(l *Lease, t endpoint.Tag, r *reserver, translated *nat.Ports) error {
+func (m *Mux) addPorts(l *Lease, t endpoint.Tag, r *reserver, translated *nat.Ports) error {
 	if r == nil {
-		return m.enterTag(l, t, nil)
+		return m.addTag(l, t, nil)
 	}
 	if translated.InUse(t) { // the same error as for a port that is bound
 		return held(t, "network address translation of this host uses it for other flows (nft list ruleset, conntrack -L): choose another: %w", unix.EADDRINUSE)
@@ -89,7 +89,7 @@ func (m *Mux) enterPorts(l *Lease, t endpoint.Tag, r *reserver, translated *nat.
 	if err != nil {
 		return err
 	}
-	return m.enterTag(l, t, fds)
+	return m.addTag(l, t, fds)
 }
 
 // choose claims a port, a block or a message tag that is free and that the rule permits. It
@@ -108,9 +108,9 @@ func (m *Mux) choose(c *claiming, t endpoint.Tag, r *reserver, ports *nat.Ports)
 			continue
 		}
 		if !hasPorts(t) {
-			return candidate, m.enterTag(c.l, candidate, nil)
+			return candidate, m.addTag(c.l, candidate, nil)
 		}
-		err := m.enterPorts(c.l, candidate, r, ports)
+		err := m.addPorts(c.l, candidate, r, ports)
 		if !errors.Is(err, unix.EADDRINUSE) {
 			return candidate, err
 		}
@@ -213,7 +213,7 @@ func (m *Mux) kernelsChoice(c *claiming, t endpoint.Tag, r *reserver, ports *nat
 	for len(taken) < maxTaken {
 		fd, port, err := r.port(t, 0)
 		if err != nil {
-			return t, errors.Join(err, r.giveUp(taken))
+			return t, errors.Join(err, r.closeAll(taken))
 		}
 		chosen := t
 		chosen.Port = port
@@ -222,14 +222,14 @@ func (m *Mux) kernelsChoice(c *claiming, t endpoint.Tag, r *reserver, ports *nat
 		// does not permit.
 		if m.tags.free(c.l, chosen) == nil && !ports.InUse(chosen) && c.rule.Permits(chosen) == nil {
 			// Before the tag is entered: after an error the caller does not give it back.
-			if err := r.giveUp(taken); err != nil {
-				return t, errors.Join(err, r.giveUp([]int{fd}))
+			if err := r.closeAll(taken); err != nil {
+				return t, errors.Join(err, r.closeAll([]int{fd}))
 			}
-			return chosen, m.enterTag(c.l, chosen, []int{fd})
+			return chosen, m.addTag(c.l, chosen, []int{fd})
 		}
 		taken = append(taken, fd)
 	}
-	return t, errors.Join(held(t, "%d ports chosen by the kernel are held, in use by network address translation, or not permitted", maxTaken), r.giveUp(taken))
+	return t, errors.Join(held(t, "%d ports chosen by the kernel are held, in use by network address translation, or not permitted", maxTaken), r.closeAll(taken))
 }
 
 // Network address translation gives ports of the host's addresses to flows of other hosts, and

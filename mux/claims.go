@@ -130,10 +130,10 @@ func (m *Mux) claimTags(ctx context.Context, c *claiming) (claimed []endpoint.Ta
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(c.l.ctx, cancel)()
-	if err := m.setAside(c); err != nil {
+	if err := m.reserveOwned(c); err != nil {
 		return nil, err
 	}
-	defer m.putBack(c)
+	defer m.freeOwned(c)
 	if slices.ContainsFunc(c.tags, addressed) {
 		if c.own.nat, err = m.translation(c.own, c.owned); err != nil {
 			return nil, err
@@ -188,7 +188,7 @@ func (m *Mux) releaseAll(l *Lease, tags []endpoint.Tag) error {
 					err = errors.Join(err, m.leaveGroup(l, t))
 				}
 			} else if c := m.tags.held[t]; c != nil && c.by == l { // false: t was not entered, or l was closed, which gave t back
-				err = errors.Join(err, m.release(t))
+				err = errors.Join(err, m.removeTag(t))
 			}
 			m.letOthers()
 		}
@@ -266,20 +266,20 @@ func (m *Mux) claim(c *claiming, t endpoint.Tag, r *reserver) (endpoint.Tag, err
 	if err := m.tags.free(c.l, t); err != nil {
 		return t, err
 	}
-	return t, m.enterTag(c.l, t, nil)
+	return t, m.addTag(c.l, t, nil)
 }
 
-// enterTag enters the tag in the kernel's table and in the claim table, and then leads its frames
+// addTag enters the tag in the kernel's table and in the claim table, and then leads its frames
 // to its endpoint's queue: a classification rule without its tag would stay if this process died.
 // After an error it closes reserved, the tag's reserving sockets.
-func (m *Mux) enterTag(l *Lease, t endpoint.Tag, reserved []int) (err error) {
+func (m *Mux) addTag(l *Lease, t endpoint.Tag, reserved []int) (err error) {
 	if err := m.putTag(t, l.at.owner); err != nil {
 		return errors.Join(fmt.Errorf("claim %v: %w", t, err), closeAll(reserved))
 	}
 	c := &claim{by: l, reserved: reserved}
 	m.hold(t, c)
 	if c.rules, err = m.steer(l, t, false); err != nil {
-		return errors.Join(err, m.release(t))
+		return errors.Join(err, m.removeTag(t))
 	}
 	return nil
 }
@@ -319,8 +319,8 @@ func (m *Mux) readmit(l *Lease, t endpoint.Tag, suspended bool) error {
 	return nil
 }
 
-// unclaim gives back one tag of l. m.mu is held.
-func (m *Mux) unclaim(l *Lease, t endpoint.Tag) error {
+// release gives back one tag of l. m.mu is held.
+func (m *Mux) release(l *Lease, t endpoint.Tag) error {
 	t.Addr = t.Addr.Unmap()
 	if g := m.groups[t]; g != nil && g.has(l) {
 		return m.leaveGroup(l, t)
@@ -331,13 +331,13 @@ func (m *Mux) unclaim(l *Lease, t endpoint.Tag) error {
 	if n := m.tags.onAddr[t.Addr]; t.Kind == endpoint.TagAddr && n > 0 {
 		return denied(t, "%d tags are on it: give them back first", n)
 	}
-	return m.release(t)
+	return m.removeTag(t)
 }
 
-// release undoes enterTag: it removes a tag's classification rules, deletes the tag from the
+// removeTag undoes addTag: it removes a tag's classification rules, deletes the tag from the
 // kernel's table and from the claim table, and closes its reserving sockets. A tag that cannot be
 // deleted stays claimed. m.mu is held.
-func (m *Mux) release(t endpoint.Tag) error {
+func (m *Mux) removeTag(t endpoint.Tag) error {
 	c := m.tags.held[t]
 	unsteered := m.unsteer(c.rules)
 	c.rules = nil
@@ -349,7 +349,7 @@ func (m *Mux) release(t endpoint.Tag) error {
 	if c.sharesAddress(t) {
 		m.users.portsOf(t).Give(share.ByUID(c.by.owner.UID), costOf(t))
 	}
-	err := c.letGo()
+	err := c.free()
 	m.gaveBack = time.Now()
 	return errors.Join(unsteered, err)
 }

@@ -32,8 +32,8 @@ type claim struct {
 // sharesAddress reports whether t, the tag of the claim, is of ports of an address of the host.
 func (c *claim) sharesAddress(t endpoint.Tag) bool { return hasPorts(t) && len(c.reserved) > 0 }
 
-// letGo closes the reserving sockets.
-func (c *claim) letGo() error {
+// free closes the reserving sockets.
+func (c *claim) free() error {
 	err := closeAll(c.reserved)
 	c.reserved = nil
 	return err
@@ -154,13 +154,13 @@ func (ct *claimTable) inBlock(block endpoint.Tag) (n int) {
 	return n
 }
 
-// letGo closes all reserving sockets and empties the table. The kernel's tag table stays as it
+// close closes all reserving sockets and empties the table. The kernel's tag table stays as it
 // is.
-func (ct *claimTable) letGo() error {
+func (ct *claimTable) close() error {
 	var err error
 	for _, c := range ct.held {
 		clear(c.by.tags)
-		err = errors.Join(err, c.letGo())
+		err = errors.Join(err, c.free())
 	}
 	*ct = claimTable{}
 	return err

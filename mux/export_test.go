@@ -210,7 +210,7 @@ func (m *Mux) CountedClaims() int {
 func (m *Mux) ForgetClaims() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.tags.letGo()
+	return m.tags.close()
 }
 
 // Readmit is readmit of one of the lease's tags.

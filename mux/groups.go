@@ -230,8 +230,8 @@ func (m *Mux) readmitGroup(t endpoint.Tag, ports []uint32, alive map[uint32]*Lea
 	return errors.Join(err, jerr)
 }
 
-// letGoOfGroups leaves all groups. The kernel's tables stay as they are. m.mu is held.
-func (m *Mux) letGoOfGroups() error {
+// closeGroups leaves all groups. The kernel's tables stay as they are. m.mu is held.
+func (m *Mux) closeGroups() error {
 	var err error
 	for _, g := range m.groups {
 		err = errors.Join(err, g.leave())

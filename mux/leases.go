@@ -116,7 +116,7 @@ func (l *Lease) Unclaim(ctx context.Context, t endpoint.Tag) error {
 	if l.closed {
 		return endpoint.ErrLeaseClosed
 	}
-	return l.m.unclaim(l, t)
+	return l.m.release(l, t)
 }
 
 // Resolve returns the route to dst by the kernel's routes and neighbours. The uplink's
@@ -213,7 +213,7 @@ func (l *Lease) Close() error {
 func (l *Lease) close(why error) error {
 	l.closing.Do(func() {
 		defer l.over(why)
-		info, tags := l.withdraw(why)
+		info, tags := l.remove(why)
 		// Resets can take seconds (resetTime). The port is deleted at the same time: as long
 		// as it exists, guardFillRings writes a revoked owner's fill ring without a pause.
 		var resets sync.WaitGroup
@@ -221,7 +221,7 @@ func (l *Lease) close(why error) error {
 		if l.connections != nil {
 			resets.Go(func() { answers = l.m.resetConnections(l, tags) })
 		}
-		l.err = errors.Join(l.err, l.m.takeAway(l.at), l.m.fills.remove(l))
+		l.err = errors.Join(l.err, l.m.closeAttachment(l.at), l.m.fills.remove(l))
 		resets.Wait()
 		l.err = errors.Join(l.err, l.connections.Close())
 		if answers == nil {
@@ -245,7 +245,7 @@ func (l *Lease) close(why error) error {
 			l.m.log.Debug("endpoint closed", "endpoint", l.id, "error", l.err)
 			return
 		}
-		l.err = errors.Join(l.err, l.m.forgetPort(l.at))
+		l.err = errors.Join(l.err, l.m.deleteEndpoint(l.at))
 		if l.memory != nil {
 			l.err = errors.Join(l.err, l.memory.Close())
 		}
@@ -253,9 +253,9 @@ func (l *Lease) close(why error) error {
 	return l.err
 }
 
-// withdraw takes the lease and its tags out of the mux's tables. It returns what the lease was, and
+// remove takes the lease and its tags out of the mux's tables. It returns what the lease was, and
 // its tags that were in effect.
-func (l *Lease) withdraw(why error) (info endpoint.Info, tags map[endpoint.Tag]bool) {
+func (l *Lease) remove(why error) (info endpoint.Info, tags map[endpoint.Tag]bool) {
 	m := l.m
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -411,7 +411,7 @@ func (m *Mux) askLingering() (next time.Time) {
 // gone reports whether nothing is left of an endpoint: no port, socket or segment in use. It
 // tries again to delete a port that could not be deleted, and frees a segment not in use.
 func (m *Mux) gone(e *lingering) bool {
-	if e.at.port && m.takeAway(e.at) != nil {
+	if e.at.port && m.closeAttachment(e.at) != nil {
 		return false
 	}
 	if e.socket {
@@ -464,7 +464,7 @@ func (m *Mux) socketLingers(e *lingering) (bool, error) {
 
 // freed removes an endpoint from the ledger and the kernel's table. Nothing is left of it.
 func (m *Mux) freed(e *lingering) {
-	if err := m.forgetPort(e.at); err != nil {
+	if err := m.deleteEndpoint(e.at); err != nil {
 		m.log.Warn("endpoint freed", "endpoint", e.info.ID, "error", err)
 	}
 	m.log.Debug("endpoint freed", "endpoint", e.info.ID)
@@ -485,7 +485,7 @@ func (m *Mux) letLinger(again bool) error {
 	var err error
 	for _, e := range list {
 		if again && e.at.port {
-			err = errors.Join(err, m.takeAway(e.at))
+			err = errors.Join(err, m.closeAttachment(e.at))
 		}
 		if e.memory != nil {
 			if cerr := e.memory.Close(); cerr != nil {

@@ -276,7 +276,7 @@ func (m *Mux) stopBackground() {
 func (m *Mux) letGoOfTags() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return errors.Join(m.tags.letGo(), m.letGoOfGroups())
+	return errors.Join(m.tags.close(), m.closeGroups())
 }
 
 // detach removes from the kernel what Open has put there.

@@ -25,8 +25,8 @@ type hostAddr struct {
 	broadcast netip.Addr // as configured; not valid if none is
 }
 
-// enterOwn enters the addresses of the host and the broadcast addresses of the uplink in the map own. m.mu is held.
-func (m *Mux) enterOwn(own addresses) error {
+// putOwn enters the addresses of the host and the broadcast addresses of the uplink in the map own. m.mu is held.
+func (m *Mux) putOwn(own addresses) error {
 	want, err := m.ownKinds(own)
 	if nic.IsAbsent(err) {
 		return nil // an interface has just gone, and another event follows

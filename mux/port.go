@@ -30,14 +30,14 @@ type attachment struct {
 	hasSlot bool
 }
 
-// takeAway undoes an attachment: it deletes a port's entry in the device map, then the port. A
+// closeAttachment undoes an attachment: it deletes a port's entry in the device map, then the port. A
 // port that cannot be deleted keeps its program, which still checks what the endpoint sends.
 //
 // The entry of the socket in its map stays: it shows whether the socket exists. Until the
 // socket is closed, the entry of a port's endpoint stays too, for the next process
-// (forgetPort). The entry of an endpoint on a queue is deleted here: the next endpoint of the
+// (deleteEndpoint). The entry of an endpoint on a queue is deleted here: the next endpoint of the
 // queue has the same key.
-func (m *Mux) takeAway(at *attachment) error {
+func (m *Mux) closeAttachment(at *attachment) error {
 	var err error
 	if at.port {
 		err = tables.AbsentIsFine(m.progs.Maps.Devices.Delete(at.owner.Port))
@@ -52,9 +52,9 @@ func (m *Mux) takeAway(at *attachment) error {
 	return errors.Join(err, m.progs.Maps.DeleteEndpoint(at.owner))
 }
 
-// forgetPort deletes the entry of a port's endpoint and frees its slot. The socket is closed, or
+// deleteEndpoint deletes the entry of a port's endpoint and frees its slot. The socket is closed, or
 // will be: an opening that has failed closes it afterwards.
-func (m *Mux) forgetPort(at *attachment) error {
+func (m *Mux) deleteEndpoint(at *attachment) error {
 	if at.owner.Port != 0 {
 		if err := m.progs.Maps.DeleteEndpoint(at.owner); err != nil {
 			return err // the slot stays taken: the next process looks for a socket there
@@ -165,7 +165,7 @@ func (m *Mux) openOuter(l *Lease, sock *os.File) error {
 	if err := m.progs.Maps.Devices.Put(port, port); err != nil {
 		return fmt.Errorf("port into the device map: %w", err)
 	}
-	if err := m.enterEndpoint(l, sock); err != nil {
+	if err := m.addEndpoint(l, sock); err != nil {
 		return err
 	}
 	outer := &netlink.Device{LinkAttrs: netlink.LinkAttrs{Name: name, Index: int(port)}}
@@ -204,7 +204,7 @@ func (m *Mux) openQueue(l *Lease, queue uint32, params xsk.Params) (sock *os.Fil
 	if err := m.progs.Maps.Sockets.Put(queue, uint32(sock.Fd())); err != nil {
 		return sock, fmt.Errorf("socket into the queue map: %w", err)
 	}
-	return sock, m.enterEndpoint(l, sock)
+	return sock, m.addEndpoint(l, sock)
 }
 
 // holdQueue reserves a queue of the uplink for a lease, until the lease's close has ended. The
@@ -235,8 +235,8 @@ func (m *Mux) holdQueue(l *Lease, queue uint32) error {
 	return nil
 }
 
-// enterEndpoint enters an endpoint with its socket in the table.
-func (m *Mux) enterEndpoint(l *Lease, sock *os.File) (err error) {
+// addEndpoint enters an endpoint with its socket in the table.
+func (m *Mux) addEndpoint(l *Lease, sock *os.File) (err error) {
 	if l.cookie, err = xsk.Cookie(sock); err != nil {
 		return err
 	}

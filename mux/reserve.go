@@ -67,15 +67,15 @@ func (r *reserver) ports(t endpoint.Tag) (fds []int, err error) {
 	for port := int(t.Port); port <= int(t.LastPort()); port++ {
 		fd, _, err := r.port(t, uint16(port))
 		if err != nil {
-			return nil, errors.Join(err, r.giveUp(fds))
+			return nil, errors.Join(err, r.closeAll(fds))
 		}
 		fds = append(fds, fd)
 	}
 	return fds, nil
 }
 
-// giveUp closes sockets that are not needed.
-func (r *reserver) giveUp(fds []int) error {
+// closeAll closes sockets that are not needed.
+func (r *reserver) closeAll(fds []int) error {
 	r.room += len(fds)
 	return closeAll(fds)
 }
@@ -159,7 +159,7 @@ func (r *reserver) bind(k endpoint.TagKind, ap netip.AddrPort) (fd int, port uin
 	r.room--
 	defer func() {
 		if err != nil {
-			r.giveUp([]int{fd})
+			r.closeAll([]int{fd})
 			fd = -1
 		}
 	}()

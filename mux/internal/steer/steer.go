@@ -215,7 +215,7 @@ func (s *Steering) insertOne(table *ruleTable, r Rule, adopting bool) (counted b
 	if err != nil {
 		return false, errors.Join(err, s.driver.Remove(at))
 	}
-	s.enter(r, at, reported)
+	s.add(r, at, reported)
 	return true, nil
 }
 
@@ -248,14 +248,14 @@ func (s *Steering) adopt(table *ruleTable, r Rule) bool {
 	for at, other := range table.byLocation() {
 		if other == r {
 			delete(table.others, at)
-			s.enter(r, at, other)
+			s.add(r, at, other)
 			return true
 		}
 	}
 	return false
 }
 
-func (s *Steering) enter(r Rule, at uint32, reported Rule) {
+func (s *Steering) add(r Rule, at uint32, reported Rule) {
 	if s.inserted == nil {
 		s.inserted = map[Rule]*inserted{}
 	}
