@@ -202,7 +202,7 @@ func newLedger(l Limits) *ledger {
 	}
 }
 
-// attach.PortsOf is the shares of the ports of a tag's address, which is one of the host.
+// portsOf is the shares of the ports of a tag's address, which is one of the host.
 func (g *ledger) portsOf(t endpoint.Tag) *share.Shares {
 	of := hostPorts{t.Kind, t.Addr}
 	if g.ports[of] == nil {

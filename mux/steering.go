@@ -44,7 +44,7 @@ func (m *Mux) steer(l *Lease, t endpoint.Tag, adopting bool) ([]steer.Rule, erro
 	if err != nil {
 		return nil, err
 	}
-	if len(rules) > 0 {
+	if len(rules) > 0 && !adopting {
 		m.log.Debug("frames are led to the queue of an endpoint", "tag", t, "queue", l.queue, "rules", len(rules))
 	}
 	if over != 0 {

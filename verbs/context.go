@@ -169,7 +169,11 @@ func (n nic) Unlock()                          { n.port.Unlock() }
 func (n nic) Use(op string, closed bool) error { return n.use(op, closed) }
 
 // AllocPD makes a protection domain.
-func (c *Context) AllocPD() *PD { return c.dev.AllocPD() }
+func (c *Context) AllocPD() *PD {
+	c.port.Lock()
+	defer c.port.Unlock()
+	return c.dev.AllocPD()
+}
 
 // Addr is the context's address.
 func (c *Context) Addr() netip.Addr { return c.port.Local().Addr() }

@@ -179,11 +179,13 @@ func (q *QP) PostRecv(wrs ...RecvWR) (int, error) {
 	return q.qp.PostRecv(wrs)
 }
 
-// Close ends the queue pair (ibv_destroy_qp). Its work requests get no completions.
+// Close ends the queue pair (ibv_destroy_qp). Its work requests get no completions. While its context is
+// being closed, and after that, Close ends it too, and returns ErrClosed.
 func (q *QP) Close() error {
 	q.ctx.port.Lock()
 	defer q.ctx.port.Unlock()
-	if err := q.ctx.use("close QP", q.closed); err != nil {
+	err := q.ctx.use("close QP", q.closed)
+	if q.closed {
 		return err
 	}
 	q.closed = true
@@ -192,7 +194,7 @@ func (q *QP) Close() error {
 		q.conn.close()
 	}
 	q.qp.Close()
-	return nil
+	return err
 }
 
 // prepare moves a queue pair in RESET to INIT, for the connection manager.

@@ -15,7 +15,10 @@ import (
 	"github.com/unet-go/unet/bench/internal/cli"
 )
 
-func main() { cli.Main(newCommand()) }
+func main() {
+	cmd := newCommand()
+	cli.Exit(cmd, cmd.Execute()) // an interrupt ends it: a picture of a part of a run is not wanted
+}
 
 func newCommand() *cobra.Command {
 	var output string

@@ -103,7 +103,7 @@ func Read(r io.Reader) (Figures, error) {
 
 // drawn reports whether the chart shows the record.
 func drawn(rec report.Record) bool {
-	return (rec.Bench == workload.RTT || rec.Bench == workload.OneWay) && rec.Batch == 1 && rec.Place == plan.Pair &&
+	return (rec.Bench == workload.RTT || rec.Bench == workload.OneWay) && rec.Batch == 1 && rec.Place == plan.Pair && rec.Waiters == 0 && rec.Procs == 0 && rec.PauseUS == 0 &&
 		slices.ContainsFunc(series, func(s style) bool { return s.transport == rec.Transport && s.wait == rec.Wait })
 }
 

@@ -44,12 +44,22 @@ func Main(cmd *cobra.Command) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)
 	err := cmd.ExecuteContext(ctx)
+	if ctx.Err() != nil && !errors.Is(err, ErrReported) {
+		why := ""
+		if err != nil && !errors.Is(err, context.Canceled) {
+			why = ": " + err.Error()
+		}
+		err = fmt.Errorf("interrupted%s", why)
+	}
+	Exit(cmd, err)
+}
+
+// Exit ends the process after a command, if it has failed.
+func Exit(cmd *cobra.Command, err error) {
 	switch {
 	case err == nil:
 		return
 	case errors.Is(err, ErrReported):
-	case ctx.Err() != nil:
-		fmt.Fprintf(os.Stderr, "%s: interrupted\n", cmd.Name())
 	default:
 		fmt.Fprintf(os.Stderr, "%s: %v\n", cmd.Name(), err)
 	}

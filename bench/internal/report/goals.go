@@ -63,6 +63,7 @@ func (k Key) batched(n int) Key                { k.Batch = n; return k }
 func (k Key) attached(attach string) Key       { k.Attach = attach; return k }
 func (k Key) at(place string) Key              { k.Place = place; return k }
 func (k Key) beside(waiters int) Key           { k.Waiters = waiters; return k }
+func (k Key) within(procs int) Key             { k.Procs = procs; return k }
 func both(bound float64) map[string]float64    { return split(bound, bound) }
 func split(q, port float64) map[string]float64 { return map[string]float64{"queue": q, "port": port} }
 func port(bound float64) map[string]float64    { return map[string]float64{"port": bound} }
@@ -143,14 +144,35 @@ var ipv6 = []comparison{
 	{"tcp6 RTT / tcp RTT", message(workload.RTT, transport.TCP6), message(workload.RTT, transport.TCP), p50, both(1.05), true},
 }
 
-// goalWaiters is the number of waiting goroutines that the goals are about.
-const goalWaiters = 63
-
-// waits are the goals of adaptive waiting.
-var waits = []comparison{
-	{"tcp RTT, adaptive / spin", message(workload.RTT, transport.TCP).waiting("adaptive"), message(workload.RTT, transport.TCP), p50, both(1.10), true},
-	{fmt.Sprintf("tcp RTT, adaptive, with %d waiting / alone", goalWaiters), message(workload.RTT, transport.TCP).waiting("adaptive").beside(goalWaiters),
-		message(workload.RTT, transport.TCP).waiting("adaptive"), p50, both(1.20), true},
+// waitGoals are the goals of adaptive waiting, for each GOMAXPROCS and number of waiting goroutines in rows.
+func waitGoals(rows []Row) (limits []limit, table []comparison) {
+	seen := map[Key]bool{}
+	for _, r := range rows {
+		k := r.Key
+		k.Attach = ""
+		alone := message(workload.RTT, transport.TCP).waiting("adaptive").within(k.Procs)
+		if k != alone.beside(k.Waiters) || seen[k] {
+			continue
+		}
+		seen[k] = true
+		on := ""
+		if k.Procs > 0 {
+			on = fmt.Sprintf(", GOMAXPROCS %d", k.Procs)
+		}
+		if k.Waiters == 0 {
+			table = append(table, comparison{"tcp RTT, adaptive / spin" + on, k, k.waiting("spin"), p50, both(1.10), true})
+			continue
+		}
+		table = append(table, comparison{fmt.Sprintf("tcp RTT, adaptive, with %d waiting / alone%s", k.Waiters, on), k, alone, p50, both(1.20), true})
+		limits = append(limits, limit{fmt.Sprintf("%% of a processor, idle, tcp adaptive, %d waiting%s", k.Waiters, on), "%.2f", both(0.5), func(s Summary, attach string) (float64, bool) {
+			r, ok := s.find(k.attached(attach))
+			if !ok || r.IdleCPU == nil {
+				return 0, false
+			}
+			return r.IdleCPU.Median, true
+		}})
+	}
+	return limits, table
 }
 
 // limit is a goal on a figure that is no ratio.
@@ -202,11 +224,6 @@ var (
 			}
 		}
 		return most, ok
-	}}
-	// idleProcessor is of a client whose goroutines wait adaptively.
-	idleProcessor = limit{fmt.Sprintf("%% of a processor, idle, tcp adaptive, %d waiting", goalWaiters), "%.2f", both(0.5), func(s Summary, attach string) (float64, bool) {
-		r, ok := s.find(message(workload.RTT, transport.TCP).waiting("adaptive").beside(goalWaiters).attached(attach))
-		return r.IdleCPU.Median, ok && r.IdleCPU.Median > 0
 	}}
 )
 
@@ -295,8 +312,9 @@ func (s Summary) PrintVerbsGoals(w io.Writer) {
 // PrintOtherGoals writes the goals of IPv6 and of waiting, those that were measured.
 func (s Summary) PrintOtherGoals(w io.Writer) {
 	printMeasured(w, fmt.Sprintf("Figures of IPv6 to reach (%d bytes, spinning, medians of interleaved rounds)", goalSize), s.goals(nil, ipv6))
-	if slices.ContainsFunc(s.Rows, func(r Row) bool { return r.Waiters == goalWaiters }) {
-		printMeasured(w, fmt.Sprintf("Figures of waiting to reach (%d bytes, medians of interleaved rounds)", goalSize), s.goals([]limit{idleProcessor}, waits))
+	if slices.ContainsFunc(s.Rows, func(r Row) bool { return r.Waiters > 0 }) {
+		limits, table := waitGoals(s.Rows)
+		printMeasured(w, fmt.Sprintf("Figures of waiting to reach (%d bytes, medians of interleaved rounds)", goalSize), s.goals(limits, table))
 	}
 }
 

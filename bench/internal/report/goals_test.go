@@ -1,7 +1,9 @@
 package report
 
 import (
+	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -23,6 +25,7 @@ func threeRounds(k Key, v float64) (rs []Record) {
 // TestComparisons: every ratio is that of the medians of its two rows. A ratio equal to the
 // bound meets the goal, a worse one misses it. Without one of the rows nothing is measured.
 func TestComparisons(t *testing.T) {
+	_, waits := waitGoals(waitRows())
 	for _, table := range [][]comparison{speed, verbs, scale, bandwidth, ipv6, waits} {
 		for _, c := range table {
 			for attach, bound := range c.bound {
@@ -53,6 +56,47 @@ func TestComparisons(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// waitRows are rows of adaptive and spinning waits, alone and beside waiting goroutines, on one and on two processors.
+func waitRows() (rows []Row) {
+	for _, procs := range []int{0, 2} {
+		for _, waiters := range []int{0, 63, 1023} {
+			for _, wait := range []string{"adaptive", "spin"} {
+				rows = append(rows, Row{Key: message(workload.RTT, transport.TCP).waiting(wait).beside(waiters).within(procs).attached("port")})
+			}
+		}
+	}
+	return rows
+}
+
+// TestWaitGoals: each GOMAXPROCS and number of waiting goroutines has its goals. An idle client that takes no time
+// meets its goal; one that had no rest is not measured.
+func TestWaitGoals(t *testing.T) {
+	s := Summary{Rows: waitRows()}
+	for i := range s.Rows {
+		if s.Rows[i].Waiters == 63 {
+			s.Rows[i].IdleCPU = &Spread{}
+		}
+	}
+	limits, table := waitGoals(s.Rows)
+	var got []string
+	for _, c := range table {
+		got = append(got, c.figure)
+	}
+	for _, l := range limits {
+		g := s.hold(l, "port")
+		got = append(got, fmt.Sprint(g.Figure, " ", g.Known, " ", g.Met()))
+	}
+	want := []string{
+		"tcp RTT, adaptive / spin", "tcp RTT, adaptive, with 63 waiting / alone", "tcp RTT, adaptive, with 1023 waiting / alone",
+		"tcp RTT, adaptive / spin, GOMAXPROCS 2", "tcp RTT, adaptive, with 63 waiting / alone, GOMAXPROCS 2", "tcp RTT, adaptive, with 1023 waiting / alone, GOMAXPROCS 2",
+		"% of a processor, idle, tcp adaptive, 63 waiting true true", "% of a processor, idle, tcp adaptive, 1023 waiting false true",
+		"% of a processor, idle, tcp adaptive, 63 waiting, GOMAXPROCS 2 true true", "% of a processor, idle, tcp adaptive, 1023 waiting, GOMAXPROCS 2 false true",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }
 

@@ -70,10 +70,10 @@ type Record struct {
 	Options string `json:"options,omitempty"` // optimizations that were chosen
 
 	// Of rtt beside goroutines that wait.
-	Waiters     int     `json:"waiters,omitempty"`      // at each end, beside the one that is measured
-	Procs       int     `json:"procs,omitempty"`        // GOMAXPROCS; 0: one pinned processor for each process
-	PauseUS     float64 `json:"pause_us,omitempty"`     // of the client between two round trips
-	IdlePercent float64 `json:"idle_percent,omitempty"` // of a processor, of the idle client
+	Waiters     int      `json:"waiters,omitempty"`      // at each end, beside the one that is measured
+	Procs       int      `json:"procs,omitempty"`        // GOMAXPROCS; 0: one pinned processor for each process
+	PauseUS     float64  `json:"pause_us,omitempty"`     // of the client between two round trips
+	IdlePercent *float64 `json:"idle_percent,omitempty"` // of a processor, of the idle client; nil: it had no rest
 }
 
 // NewRecord makes the record of one round. syscalls is nil if they were not
@@ -92,7 +92,8 @@ func NewRecord(c plan.Combination, j workload.Job, round int, out lab.Outcome, s
 		r.MeanUS, r.P50US, r.P99US, r.P999US = us(l.Mean), us(l.P50), us(l.P99), us(l.P999)
 		r.Waiters, r.Procs, r.PauseUS = c.Waiters, c.Procs, float64(j.Pause)/1e3
 		if j.Rest > 0 {
-			r.IdlePercent = 100 * float64(out.Client.RestCPU) / float64(j.Rest)
+			idle := 100 * float64(out.Client.RestCPU) / float64(j.Rest)
+			r.IdlePercent = &idle
 		}
 		if c.Bench == workload.Connect {
 			failed, serverFailed := out.Client.Failed, out.Server.Failed
@@ -281,8 +282,8 @@ func (r Record) benchmark() (string, int, []figure) {
 			all = append(all, figure{**v, countUnits[i]})
 		}
 	}
-	if r.IdlePercent > 0 {
-		all = append(all, figure{r.IdlePercent, "idle-%"})
+	if r.IdlePercent != nil {
+		all = append(all, figure{*r.IdlePercent, "idle-%"})
 	}
 	return name, r.N, append(all, figure{float64(r.Lost), "lost"})
 }

@@ -40,12 +40,12 @@ type Row struct {
 	Rounds                    int
 	Mean, P50, P99, P999      Spread // microseconds; rtt and connect
 	MsgsPerS                  Spread
-	CPU                       Spread // microseconds a message
-	ServerCPU                 Spread // the same of the server's process
-	GbPerS                    Spread // bandwidth
-	CPUPerGB                  Spread // seconds; bandwidth
-	IdleCPU                   Spread // percent of a processor; rtt
-	Allocs                    Spread // a message
+	CPU                       Spread  // microseconds a message
+	ServerCPU                 Spread  // the same of the server's process
+	GbPerS                    Spread  // bandwidth
+	CPUPerGB                  Spread  // seconds; bandwidth
+	IdleCPU                   *Spread // percent of a processor, of the idle client; nil: it had no rest
+	Allocs                    Spread  // a message
 	Syscalls                  *float64
 	Counts                    *[perf.Figures]Spread // a message; nil: not counted in every round
 	N, Lost, Duplicates       int                   // of all rounds
@@ -99,13 +99,16 @@ func summarize(k Key, records []Record) Row {
 		ServerCPU:    over(func(r Record) float64 { return r.ServerCPUUSPerMsg }),
 		GbPerS:       over(func(r Record) float64 { return r.GbPerS }),
 		CPUPerGB:     over(func(r Record) float64 { return r.CPUSPerGB }),
-		IdleCPU:      over(func(r Record) float64 { return r.IdlePercent }),
 		Allocs:       over(func(r Record) float64 { return r.AllocsPerMsg }),
 		Syscalls:     records[0].SyscallsPerMsg,
 		CreditWindow: records[0].CreditWindow, CreditEvery: records[0].CreditEvery,
 		Connections: records[0].Connections,
 	}
 	row.Counts = summarizeCounts(records)
+	if records[0].IdlePercent != nil {
+		idle := over(func(r Record) float64 { return value(r.IdlePercent) })
+		row.IdleCPU = &idle
+	}
 	for _, r := range records {
 		row.N += r.N
 		row.Lost += r.Lost

@@ -157,7 +157,12 @@ func (s Summary) tables() []table {
 			return fmt.Sprintf("Round trips of %d bytes: medians over %s (of p50: lowest..highest)\n"+
 				"cpu, syscalls and allocs are of both processes, a round trip; lost is of all rounds.", rows[0].Size, rounds(rows))
 		}, of(workload.RTT), bySize, [][]column[Row]{whereColumns, timeColumns, effortColumns, lostColumn, overKernel, overFloor,
-			optional(quotient("idle %", "", func(r Row) (float64, bool) { return r.IdleCPU.Median, r.IdleCPU.Median > 0 }))}},
+			optional(quotient("idle %", "", func(r Row) (float64, bool) {
+				if r.IdleCPU == nil {
+					return 0, false
+				}
+				return r.IdleCPU.Median, true
+			}))}},
 		{func(rows []Row) string {
 			return fmt.Sprintf("Messages of %d bytes one way, as fast as they go: received a second, medians over %s\n"+
 				"cpu, syscalls and allocs are of both processes, a message received; lost and duplicates are of all rounds.", rows[0].Size, rounds(rows))

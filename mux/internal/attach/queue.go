@@ -80,11 +80,15 @@ func (p *Programs) AttachQueue(u *nic.Uplink) (links []link.Link, err error) {
 		return links, err
 	}
 	left, err := p.stopMerging(name)
+	if left != 0 { // the kernel would warn (netdev_WARN in dev_disable_gro_hw), which is a panic with panic_on_warn
+		unsupported := fmt.Errorf("%w: the driver of %s does not turn %v off, and the kernel warns of generic XDP with it: attach to a port", errors.ErrUnsupported, name, left)
+		if err != nil {
+			return links, fmt.Errorf("%w (%w)", unsupported, err)
+		}
+		return links, unsupported
+	}
 	if err != nil {
 		return links, err
-	}
-	if left != 0 { // the kernel would warn (netdev_WARN in dev_disable_gro_hw), which is a panic with panic_on_warn
-		return links, fmt.Errorf("%w: the driver of %s does not turn %v off, and the kernel warns of generic XDP with it: attach to a port", errors.ErrUnsupported, name, left)
 	}
 	queue, err := link.AttachXDP(link.XDPOptions{Program: progs.Queue, Interface: u.Index, Flags: link.XDPGenericMode})
 	if err != nil {
@@ -94,7 +98,7 @@ func (p *Programs) AttachQueue(u *nic.Uplink) (links []link.Link, err error) {
 	return links, p.pinLink(queue, bpf.MuxProgUnetQueue)
 }
 
-// DetachQueue undoes attachQueue. unet_queue is detached at once; by closing the last descriptor
+// DetachQueue undoes AttachQueue. unet_queue is detached at once; by closing the last descriptor
 // of its link it would be detached later. The calling thread is in the uplink's namespace.
 func (p *Programs) DetachQueue(links []link.Link) (err error) {
 	for _, l := range links {

@@ -357,7 +357,7 @@ func (p *Programs) noteOffloads(name string, of nic.Offloads) (on nic.Offloads, 
 	return on, p.ChangeState(func(s *bpf.State) { s.RestoreOffloads |= uint32(on) })
 }
 
-// nic.RestoreOffloads turns on again which of the offloads were on. The calling thread is in the
+// restoreOffloads turns on again which of the offloads were on. The calling thread is in the
 // uplink's namespace.
 func (p *Programs) restoreOffloads(of nic.Offloads) error {
 	p.stateMu.Lock()

@@ -48,8 +48,8 @@ func (b *Tables) SetEffect(t endpoint.Tag, o bpf.Owner, effective bool) error {
 	return table.Update(key, o.WithEffect(effective), ebpf.UpdateExist)
 }
 
-// DeleteTag deletes a tag. A tag that is not in the table is not an error. deleted is true if the tag is not in the
-// table any more, also after an error.
+// DeleteTag deletes a tag. A tag that is not in the table is not an error. deleted is true if this call has deleted
+// it, also if what belongs to it could not be brought up to date.
 func (b *Tables) DeleteTag(t endpoint.Tag) (deleted bool, err error) {
 	key, table := b.tableOf(t)
 	if err := table.Delete(key); errors.Is(err, ebpf.ErrKeyNotExist) {
@@ -57,13 +57,11 @@ func (b *Tables) DeleteTag(t endpoint.Tag) (deleted bool, err error) {
 	} else if err != nil {
 		return false, err
 	}
-	if err := b.CountTag(t, -1); err != nil {
-		return false, err
-	}
+	err = b.CountTag(t, -1)
 	if t.Kind == endpoint.TagAddr {
-		return true, b.deleteOwned(t.Addr)
+		err = errors.Join(err, b.deleteOwned(t.Addr))
 	}
-	return true, nil
+	return true, err
 }
 
 // CountTag adds n to the tag count of t. A count that is too large costs the kernel's frames a look-up; one
