@@ -14,8 +14,6 @@ import (
 
 func TestMain(m *testing.M) { unetd.Main(m) }
 
-var must = unetd.Must
-
 // untrusted is [unetd.Everything] without trust: no frame that is longer than one of
 // the segment reaches the endpoint.
 var untrusted = strings.Replace(unetd.Everything, "trusted: true", "trusted: false", 1)

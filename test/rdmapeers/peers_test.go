@@ -27,8 +27,6 @@ var folder = flag.String("guest", "", "`folder` for the packages and the image o
 
 func TestMain(m *testing.M) { unetd.Main(m) }
 
-var must = unetd.Must
-
 // setup is a guest and a host with unet, on an impaired link.
 type setup struct {
 	pair   *netlab.Pair

@@ -25,8 +25,6 @@ import (
 
 func TestMain(m *testing.M) { unetd.Main(m) }
 
-var must = unetd.Must
-
 const port = "6379"
 
 // server is the example, run by user nobody on host A.

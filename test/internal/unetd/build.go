@@ -70,14 +70,6 @@ func Main(m *testing.M) {
 	os.Exit(code)
 }
 
-// Must ends the test if err is not nil.
-func Must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // Clean removes what [Command] has built. TestMain calls it at the end.
 func Clean() error {
 	built.Lock()
