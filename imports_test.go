@@ -77,7 +77,7 @@ var layers = map[string]struct{ own, other []string }{
 	"examples/rkv":                 {own: []string{".", "verbs", "examples/rkv"}},
 	"examples/rkv/kv":              {own: []string{"verbs"}},
 	"examples/pingpong":            {own: []string{".", "verbs"}},
-	"examples/internal/lab":        {own: []string{".", "endpoint", "internal/netlab", "mux", "verbs"}},
+	"examples/internal/lab":        {own: []string{".", "endpoint", "internal/netlab", "internal/testutil", "mux", "verbs"}},
 	"examples/rping":               {own: []string{".", "verbs"}},
 	"examples/grpc":                {own: []string{"."}, other: []string{"google.golang.org/grpc"}},
 	"examples/quic":                {own: []string{".", "quicconn"}, other: []string{"github.com/quic-go/quic-go"}},
