@@ -44,12 +44,12 @@ func Main(cmd *cobra.Command) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)
 	err := cmd.ExecuteContext(ctx)
-	if ctx.Err() != nil && !errors.Is(err, ErrReported) {
-		why := ""
-		if err != nil && !errors.Is(err, context.Canceled) {
-			why = ": " + err.Error()
+	if err != nil && ctx.Err() != nil && !errors.Is(err, ErrReported) {
+		if errors.Is(err, context.Canceled) {
+			err = errors.New("interrupted")
+		} else {
+			err = fmt.Errorf("interrupted: %w", err)
 		}
-		err = fmt.Errorf("interrupted%s", why)
 	}
 	Exit(cmd, err)
 }
