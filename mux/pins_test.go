@@ -137,7 +137,7 @@ func TestUnusablePins(t *testing.T) {
 			var s bpf.State
 			return errors.Join(m.Lookup(uint32(0), &s), func() error { s.Objects[0]++; return m.Put(uint32(0), s) }())
 		}},
-		{"a mode that there is no more", "mode", mux.ModeAuto, func(l *pinLab, up netlink.Link) error {
+		{"generic mode, which was removed", "mode", mux.ModeAuto, func(l *pinLab, up netlink.Link) error {
 			// Generic mode had the value 1, XDP and unet_cut on the uplink, and turned receive VLAN offload off.
 			m, err := ebpf.LoadPinnedMap(filepath.Join(l.onlyPins(), "state"), nil)
 			testutil.Must(l.t, err)

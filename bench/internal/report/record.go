@@ -70,10 +70,10 @@ type Record struct {
 	Options string `json:"options,omitempty"` // optimizations that were chosen
 
 	// Of rtt beside goroutines that wait.
-	Waiters     int      `json:"waiters,omitempty"`      // at each end, beside the one that is measured
-	Procs       int      `json:"procs,omitempty"`        // GOMAXPROCS; 0: one pinned processor for each process
+	Waiters     int      `json:"waiters,omitempty"`      // goroutines that wait at each end, not counting the measured one
+	Procs       int      `json:"procs,omitempty"`        // GOMAXPROCS. 0 pins each process to one processor
 	PauseUS     float64  `json:"pause_us,omitempty"`     // of the client between two round trips
-	IdlePercent *float64 `json:"idle_percent,omitempty"` // of a processor, of the idle client; nil: it had no rest
+	IdlePercent *float64 `json:"idle_percent,omitempty"` // percent of a processor that the idle client takes; nil if it was not idle
 }
 
 // NewRecord makes the record of one round. syscalls is nil if they were not

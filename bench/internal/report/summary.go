@@ -44,7 +44,7 @@ type Row struct {
 	ServerCPU                 Spread  // the same of the server's process
 	GbPerS                    Spread  // bandwidth
 	CPUPerGB                  Spread  // seconds; bandwidth
-	IdleCPU                   *Spread // percent of a processor, of the idle client; nil: it had no rest
+	IdleCPU                   *Spread // percent of a processor that the idle client takes; nil if it was not idle
 	Allocs                    Spread  // a message
 	Syscalls                  *float64
 	Counts                    *[perf.Figures]Spread // a message; nil: not counted in every round
