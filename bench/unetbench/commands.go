@@ -264,8 +264,8 @@ func newAll(c *common) *cobra.Command {
 		Short: "Everything, and the table of goals",
 		Long: `all runs every benchmark with its defaults: round trips of all sizes and wait
 modes, rates, oneway, connect, bandwidth with writes of 64 KiB, memory, the kernel's own
-traffic (kernel), and what rdma has goals for, in one of three rounds, in about
-sixteen minutes. It ends with the table of goals for speed and memory. (scale has a table
+traffic (kernel), and what rdma has goals for, in one of three rounds. It takes
+more than a quarter of an hour, and ends with the table of goals for speed and memory. (scale has a table
 of its own.)`,
 		Example: `  unetbench all
   unetbench all --json > all.jsonl`,
