@@ -160,17 +160,20 @@ var peers = func() []peer {
 }()
 
 // run runs the two programs of a peer. unetServes: ours is the server. On a link that loses packets
-// it runs them again, twice at most, if one of them succeeds and the other one does not: the last
-// acknowledgment may be lost after its sender has ended, so that it is not repeated.
+// one of them may succeed and the other one not: the last acknowledgment may be lost after its sender
+// has ended, so that it is not repeated. Then both run again, twice at most. With several queue pairs
+// this happens in every fifth run, so that one success is enough: a program ends as soon as it has
+// counted its messages, and a queue pair that waits for a repetition then has lost its peer.
 func (s *setup) run(t *testing.T, p peer, unetServes bool, link string, lossy bool) {
 	start := time.Now()
 	for again := 0; ; again++ {
 		guest, clientErr, serverErr := s.runOnce(t, p, unetServes)
-		if clientErr == nil && serverErr == nil {
+		one := lossy && (clientErr == nil || serverErr == nil)
+		if clientErr == nil && serverErr == nil || one && p.pairs > 0 {
 			s.note(p.name(), role(!unetServes), link, start, again, guest)
 			return
 		}
-		if !lossy || again == 2 || clientErr != nil && serverErr != nil {
+		if !one || again == 2 {
 			t.Errorf("client: %v; server: %v", clientErr, serverErr)
 			return
 		}
