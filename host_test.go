@@ -15,6 +15,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/mux"
 	"github.com/unet-go/unet/wire"
@@ -30,11 +31,15 @@ func TestPeerChangesMACAddress(t *testing.T) {
 		{"peer", "10.0.0.2:7000", true},
 		{"new peer", "10.0.0.2:7000", false},
 		{"gateway", "192.0.2.1:7000", true},
+		{"IPv6 gateway", "192.0.2.1:7000", false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			l := openLab(t)
+			l := openLabWith(t, netlab.Config{IPv6: true, LinkLocal: true})
 			l.serveFarEcho(t)
 			l.setFarGateway(t, "10.0.0.2")
+			if c.name == "IPv6 gateway" {
+				l.setFarGateway(t, "fe80::2")
+			}
 			client := l.dial(t, c.to)
 			client.untilAnswered("before the change")
 			if c.settled {
@@ -75,7 +80,13 @@ func (l *lab) setFarGateway(t *testing.T, gateway string) {
 	t.Helper()
 	_, net24, _ := net.ParseCIDR("192.0.2.0/24")
 	l.on(t, l.A, func(link netlink.Link) error {
-		return netlink.RouteReplace(&netlink.Route{Dst: net24, Gw: net.ParseIP(gateway), LinkIndex: link.Attrs().Index})
+		route := &netlink.Route{Dst: net24, LinkIndex: link.Attrs().Index}
+		if a := netip.MustParseAddr(gateway); a.Is4() {
+			route.Gw = a.AsSlice()
+		} else {
+			route.Via = &netlink.Via{AddrFamily: netlink.FAMILY_V6, Addr: a.AsSlice()}
+		}
+		return netlink.RouteReplace(route)
 	})
 }
 

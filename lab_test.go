@@ -73,7 +73,12 @@ type lab struct {
 
 func openLab(t *testing.T) *lab {
 	t.Helper()
-	l := &lab{Pair: netlab.RequirePair(t, netlab.Config{}), notices: make(chan endpoint.Notice, 10000)}
+	return openLabWith(t, netlab.Config{})
+}
+
+func openLabWith(t *testing.T, cfg netlab.Config) *lab {
+	t.Helper()
+	l := &lab{Pair: netlab.RequirePair(t, cfg), notices: make(chan endpoint.Notice, 10000)}
 	l.serveEcho(t, "10.0.0.2:7000")
 	l.on(t, l.A, func(link netlink.Link) error {
 		l.uplink = link.Attrs().Index

@@ -14,6 +14,7 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
+	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/wire"
 )
 
@@ -112,10 +113,7 @@ func (r *Resolver) isOurs(a netip.Addr) (bool, error) {
 func (r *Resolver) NextHops() (map[netip.Addr]bool, error) {
 	hops := map[netip.Addr]bool{}
 	add := func(gw net.IP, via netlink.Destination) {
-		if v, ok := via.(*netlink.Via); ok {
-			gw = v.Addr
-		}
-		if a := address(gw); a.IsValid() {
+		if a := gateway(gw, via); a.IsValid() {
 			hops[a] = true
 		}
 	}
@@ -134,6 +132,33 @@ func (r *Resolver) NextHops() (map[netip.Addr]bool, error) {
 		}
 	}
 	return hops, nil
+}
+
+// gateway is the gateway of a route; not valid if there is none. via is set if it is of another
+// address family than the destination (RTA_VIA, RFC 8950).
+func gateway(gw net.IP, via netlink.Destination) netip.Addr {
+	if v, ok := via.(*netlink.Via); ok {
+		gw = v.Addr
+	}
+	return address(gw)
+}
+
+// probeSource is the address from which the next hop of a route is probed: the route's source, or the link-local
+// address of the uplink for the IPv6 gateway of an IPv4 route; not valid if the uplink has none.
+func (r *Resolver) probeSource(route endpoint.Route) (netip.Addr, error) {
+	if route.NextHop.Is4() == route.Source.Is4() {
+		return route.Source, nil
+	}
+	addrs, err := Dump(func() ([]netlink.Addr, error) { return r.nl.AddrList(nil, family(route.NextHop)) })
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	for i := range addrs {
+		if a := address(addrs[i].IP); addrs[i].LinkIndex == r.ifindex && a.IsLinkLocalUnicast() && addrs[i].Flags&unix.IFA_F_TENTATIVE == 0 {
+			return a, nil
+		}
+	}
+	return netip.Addr{}, nil
 }
 
 func (r *Resolver) name(ifindex int) string {

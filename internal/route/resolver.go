@@ -151,13 +151,14 @@ func (r *Resolver) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route,
 	case dst.IsMulticast():
 		route.LinkAddr = wire.GroupLink(wire.AddrFrom(dst))
 	default:
-		if kernel.Via != nil {
-			return unreachable(fmt.Errorf("gateway %v is of another address family", kernel.Via))
-		}
-		if gw := address(kernel.Gw); gw.IsValid() {
+		if gw := gateway(kernel.Gw, kernel.Via); gw.IsValid() {
 			route.NextHop = gw
 		}
-		route.LinkAddr, err = r.neighbour(ctx, route.NextHop, sender{up.link, route.Source})
+		var from netip.Addr
+		if from, err = r.probeSource(route); err != nil {
+			return fail(err)
+		}
+		route.LinkAddr, err = r.neighbour(ctx, route.NextHop, sender{up.link, from})
 		switch {
 		case isVerdict(err, neighbourVerdicts):
 			return unreachable(err)

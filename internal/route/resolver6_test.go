@@ -93,3 +93,32 @@ func TestResolveWithoutAnswerIPv6(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// An IPv4 route by an IPv6 gateway (RTA_VIA, RFC 8950), global or link-local, leads to the gateway's MAC address.
+func TestResolveByGatewayOfOtherFamily(t *testing.T) {
+	p, r, uplink := resolver6(t)
+	var far6 netip.Addr // the link-local address of B
+	do(t, p.B, func() error {
+		link, err := netlink.LinkByName(p.B.Interface)
+		if err != nil {
+			return err
+		}
+		addrs, err := netlink.AddrList(link, netlink.FAMILY_V6)
+		for _, a := range addrs {
+			if a.IP.IsLinkLocalUnicast() {
+				far6, _ = netip.AddrFromSlice(a.IP)
+			}
+		}
+		return err
+	})
+	for dst, gw := range map[string]netip.Addr{"192.0.2.9": netip.MustParseAddr("fd00::2"), "198.51.100.9": far6} {
+		do(t, p.A, func() error {
+			return netlink.RouteAdd(&netlink.Route{Dst: &net.IPNet{IP: net.ParseIP(dst), Mask: net.CIDRMask(32, 32)}, LinkIndex: uplink.Attrs().Index,
+				Via: &netlink.Via{AddrFamily: netlink.FAMILY_V6, Addr: gw.AsSlice()}})
+		})
+		want := endpoint.Route{Source: netip.MustParseAddr("10.0.0.1"), NextHop: gw, LinkAddr: p.B.LinkAddr, MTU: 1500}
+		if got, err := r.Resolve(t.Context(), netip.MustParseAddr(dst)); err != nil || got != want {
+			t.Errorf("%s: %+v, %v; want %+v", dst, got, err, want)
+		}
+	}
+}
