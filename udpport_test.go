@@ -33,7 +33,7 @@ func (h *reverser) Run(int64) int64 {
 	for len(h.out) > 0 {
 		p := h.out[0]
 		n := wire.IPv4HeaderLen + wire.UDPHeaderLen + len(p.Payload)
-		b := h.port.Alloc(p.Src.Addr, n)
+		b := h.port.Reserve(p.Src.Addr, n)
 		if b == nil {
 			break
 		}

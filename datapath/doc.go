@@ -14,7 +14,7 @@
 //
 //	err = ep.Write(&ch, payload)
 //
-//	buf, err := ep.Alloc()
+//	buf, err := ep.Reserve()
 //	n := compose(buf.Payload())
 //	err = ep.Send(&ch, buf, n)
 //
@@ -24,23 +24,22 @@
 // caller's: flush and try again. Nothing is dropped.
 //
 // Received messages are lent in place. They hold frames of the segment until they
-// are freed:
+// are returned:
 //
 //	for ep.Wait(time.Time{}) == nil {
-//		n := ep.Recv(msgs)
+//		n := ep.Borrow(msgs)
 //		for i := range msgs[:n] {
 //			use(msgs[i].Payload())
-//			ep.Free(&msgs[i])
+//			ep.Return(&msgs[i])
 //		}
 //	}
 //
 // # Frames
 //
-// A protocol stack that has its own headers uses SendFrame and RecvFrames, and
-// SendLong for packets that are longer than a frame. Package segment describes how
-// frames change owners. An application may hold all frames of the segment except those
+// A protocol stack that has its own headers uses [Endpoint.Frames], which also take
+// packets that are longer than a frame. Package segment describes how frames change owners. An application may hold all frames of the segment except those
 // of the free queue and one eighth of the segment, which is for sending.
 //
-// An Endpoint belongs to one goroutine at a time. Wake and Pending may be called from any
-// goroutine, and Sleep from one while another uses the queues.
+// An Endpoint belongs to one goroutine at a time. Wake and [Frames.Pending] may be called from any
+// goroutine, and [Frames.Sleep] from one while another uses the queues.
 package datapath

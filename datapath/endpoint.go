@@ -39,7 +39,7 @@ type Endpoint struct {
 	publishAt   uint32 // taken RX entries at which their slots are handed back
 	outstanding uint32 // frames on the TX ring or not yet taken from the completion ring
 	reclaimAt   uint32 // outstanding at which completions are taken
-	longRoom    int    // bytes that AllocLong gives; 0: it gives none
+	longRoom    int    // bytes of a packet in a run; 0: there are no runs
 
 	retryAt    time.Time     // of the next kick for frames that the device has not taken
 	retryPause time.Duration // before that kick
@@ -72,7 +72,7 @@ var (
 	// ErrQueueFull: nothing was sent, and the buffer is still the caller's. Flush and
 	// try again.
 	ErrQueueFull = errors.New("send queue full")
-	// ErrNoBuffers: every frame of the segment is in use. Free received
+	// ErrNoBuffers: every frame of the segment is in use. Return received
 	// messages, or flush so that sent ones complete.
 	ErrNoBuffers = errors.New("no free buffer in the segment")
 	// ErrMessageTooLong: the payload exceeds what the channel's MTU carries.
@@ -208,9 +208,9 @@ type Stats struct {
 	Kicks      uint64 // system calls made to send
 	IdleKicks  uint64 // of these, those after which the kernel had taken no frame yet: the device or the completion ring is full, or it takes them later
 	QueueFull  uint64 // sends refused because the send queue was full
-	NoBuffers  uint64 // allocations refused because the pool was empty
+	NoBuffers  uint64 // reservations refused because the pool was empty
 	Malformed  uint64 // received frames dropped: truncated, or a header field is wrong
-	NotMessage uint64 // received frames dropped by Recv: not a U-Net message
+	NotMessage uint64 // received frames dropped by Endpoint.Borrow: not a U-Net message
 
 	KernelRxDropped      uint64 // the frame did not fit, or the kernel had no memory
 	KernelRxRingFull     uint64 // the receive queue was full

@@ -88,7 +88,7 @@ func TestCompletedFramesRefillTheFillRing(t *testing.T) {
 		}
 		l.kernel()
 		var m [1]Message
-		if l.Recv(m[:]) != 1 {
+		if l.Borrow(m[:]) != 1 {
 			t.Fatal("nothing received")
 		}
 		held = append(held, m[0])
@@ -105,7 +105,7 @@ func TestCompletedFramesRefillTheFillRing(t *testing.T) {
 	if got := l.fill.Peek(8); got != 2 {
 		t.Fatalf("the kernel has %d frames to receive into, want 2: %v", got, l.Audit())
 	}
-	l.FreeBatch(held)
+	l.ReturnBatch(held)
 }
 
 // TestMessagesInAllSmallGeometries passes messages through endpoints of every small shape that is
@@ -148,7 +148,7 @@ func pass(t *testing.T, l *loopback, rng *rand.Rand) {
 			l.kernel()
 		case 2:
 			m := make([]Message, 1+rng.IntN(8))
-			for i := range m[:l.Recv(m)] {
+			for i := range m[:l.Borrow(m)] {
 				if got := binary.BigEndian.Uint64(m[i].Payload()); got != received {
 					t.Fatalf("%+v: received message %d, want %d", l.Geometry(), got, received)
 				}
@@ -160,17 +160,17 @@ func pass(t *testing.T, l *loopback, rng *rand.Rand) {
 			}
 		case 3:
 			n := rng.IntN(len(held) + 1)
-			l.FreeBatch(held[:n])
+			l.ReturnBatch(held[:n])
 			held = held[n:]
 		}
 	}
-	l.FreeBatch(held)
+	l.ReturnBatch(held)
 	if a := l.Audit(); a[segment.Application] != 0 || a[segment.Stack] != 0 {
 		t.Fatalf("%+v: frames left: %v", l.Geometry(), a)
 	}
 }
 
-// TestMisusePanics: Recv into a message that was not freed, and Free of a message that was freed,
+// TestMisusePanics: Borrow into a message that was not returned, and Return of a message that was returned,
 // panic.
 func TestMisusePanics(t *testing.T) {
 	mustPanic := func(name string, f func()) {
@@ -191,10 +191,10 @@ func TestMisusePanics(t *testing.T) {
 		}
 	}
 	l.kernel()
-	l.Recv(m[:])
-	mustPanic("Recv into a message that was not freed", func() { l.Recv(m[:]) })
-	l.Free(&m[0])
-	mustPanic("freed twice", func() { l.Free(&m[0]) })
+	l.Borrow(m[:])
+	mustPanic("Borrow into a message that was not returned", func() { l.Borrow(m[:]) })
+	l.Return(&m[0])
+	mustPanic("returned twice", func() { l.Return(&m[0]) })
 }
 
 // TestMalformedFramesAreCounted: each kind of malformed frame is counted and its frame is freed.
@@ -219,15 +219,15 @@ func TestMalformedFramesAreCounted(t *testing.T) {
 		"IPv4":               {change(12, 0x08), 0, 1},
 	} {
 		l := newLoopback(t, endpoint.Geometry{})
-		d, ok := l.AllocFrame()
+		d, ok := l.Frames().Reserve(0)
 		if !ok {
 			t.Fatal("no frame")
 		}
-		d.Len = uint32(copy(l.Bytes(d), c.frame))
-		l.SendFrame(d)
+		d.Len = uint32(copy(l.Frames().Bytes(d), c.frame))
+		l.Frames().Send(d)
 		l.kernel()
 		var m [4]Message
-		if n := l.Recv(m[:]); n != 0 {
+		if n := l.Borrow(m[:]); n != 0 {
 			t.Errorf("%s: received %d messages", name, n)
 		}
 		if l.stats.Malformed != c.malformed || l.stats.NotMessage != c.notMessage {
@@ -252,10 +252,10 @@ func BenchmarkMessage(b *testing.B) {
 			b.Fatal(err)
 		}
 		l.kernel()
-		if l.Recv(m[:]) != 1 {
+		if l.Borrow(m[:]) != 1 {
 			b.Fatal("nothing received")
 		}
-		l.Free(&m[0])
+		l.Return(&m[0])
 	}
 }
 

@@ -32,20 +32,20 @@ func ExampleEndpoint_Send() {
 		log.Fatal(err)
 	}
 
-	buf, err := ep.Alloc()
+	buf, err := ep.Reserve()
 	if err != nil {
 		log.Fatal(err)
 	}
 	if err := ep.Send(&ch, buf, copy(buf.Payload(), "hello")); err != nil {
-		ep.Discard(buf) // datapath.ErrQueueFull: the buffer is still ours
+		ep.Cancel(buf) // datapath.ErrQueueFull: the buffer is still ours
 		log.Fatal(err)
 	}
 	var m [1]datapath.Message
-	for ep.Recv(m[:]) == 0 {
+	for ep.Borrow(m[:]) == 0 {
 		if err := ep.Wait(time.Now().Add(time.Second)); err != nil { // sends what is queued first
 			log.Fatal(err)
 		}
 	}
 	fmt.Printf("%s\n", m[0].Payload())
-	ep.Free(&m[0])
+	ep.Return(&m[0])
 }

@@ -9,47 +9,38 @@ import (
 	"github.com/unet-go/unet/wire"
 )
 
-// This file has the calls for whole link-layer frames. The caller owns each frame that it
-// takes until it sends or releases it, exactly once.
+// Frames sends and receives whole link-layer frames on an endpoint. Whoever has reserved or
+// borrowed a frame owns it until it sends it or gives it back, exactly once.
+type Frames Endpoint
 
-// superFrame are the first four bytes of the destination MAC address of a received UDP
-// super-frame: UNET_SUPER_FRAME in bpf/. The other two are its GSOSize, in host byte order.
-const superFrame = 0x01000000
+// Frames are the same endpoint for a protocol stack, which has headers of its own.
+func (e *Endpoint) Frames() *Frames { return (*Frames)(e) }
 
-// AllocFrame takes a frame from the pool: Addr is its first byte, Len its size. It is
-// false when the pool is empty, also after completed sends have been taken back.
-func (e *Endpoint) AllocFrame() (Desc, bool) {
+// Reserve takes room for a packet of n bytes: Addr is its first byte, Len its size. That is
+// a frame, or what PrepareLong has set aside if n is more. It is false when there is none,
+// also after completed sends have been taken back.
+func (f *Frames) Reserve(n int) (Desc, bool) {
+	e := (*Endpoint)(f)
+	if n > int(e.seg.FrameSize()) && e.longRoom > 0 {
+		return e.reserveLong()
+	}
 	addr, ok := e.seg.Alloc(segment.Stack)
 	if !ok {
-		e.reclaim()
-		if addr, ok = e.seg.Alloc(segment.Stack); !ok {
-			e.stats.NoBuffers++
-			return Desc{}, false
-		}
+		addr, ok = e.allocAgain()
 	}
-	return Desc{Addr: addr, Len: e.seg.FrameSize()}, true
+	return Desc{Addr: addr, Len: e.seg.FrameSize()}, ok
 }
 
 // Bytes are the bytes that d names.
-func (e *Endpoint) Bytes(d Desc) []byte { return e.seg.Bytes(d.Addr, d.Len) }
+func (f *Frames) Bytes(d Desc) []byte { return f.seg.Bytes(d.Addr, d.Len) }
 
-// GSOSize is, for the first descriptor of a received packet, the payload size
-// of the datagrams that a UDP super-frame is made of, or 0 for any other packet.
-// The mux has put the size in place of the destination MAC address. GSOSize restores
-// the address, so it returns the size once.
-func (e *Endpoint) GSOSize(d Desc) uint16 {
-	dst := e.seg.Bytes(d.Addr, wire.EthernetHeaderLen)
-	if binary.BigEndian.Uint32(dst) != superFrame {
-		return 0
+// Send stages d, cut to what is to be sent, on the send queue: it leaves with the next Flush.
+// When the queue is full it is false, and d stays the caller's.
+func (f *Frames) Send(d Desc) bool {
+	e := (*Endpoint)(f)
+	if e.longRoom > 0 && e.seg.InRun(d.Addr) > 0 {
+		return e.sendLong(d)
 	}
-	size := nativeEndian.Uint16(dst[4:])
-	copy(dst, e.grant.Identity.LinkAddr[:])
-	return size
-}
-
-// SendFrame stages d on the send queue: it leaves with the next Flush. When
-// the queue is full it is false, and d stays the caller's.
-func (e *Endpoint) SendFrame(d Desc) bool {
 	if e.outstanding >= e.reclaimAt {
 		e.reclaim()
 	}
@@ -63,31 +54,25 @@ func (e *Endpoint) SendFrame(d Desc) bool {
 	return true
 }
 
-// Flush submits all staged frames, with one kick. Errors are the
-// device's (ENETDOWN, ENXIO): the frames stay queued, and may be sent later. If the lease
-// that was given to Attach has ended, the error is its Err.
-func (e *Endpoint) Flush() error {
-	n := e.sock.TX.Reserved()
-	if n == 0 && e.sock.TX.InFlight() == 0 {
-		return nil
+// Cancel gives back unsent what Reserve has given.
+func (f *Frames) Cancel(d Desc) {
+	parts := 1
+	if f.longRoom > 0 {
+		parts = max(1, f.seg.InRun(d.Addr))
 	}
-	e.sock.TX.Submit(n)
-	e.stats.Sent += uint64(n)
-	err := e.sock.Kick()
-	if err != nil && e.lease != nil {
-		if ended := e.lease.Err(); ended != nil {
-			return ended
-		}
+	for range parts {
+		f.Return(d)
+		d.Addr += uint64(f.seg.FrameSize())
 	}
-	return err
 }
 
-// RecvFrames takes the descriptors of received packets, at most packets of
+// Borrow takes the descriptors of received packets, at most packets of
 // them and at most len(ds) descriptors, and returns how many descriptors. A
 // packet of several is never split between two calls, so ds should have room
 // for one (a 64 KiB super-frame has 37 in frames of 2048). The free queue is
 // topped up from the pool.
-func (e *Endpoint) RecvFrames(ds []Desc, packets int) int {
+func (f *Frames) Borrow(ds []Desc, packets int) int {
+	e := (*Endpoint)(f)
 	rx := e.sock.RX
 	avail := rx.Peek(uint32(len(ds)))
 	n := uint32(0) // descriptors of whole packets
@@ -117,21 +102,68 @@ func (e *Endpoint) RecvFrames(ds []Desc, packets int) int {
 	return int(n)
 }
 
-// ReleaseFrame gives a frame that was received or allocated back to the pool.
-func (e *Endpoint) ReleaseFrame(d Desc) {
+// Return gives a borrowed frame back to the pool.
+func (f *Frames) Return(d Desc) {
+	e := (*Endpoint)(f)
 	e.seg.Free(d.Addr, segment.Stack)
 	if e.deficit >= e.refillAt {
 		e.refill()
 	}
 }
 
+// superFrame are the first four bytes of the destination MAC address of a received UDP
+// super-frame: UNET_SUPER_FRAME in bpf/. The other two are its GSOSize, in host byte order.
+const superFrame = 0x01000000
+
+// GSOSize is, for the first descriptor of a received packet, the payload size
+// of the datagrams that a UDP super-frame is made of, or 0 for any other packet.
+// The mux has put the size in place of the destination MAC address. GSOSize restores
+// the address, so it returns the size once.
+func (f *Frames) GSOSize(d Desc) uint16 {
+	dst := f.seg.Bytes(d.Addr, wire.EthernetHeaderLen)
+	if binary.BigEndian.Uint32(dst) != superFrame {
+		return 0
+	}
+	size := nativeEndian.Uint16(dst[4:])
+	copy(dst, f.grant.Identity.LinkAddr[:])
+	return size
+}
+
 // Queued is the number of descriptors that wait in the receive queue.
-func (e *Endpoint) Queued() int { return int(e.sock.RX.Peek(e.sock.RX.Size())) }
+func (f *Frames) Queued() int { return int(f.sock.RX.Peek(f.sock.RX.Size())) }
 
 // Pending reports whether a received frame waits. It may be called from any
-// goroutine until Close. It can be true for no reason after RecvFrames has
+// goroutine until Close. It can be true for no reason after Borrow has
 // returned something, and until it has returned nothing.
-func (e *Endpoint) Pending() bool { return e.sock.RX.Pending() > 0 }
+func (f *Frames) Pending() bool { return f.sock.RX.Pending() > 0 }
+
+// allocAgain takes a frame from the pool after one Alloc has failed.
+func (e *Endpoint) allocAgain() (addr uint64, ok bool) {
+	e.reclaim()
+	if addr, ok = e.seg.Alloc(segment.Stack); !ok {
+		e.stats.NoBuffers++
+	}
+	return addr, ok
+}
+
+// Flush submits all staged frames, with one kick. Errors are the
+// device's (ENETDOWN, ENXIO): the frames stay queued, and may be sent later. If the lease
+// that was given to Attach has ended, the error is its Err.
+func (e *Endpoint) Flush() error {
+	n := e.sock.TX.Reserved()
+	if n == 0 && e.sock.TX.InFlight() == 0 {
+		return nil
+	}
+	e.sock.TX.Submit(n)
+	e.stats.Sent += uint64(n)
+	err := e.sock.Kick()
+	if err != nil && e.lease != nil {
+		if ended := e.lease.Err(); ended != nil {
+			return ended
+		}
+	}
+	return err
+}
 
 // tidy does what is otherwise done in batches: it hands back slots of the receive queue,
 // fills the free queue and takes completions. It is called when there is nothing to
@@ -216,12 +248,12 @@ const (
 )
 
 // PrepareLong sets memory aside for packets of up to the uplink's MTU, and returns the
-// room that AllocLong gives from then on, in bytes: 0 if every packet fits a frame, and
+// room that Reserve gives at most from then on, in bytes: 0 if every packet fits a frame, and
 // on a socket without scatter-gather, whose MTU does. It is called once, before the
 // endpoint is used.
-func (e *Endpoint) PrepareLong() int {
-	geo := &e.grant.Geometry
-	room := wire.EthernetHeaderLen + int(e.grant.Identity.MTU)
+func (f *Frames) PrepareLong() int {
+	geo := &f.grant.Geometry
+	room := wire.EthernetHeaderLen + int(f.grant.Identity.MTU)
 	size := int(geo.FrameSize)
 	length := (room + size - 1) / size
 	if length < 2 || length > maxParts {
@@ -229,16 +261,14 @@ func (e *Endpoint) PrepareLong() int {
 	}
 	pool := int(geo.FrameCount - geo.Prefilled())
 	limit := min(maxLong, pool/longShare/length, int(geo.TxSize)/length, int(geo.CompletionSize)/length)
-	if e.seg.MakeRuns(limit, length) > 0 {
-		e.longRoom = room
+	if f.seg.MakeRuns(limit, length) > 0 {
+		f.longRoom = room
 	}
-	return e.longRoom
+	return f.longRoom
 }
 
-// AllocLong takes memory for one packet that is longer than a frame: as many adjacent
-// frames as the uplink's MTU needs. Addr is its first byte, Len its size in bytes. It is
-// false when there is none.
-func (e *Endpoint) AllocLong() (Desc, bool) {
+// reserveLong takes a run from the pool.
+func (e *Endpoint) reserveLong() (Desc, bool) {
 	addr, ok := e.seg.AllocRun(segment.Stack)
 	if !ok {
 		e.reclaim()
@@ -250,13 +280,9 @@ func (e *Endpoint) AllocLong() (Desc, bool) {
 	return Desc{Addr: addr, Len: uint32(e.longRoom)}, true
 }
 
-// LongBytes are the bytes of what AllocLong has given, Len of them at most.
-func (e *Endpoint) LongBytes(d Desc) []byte { return e.seg.RunBytes(d.Addr)[:d.Len] }
-
-// SendLong is SendFrame for what AllocLong has given, cut to what is to be sent. All of
-// it is staged, in several descriptors, or nothing. Frames that the packet does not need
-// go back to the pool.
-func (e *Endpoint) SendLong(d Desc) bool {
+// sendLong stages all of a packet that lies in a run, in several descriptors, or nothing.
+// Frames that the packet does not need go back to the pool.
+func (e *Endpoint) sendLong(d Desc) bool {
 	size := e.seg.FrameSize()
 	parts := max(1, (d.Len+size-1)/size)
 	e.reclaim() // now: there are few runs
@@ -281,15 +307,3 @@ func (e *Endpoint) SendLong(d Desc) bool {
 	}
 	return true
 }
-
-// ReleaseLong gives back what AllocLong has given.
-func (e *Endpoint) ReleaseLong(d Desc) {
-	size := uint64(e.seg.FrameSize())
-	for range e.seg.InRun(d.Addr) {
-		e.seg.Free(d.Addr, segment.Stack)
-		d.Addr += size
-	}
-}
-
-// IsLong reports whether AllocLong has given what begins at addr.
-func (e *Endpoint) IsLong(addr uint64) bool { return e.seg.InRun(addr) > 0 }

@@ -19,7 +19,7 @@ func longLoopback(t *testing.T, geo endpoint.Geometry) *loopback {
 	t.Helper()
 	l := newLoopback(t, geo)
 	l.grant.Identity.MTU = 9000
-	if room := l.PrepareLong(); room != 9014 {
+	if room := l.Frames().PrepareLong(); room != 9014 {
 		t.Fatalf("room of %d bytes", room)
 	}
 	return l
@@ -32,21 +32,21 @@ func TestLongPackets(t *testing.T) {
 		l := longLoopback(t, endpoint.Geometry{FrameSize: size, FrameCount: 256})
 		r := rand.New(rand.NewPCG(7, uint64(size)))
 		for _, n := range []int{1, 14, int(size), int(size) + 1, 2 * int(size), 2*int(size) + 1, 9013, 9014} {
-			d, ok := l.AllocLong()
+			d, ok := l.Frames().Reserve(9014)
 			if !ok {
 				t.Fatal("no memory")
 			}
-			b := l.LongBytes(d)
-			if len(b) != 9014 || !l.IsLong(d.Addr) {
-				t.Fatalf("%d bytes, long %v", len(b), l.IsLong(d.Addr))
+			b := l.Frames().Bytes(d)
+			if len(b) != 9014 || l.seg.InRun(d.Addr) == 0 {
+				t.Fatalf("%d bytes, %d frames in a run", len(b), l.seg.InRun(d.Addr))
 			}
 			for i := range b[:n] {
 				b[i] = byte(r.Uint32())
 			}
 			want := bytes.Clone(b[:n])
 			d.Len = uint32(n)
-			if !l.SendLong(d) {
-				t.Fatalf("%d bytes: SendLong has not taken the packet", n)
+			if !l.Frames().Send(d) {
+				t.Fatalf("%d bytes: Send has not taken the packet", n)
 			}
 			l.sock.TX.Submit(l.sock.TX.Reserved())
 			var got []byte
@@ -90,17 +90,17 @@ func TestLongPacketsAreSentWholeOrNotAtAll(t *testing.T) {
 	} {
 		l := longLoopback(t, geo)
 		for range 12 { // of 16: there is room for four parts, and a packet has five
-			if d, ok := l.AllocFrame(); !ok || !l.SendFrame(Desc{Addr: d.Addr, Len: 60}) {
+			if d, ok := l.Frames().Reserve(0); !ok || !l.Frames().Send(Desc{Addr: d.Addr, Len: 60}) {
 				t.Fatal("no room for a frame")
 			}
 		}
-		d, ok := l.AllocLong()
+		d, ok := l.Frames().Reserve(9014)
 		if !ok {
 			t.Fatal("no memory")
 		}
 		before := l.Audit()
-		if l.SendLong(d) {
-			t.Fatalf("%+v: SendLong has taken five parts although there is room for four", geo)
+		if l.Frames().Send(d) {
+			t.Fatalf("%+v: Send has taken five parts although there is room for four", geo)
 		}
 		if staged, after := l.sock.TX.Reserved(), l.Audit(); staged != 12 || after != before {
 			t.Errorf("%+v: %d parts are staged of a packet that was not taken: %v", geo, staged-12, after)
@@ -110,14 +110,14 @@ func TestLongPacketsAreSentWholeOrNotAtAll(t *testing.T) {
 		l.completion.Push(l.tx.At(0).Addr) // the kernel has sent one frame: there is room for five
 		l.completion.Submit(1)
 		l.tx.Release(1)
-		if !l.SendLong(d) {
-			t.Fatalf("%+v: SendLong has not taken five parts although there is room", geo)
+		if !l.Frames().Send(d) {
+			t.Fatalf("%+v: Send has not taken five parts although there is room", geo)
 		}
-		released, ok := l.AllocLong()
+		released, ok := l.Frames().Reserve(9014)
 		if !ok {
 			t.Fatal("no memory")
 		}
-		l.ReleaseLong(released)
+		l.Frames().Cancel(released)
 		if a := l.Audit(); a[segment.Stack] != 0 || a[segment.KernelTransmit] != 11+5 {
 			t.Errorf("%+v: %v", geo, a)
 		}
@@ -141,11 +141,11 @@ func TestNoMemoryIsSetAsideIfPacketsFitAFrame(t *testing.T) {
 		l := newLoopback(t, c.geo)
 		l.grant.Identity.MTU = c.mtu
 		before := l.Audit()
-		if room := l.PrepareLong(); room != 0 || l.Audit() != before {
+		if room := l.Frames().PrepareLong(); room != 0 || l.Audit() != before {
 			t.Errorf("MTU %d, %+v: room of %d bytes", c.mtu, c.geo, room)
 		}
-		if _, ok := l.AllocLong(); ok {
-			t.Errorf("MTU %d, %+v: AllocLong returned memory although none was set aside", c.mtu, c.geo)
+		if d, ok := l.Frames().Reserve(9014); !ok || d.Len != l.Geometry().FrameSize {
+			t.Errorf("MTU %d, %+v: Reserve returned %d bytes although none were set aside", c.mtu, c.geo, d.Len)
 		}
 	}
 }
@@ -170,11 +170,11 @@ func TestGSOSize(t *testing.T) {
 		if c.want != 0 {
 			after = own
 		}
-		copy(l.Bytes(d), c.dst[:])
-		if got := l.GSOSize(d); got != c.want || [6]byte(l.Bytes(d)) != after {
-			t.Errorf("%x: size %d, want %d; then to %x, want %x", c.dst, got, c.want, l.Bytes(d)[:6], after)
+		copy(l.Frames().Bytes(d), c.dst[:])
+		if got := l.Frames().GSOSize(d); got != c.want || [6]byte(l.Frames().Bytes(d)) != after {
+			t.Errorf("%x: size %d, want %d; then to %x, want %x", c.dst, got, c.want, l.Frames().Bytes(d)[:6], after)
 		}
-		if got := l.GSOSize(d); got != 0 {
+		if got := l.Frames().GSOSize(d); got != 0 {
 			t.Errorf("%x: size %d at the second call", c.dst, got)
 		}
 	}

@@ -67,7 +67,7 @@ func (c *Channel) MaxPayload() int { return c.maxPayload }
 var nativeEndian = binary.NativeEndian
 
 // Buffer is a frame of the segment to compose a message in. It is the
-// caller's until Send takes it or Discard gives it back.
+// caller's until Send takes it or Cancel gives it back.
 type Buffer struct {
 	desc    Desc
 	payload []byte
@@ -76,17 +76,20 @@ type Buffer struct {
 // Payload is the room for the message.
 func (b *Buffer) Payload() []byte { return b.payload }
 
-// Alloc takes a buffer from the pool. [ErrNoBuffers]: all are in use.
-func (e *Endpoint) Alloc() (Buffer, error) {
-	d, ok := e.AllocFrame()
+// Reserve takes a buffer from the pool. [ErrNoBuffers]: all are in use.
+func (e *Endpoint) Reserve() (Buffer, error) {
+	addr, ok := e.seg.Alloc(segment.Stack)
 	if !ok {
-		return Buffer{}, ErrNoBuffers
+		if addr, ok = e.allocAgain(); !ok {
+			return Buffer{}, ErrNoBuffers
+		}
 	}
-	return Buffer{d, e.Bytes(d)[headerLen:]}, nil
+	d := Desc{Addr: addr, Len: e.seg.FrameSize()}
+	return Buffer{d, e.Frames().Bytes(d)[headerLen:]}, nil
 }
 
-// Discard gives an allocated buffer back unsent.
-func (e *Endpoint) Discard(b Buffer) { e.ReleaseFrame(b.desc) }
+// Cancel gives a reserved buffer back unsent.
+func (e *Endpoint) Cancel(b Buffer) { e.Frames().Return(b.desc) }
 
 // Send stages the first n bytes of b's payload as a message on ch; it leaves
 // with the next Flush. It takes b, unless it fails: [ErrQueueFull] or
@@ -95,10 +98,10 @@ func (e *Endpoint) Send(ch *Channel, b Buffer, n int) error {
 	if n > ch.maxPayload || n < 0 {
 		return ErrMessageTooLong
 	}
-	frame := e.Bytes(b.desc)
+	frame := e.Frames().Bytes(b.desc)
 	*(*[headerLen]byte)(frame) = ch.header
 	binary.BigEndian.PutUint16(frame[wire.EthernetHeaderLen+2:], uint16(n))
-	if !e.SendFrame(Desc{Addr: b.desc.Addr, Len: uint32(headerLen + n)}) {
+	if !e.Frames().Send(Desc{Addr: b.desc.Addr, Len: uint32(headerLen + n)}) {
 		return ErrQueueFull
 	}
 	return nil
@@ -110,19 +113,19 @@ func (e *Endpoint) Write(ch *Channel, p []byte) error {
 	if len(p) > ch.maxPayload {
 		return ErrMessageTooLong
 	}
-	b, err := e.Alloc()
+	b, err := e.Reserve()
 	if err != nil {
 		return err
 	}
 	copy(b.payload, p)
 	if err := e.Send(ch, b, len(p)); err != nil {
-		e.Discard(b)
+		e.Cancel(b)
 		return err
 	}
 	return nil
 }
 
-// Message is a received message, lent in place until it is freed.
+// Message is a received message, lent in place until it is returned.
 type Message struct {
 	payload []byte
 	desc    Desc
@@ -134,12 +137,12 @@ type Message struct {
 type messageState uint8
 
 const (
-	messageFree  messageState = iota
+	messageEmpty messageState = iota
 	messageFrame              // payload lies in the frame of desc
 	messageHeap               // payload was gathered from several frames
 )
 
-// Payload is what was sent. It is valid until Free.
+// Payload is what was sent. It is valid until Return.
 func (m *Message) Payload() []byte { return m.payload }
 
 // From is where the message came from. The sending host's mux has checked the tag;
@@ -149,24 +152,24 @@ func (m *Message) From() Source { return m.from }
 // Tag is the local tag that the message was sent to.
 func (m *Message) Tag() uint32 { return m.tag }
 
-// Recv takes received messages, at most len(msgs), and returns how many. Each
-// must be freed before its place in msgs is used again. A frame that is not a
+// Borrow takes received messages, at most len(msgs), and returns how many. Each
+// must be returned before its place in msgs is used again. A frame that is not a
 // message is counted and dropped. While the application holds as many messages as it may,
-// Recv returns none: they stay in the receive queue.
-func (e *Endpoint) Recv(msgs []Message) int {
+// Borrow returns none: they stay in the receive queue.
+func (e *Endpoint) Borrow(msgs []Message) int {
 	limit := min(len(msgs), max(0, e.quota()-int(e.held)))
-	n := e.RecvFrames(e.scratch[:], limit)
+	n := e.Frames().Borrow(e.scratch[:], limit)
 	got := 0
 	for i := 0; i < n; {
 		d := e.scratch[i]
 		if d.Options&queues.Continued == 0 {
 			i++
-			if e.accept(&msgs[got], e.Bytes(d)) {
+			if e.accept(&msgs[got], e.Frames().Bytes(d)) {
 				msgs[got].desc, msgs[got].state = d, messageFrame
 				e.seg.Move(d.Addr, segment.Stack, segment.Application)
 				got++
 			} else {
-				e.ReleaseFrame(d)
+				e.Frames().Return(d)
 			}
 			continue
 		}
@@ -181,13 +184,13 @@ func (e *Endpoint) Recv(msgs []Message) int {
 }
 
 // gather copies a packet of several descriptors, from scratch[*i] on, into
-// memory of its own and releases its frames. Only messages longer than a frame need it.
+// memory of its own and returns its frames. Only messages longer than a frame need it.
 func (e *Endpoint) gather(i *int) []byte {
 	var whole []byte
 	for more := true; more; *i++ {
 		d := e.scratch[*i]
-		whole = append(whole, e.Bytes(d)...)
-		e.ReleaseFrame(d)
+		whole = append(whole, e.Frames().Bytes(d)...)
+		e.Frames().Return(d)
 		more = d.Options&queues.Continued != 0
 	}
 	return whole
@@ -195,8 +198,8 @@ func (e *Endpoint) gather(i *int) []byte {
 
 // accept reads the headers of a frame into m, or counts why it is not a message.
 func (e *Endpoint) accept(m *Message, frame []byte) bool {
-	if m.state != messageFree {
-		panic("BUG: received into a message that was not freed")
+	if m.state != messageEmpty {
+		panic("BUG: received into a message that was not returned")
 	}
 	var eth wire.Ethernet
 	if eth.Parse(frame) != nil {
@@ -218,25 +221,25 @@ func (e *Endpoint) accept(m *Message, frame []byte) bool {
 	return true
 }
 
-// Free releases a received message. Its payload must not be used afterwards.
-func (e *Endpoint) Free(m *Message) {
+// Return gives a borrowed message back. Its payload must not be used afterwards.
+func (e *Endpoint) Return(m *Message) {
 	switch m.state {
 	case messageFrame:
 		e.seg.Free(m.desc.Addr, segment.Application)
-	case messageFree:
-		panic("BUG: message freed twice")
+	case messageEmpty:
+		panic("BUG: message returned twice")
 	}
 	e.held--
-	m.state, m.payload = messageFree, nil
+	m.state, m.payload = messageEmpty, nil
 	if e.deficit >= e.refillAt {
 		e.refill()
 	}
 }
 
-// FreeBatch frees the messages of ms.
-func (e *Endpoint) FreeBatch(ms []Message) {
+// ReturnBatch returns the messages of ms.
+func (e *Endpoint) ReturnBatch(ms []Message) {
 	for i := range ms {
-		e.Free(&ms[i])
+		e.Return(&ms[i])
 	}
 }
 
@@ -279,7 +282,7 @@ func (e *Endpoint) Serve(ctx context.Context) error {
 			return err
 		}
 		fn := e.upcalls[NonEmpty]
-		if full := e.upcalls[AlmostFull]; full != nil && e.Queued() >= almostFull {
+		if full := e.upcalls[AlmostFull]; full != nil && e.Frames().Queued() >= almostFull {
 			fn = full
 		}
 		fn(e)

@@ -43,7 +43,7 @@ func (e *Endpoint) Wait(deadline time.Time) error {
 		if e.spinner.On() {
 			err = e.spin(deadline)
 		} else {
-			err = e.Sleep(deadline, e.spinner.SleepsAgain())
+			err = e.Frames().Sleep(deadline, e.spinner.SleepsAgain())
 		}
 		if err != nil {
 			return err
@@ -75,12 +75,13 @@ func (e *Endpoint) spin(deadline time.Time) error {
 const retryInterval = time.Millisecond
 
 // Sleep blocks, without spinning, until the receive queue is not empty. It may return
-// early: its caller calls RecvFrames, and Sleep again. The errors are those of Wait, except
+// early: its caller calls Borrow, and Sleep again. The errors are those of Wait, except
 // ErrNoBuffers and those of Flush. It accesses no queue, so one goroutine may sleep while
 // another uses them. again says that the next wait will sleep at once: then the kernel's part of
 // the sleep is kept for it. That makes the next sleep cheaper, and frames dearer that come meanwhile: each calls the
 // kernel's poller, and may wake a thread of the runtime.
-func (e *Endpoint) Sleep(deadline time.Time, again bool) error {
+func (f *Frames) Sleep(deadline time.Time, again bool) error {
+	e := (*Endpoint)(f)
 	if e.woken.Swap(false) {
 		return e.wokenBy()
 	}

@@ -76,12 +76,12 @@ func BenchmarkMessage(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				for deadline := begin.Add(testTimeout); to.Recv(got[:]) == 0; {
+				for deadline := begin.Add(testTimeout); to.Borrow(got[:]) == 0; {
 					if time.Now().After(deadline) {
 						b.Fatal("a message was lost")
 					}
 				}
-				to.Free(&got[0])
+				to.Return(&got[0])
 			}
 			measure(b, one, &kicks)
 		})

@@ -46,12 +46,12 @@ func (m *messenger) trip(b *testing.B, payload []byte) {
 		b.Fatal(err)
 	}
 	var got [1]datapath.Message
-	for deadline := time.Now().Add(testTimeout); m.to.Recv(got[:]) == 0; {
+	for deadline := time.Now().Add(testTimeout); m.to.Borrow(got[:]) == 0; {
 		if time.Now().After(deadline) {
 			b.Fatal("a message was lost")
 		}
 	}
-	m.to.Free(&got[0])
+	m.to.Return(&got[0])
 }
 
 // openPair opens muxes on both hosts. The policy is that of host A.
@@ -156,9 +156,9 @@ func (m *messenger) flood(stop <-chan struct{}) {
 		if err := m.from.Flush(); err != nil && !os.IsTimeout(err) {
 			return
 		}
-		for n := m.to.Recv(got[:]); n > 0; n = m.to.Recv(got[:]) {
+		for n := m.to.Borrow(got[:]); n > 0; n = m.to.Borrow(got[:]) {
 			for i := range n {
-				m.to.Free(&got[i])
+				m.to.Return(&got[i])
 			}
 		}
 	}

@@ -8,7 +8,7 @@
 //
 // Every frame has exactly one owner at any moment, and moves like this:
 //
-//	           alloc               send
+//	           reserve             send
 //	pool ----------------> stack ---------> kernel-transmit
 //	 ^  \                   ^ | \                  |
 //	 |   \ refill     peek /  |  \ deliver         |
@@ -16,7 +16,7 @@
 //	 |   kernel-receive -'    |  application       |
 //	 |                        |       |            |
 //	 +------------------------+-------+------------+
-//	           release        |  free   completion
+//	       return, cancel     |  return completion
 //
 // [Segment.Move] performs one of these steps and panics if the frame has another owner
 // than the one that the step begins with: a frame that is freed twice, or sent while the

@@ -106,13 +106,20 @@ func (s *Segment) FrameSize() uint32 { return 1 << s.shift }
 // Available is the number of frames in the pool, without those of runs.
 func (s *Segment) Available() int { return len(s.pools[receiveSide]) + len(s.pools[sendSide]) }
 
-// Bytes are the n bytes from addr on. It panics if they do not lie in one frame.
+// Bytes are the n bytes from addr on. It panics if they do not lie in one frame or one run.
 func (s *Segment) Bytes(addr uint64, n uint32) []byte {
 	end := addr + uint64(n)
 	if n > 0 && addr>>s.shift != (end-1)>>s.shift {
-		panic(fmt.Sprintf("BUG: %d bytes at %#x leave their frame of %d", n, addr, s.FrameSize()))
+		s.checkRun(addr, n)
 	}
 	return s.mem[addr:end:end]
+}
+
+// checkRun panics if the n bytes from addr on do not lie in one run.
+func (s *Segment) checkRun(addr uint64, n uint32) {
+	if end := (addr>>s.shift + uint64(s.InRun(addr))) << s.shift; addr+uint64(n) > end {
+		panic(fmt.Sprintf("BUG: %d bytes at %#x leave their frame of %d", n, addr, s.FrameSize()))
+	}
 }
 
 // Alloc takes a frame out of the pool, for to, and returns its address. It is
@@ -247,12 +254,6 @@ func (s *Segment) AllocRun(to Owner) (addr uint64, ok bool) {
 	}
 	r.away[i] = r.length
 	return uint64(first) << s.shift, true
-}
-
-// RunBytes are the bytes of the run whose first frame is at addr.
-func (s *Segment) RunBytes(addr uint64) []byte {
-	end := addr + uint64(s.runs.length)<<s.shift
-	return s.mem[addr:end:end]
 }
 
 // InRun is how many frames there are from the one that addr lies in to the end of its

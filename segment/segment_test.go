@@ -211,9 +211,10 @@ func TestRunsAreAdjacentFramesAllocatedWhole(t *testing.T) {
 			break
 		}
 		runs = append(runs, addr)
-		if n := len(s.RunBytes(addr)); n != 5*size {
+		if n := len(s.Bytes(addr, 5*size)); n != 5*size {
 			t.Errorf("%d bytes in a run", n)
 		}
+		mustPanic(t, "leave their frame", func() { s.Bytes(addr+5, 5*size) })
 		for i := range 5 {
 			at := addr + uint64(i*size)
 			if seen[at] || s.InRun(at+7) != 5-i {

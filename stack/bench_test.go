@@ -20,7 +20,7 @@ type feedLink struct {
 	sent    int
 }
 
-func (l *feedLink) Recv(frames []stack.Frame) int {
+func (l *feedLink) Borrow(frames []stack.Frame) int {
 	n := min(l.waiting, len(frames))
 	for i := range n {
 		frames[i] = stack.Frame{Data: l.frame, ID: uint64(i)}
@@ -28,14 +28,15 @@ func (l *feedLink) Recv(frames []stack.Frame) int {
 	l.waiting -= n
 	return n
 }
-func (l *feedLink) Release(stack.Frame)           {}
-func (l *feedLink) Alloc(int) (stack.Frame, bool) { return stack.Frame{Data: l.room[:]}, true }
-func (l *feedLink) Send(stack.Frame) bool         { l.sent++; return true }
-func (l *feedLink) Flush() error                  { return nil }
-func (l *feedLink) Pending() bool                 { return l.waiting > 0 }
-func (l *feedLink) Sleep(time.Time, bool) error   { return nil }
-func (l *feedLink) Wake()                         {}
-func (l *feedLink) Frames() int                   { return 4096 }
+func (l *feedLink) Return(stack.Frame)              {}
+func (l *feedLink) Cancel(stack.Frame)              {}
+func (l *feedLink) Reserve(int) (stack.Frame, bool) { return stack.Frame{Data: l.room[:]}, true }
+func (l *feedLink) Send(stack.Frame) bool           { l.sent++; return true }
+func (l *feedLink) Flush() error                    { return nil }
+func (l *feedLink) Pending() bool                   { return l.waiting > 0 }
+func (l *feedLink) Sleep(time.Time, bool) error     { return nil }
+func (l *feedLink) Wake()                           {}
+func (l *feedLink) Frames() int                     { return 4096 }
 
 // datagramFrame is a whole frame from B to A.
 func datagramFrame(srcPort, dstPort uint16, payload []byte) []byte {
@@ -159,12 +160,12 @@ func BenchmarkRoundTrip(b *testing.B) {
 		la, lb := memlink.Pair(memlink.Config{})
 		frames := make([]stack.Frame, 64)
 		hop := func(from, to *memlink.Link) {
-			f, _ := from.Alloc(0)
+			f, _ := from.Reserve(0)
 			f.Data = f.Data[:106]
 			from.Send(f)
 			from.Flush()
-			for _, f := range frames[:to.Recv(frames)] {
-				to.Release(f)
+			for _, f := range frames[:to.Borrow(frames)] {
+				to.Return(f)
 			}
 		}
 		for b.Loop() {
@@ -228,7 +229,7 @@ func TestUDPNoAllocations(t *testing.T) {
 		},
 		"in place": func() {
 			b, _ := u.Reserve()
-			u.Commit(&b, 64, netip.AddrPort{})
+			u.Send(&b, 64, netip.AddrPort{})
 			d, _ := v.Borrow()
 			v.Return(&d)
 		},
@@ -291,7 +292,7 @@ func TestTCPNoAllocations(t *testing.T) {
 			client.Write(large)
 			a.Poll(time.Now())
 			data, _ := server.Borrow()
-			data.Return()
+			server.Return(&data)
 			b.Poll(time.Now())
 		},
 	} {

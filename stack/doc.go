@@ -3,19 +3,19 @@
 // waits for it. A Link is an AF_XDP endpoint, a pair in memory (package
 // memlink) or a test; the stack makes no system call and runs on any system.
 //
-//	Link.Recv ─ input ─ receive ─ inputPacket ─┬─ inputUDP ─ socket's queue ─ signal
-//	                                           ├─ inputICMP ─ echo reply, or an error for a socket
-//	                                           ├─ inputTCP ─ engine ─ settle: events, output
-//	                                           ├─ inputGroup ─ copies for the members
-//	                                           ├─ inputFragment ─ a whole datagram: inputPacket again
-//	                                           ├─ inputARP
-//	                                           └─ inputIPv6 ─ the same, and inputICMPv6 ─ inputNeighbor
+//	Link.Borrow ─ input ─ receive ─ inputPacket ─┬─ inputUDP ─ socket's queue ─ signal
+//	                                             ├─ inputICMP ─ echo reply, or an error for a socket
+//	                                             ├─ inputTCP ─ engine ─ settle: events, output
+//	                                             ├─ inputGroup ─ copies for the members
+//	                                             ├─ inputFragment ─ a whole datagram: inputPacket again
+//	                                             ├─ inputARP
+//	                                             └─ inputIPv6 ─ the same, and inputICMPv6 ─ inputNeighbor
 //
-//	UDPConn.Write ─ send ─ queue ─ route ready? ─ Link.Alloc ─ headers and payload ─ Link.Send ─ Link.Flush
-//	TCPConn.Write ─ engine's send buffer ─ settle ─ route ready? ─ Link.Alloc ─ Emit ─ Link.Send ─ Link.Flush
+//	UDPConn.Write ─ send ─ queue ─ route ready? ─ Link.Reserve ─ headers and payload ─ Link.Send ─ Link.Flush
+//	TCPConn.Write ─ engine's send buffer ─ settle ─ route ready? ─ Link.Reserve ─ Emit ─ Link.Send ─ Link.Flush
 //
 // Each header is parsed once and each frame has one owner: a function that keeps a frame
-// returns true, otherwise its caller releases it. A frame that is dropped is counted
+// returns true, otherwise its caller gives it back. A frame that is dropped is counted
 // ([Stack.Counters]), by reason, and not logged. A call takes one lock and kicks the link once.
 //
 // [Stack.Poll] takes in what has arrived, runs what is due and sends what is
@@ -37,7 +37,7 @@
 //
 // Received datagrams and large TCP segments wait in the frames they came in. The queues of
 // sockets and borrowed memory together hold at most Config.FrameQuota frames. What is
-// received beyond that is copied and its frame released, so that a slow reader leaves
+// received beyond that is copied and its frame returned, so that a slow reader leaves
 // frames for the others. Packets of several frames are copied together. What TCP sends is in the
 // engine's buffers until the peer has acknowledged it: no frame is kept for it.
 //

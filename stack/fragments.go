@@ -98,7 +98,7 @@ func (c *UDPConn) queueFragments(r *route, flow *wire.UDPFlow, b []byte, reserve
 	r.sent++
 	c.udp.CountSent()
 	if reserved != nil {
-		s.link.Release(*reserved)
+		s.link.Cancel(*reserved)
 	}
 	return nil
 }
@@ -107,6 +107,12 @@ func (c *UDPConn) queueFragments(r *route, flow *wire.UDPFlow, b []byte, reserve
 func (s *Stack) toDivide(n int) []byte {
 	s.divided = slices.Grow(s.divided[:0], n)[:n]
 	return s.divided
+}
+
+func (s *Stack) cancelAll(frames []Frame) {
+	for _, f := range frames {
+		s.link.Cancel(f)
+	}
 }
 
 // sendDivided sends the payload in s.divided in fragments, which have room for that many bytes
@@ -118,14 +124,14 @@ func (s *Stack) sendDivided(h *headers, from wire.Addr, protocol, tos uint8, roo
 	}
 	s.pieces = s.pieces[:0]
 	for p := range frag.Pieces(len(s.divided), room) {
-		f, ok := s.link.Alloc(head + p.Len)
+		f, ok := s.link.Reserve(head + p.Len)
 		if !ok {
-			s.releaseAll(s.pieces)
+			s.cancelAll(s.pieces)
 			return errNoFrame
 		}
 		s.pieces = append(s.pieces, f)
 		if head+p.Len > len(f.Data) {
-			s.releaseAll(s.pieces)
+			s.cancelAll(s.pieces)
 			return syscall.EMSGSIZE
 		}
 	}
@@ -150,7 +156,7 @@ func (s *Stack) sendDivided(h *headers, from wire.Addr, protocol, tos uint8, roo
 		if !s.link.Send(f) {
 			s.flush()
 			if !s.link.Send(f) {
-				s.releaseAll(s.pieces[i:])
+				s.cancelAll(s.pieces[i:])
 				return errNoRoom
 			}
 		}

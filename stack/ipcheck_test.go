@@ -36,10 +36,10 @@ func TestRequirements(t *testing.T) {
 					s.Poll(clk.now())
 				}
 				var frames [64]stack.Frame
-				for n := wire.Recv(frames[:]); n > 0; n = wire.Recv(frames[:]) {
+				for n := wire.Borrow(frames[:]); n > 0; n = wire.Borrow(frames[:]) {
 					for _, f := range frames[:n] {
 						answers.Add(f.Data)
-						wire.Release(f)
+						wire.Return(f)
 					}
 				}
 			}

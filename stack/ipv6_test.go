@@ -170,7 +170,7 @@ func TestIPv6UDP(t *testing.T) {
 			t.Fatal(err)
 		}
 		n := copy(b.Payload, to)
-		if err := client.Commit(&b, n, ap(to)); err != nil {
+		if err := client.Send(&b, n, ap(to)); err != nil {
 			t.Fatal(err)
 		}
 		buf := make([]byte, 100)
@@ -208,7 +208,7 @@ func TestRefusedCommitKeepsThePayload(t *testing.T) {
 	b := testutil.Value(u.Reserve())
 	payload := strings.Repeat("0123456789", 10)
 	n := copy(b.Payload, payload)
-	if err := u.Commit(&b, n, to); unwrapped(err) != syscall.ENOBUFS {
+	if err := u.Send(&b, n, to); unwrapped(err) != syscall.ENOBUFS {
 		t.Fatalf("the link takes nothing: %v", err)
 	}
 	if got := string(b.Payload[:n]); got != payload {
@@ -216,7 +216,7 @@ func TestRefusedCommitKeepsThePayload(t *testing.T) {
 	}
 	w := tap(t, l)
 	l.Stick(false)
-	if err := u.Commit(&b, n, to); err != nil {
+	if err := u.Send(&b, n, to); err != nil {
 		t.Fatal(err)
 	}
 	if sent := w.take(); !strings.HasSuffix(sent[len(sent)-1], fmt.Sprintf("udp 7 > 9 %q", payload)) {

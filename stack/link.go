@@ -7,7 +7,7 @@ import "time"
 // them at any moment.
 type Frame struct {
 	// Data is, of a received frame, its bytes from the Ethernet header on. Of
-	// an allocated frame it is the whole room; the stack reslices it from the
+	// a reserved frame it is the whole room; the stack reslices it from the
 	// start to what is sent.
 	Data []byte
 	// ID is the link's identifier of the memory, opaque to the stack.
@@ -22,30 +22,32 @@ type Frame struct {
 
 // Link sends and receives frames for a stack.
 //
-// Recv, Release, Alloc, Send and Flush are called under the stack's lock, so
+// Borrow, Return, Reserve, Cancel, Send and Flush are called under the stack's lock, so
 // never two at once. Pending and Sleep are called without the lock, by the one
 // goroutine that holds the poll role, possibly while another goroutine is in
-// one of the first five. Wake may be called at any time by anyone.
+// one of the first six. Wake may be called at any time by anyone.
 //
-// Ownership: Recv and Alloc hand frames to the stack; Release, and Send when it
-// returns true, take them back.
+// Ownership: Borrow and Reserve hand frames to the stack; Return takes the borrowed ones
+// back, Cancel, and Send when it returns true, the reserved ones.
 type Link interface {
-	// Recv hands over up to len(frames) received frames and returns how many.
+	// Borrow hands over up to len(frames) received frames and returns how many.
 	// It never splits a packet of several parts between calls. The stack's
 	// batch has room for the largest packet there is (64 KiB in frames of
 	// 2 KiB).
-	Recv(frames []Frame) int
-	// Release gives back a frame from Recv or Alloc. Only ID is looked at.
-	Release(f Frame)
-	// Alloc hands over a frame to send n bytes in, or the largest that the link has, if that
+	Borrow(frames []Frame) int
+	// Return gives back a frame from Borrow. Only ID is looked at.
+	Return(f Frame)
+	// Reserve hands over a frame to send n bytes in, or the largest that the link has, if that
 	// is less. false: none is free at the moment.
-	Alloc(n int) (Frame, bool)
+	Reserve(n int) (Frame, bool)
+	// Cancel gives back a frame from Reserve. Only ID is looked at.
+	Cancel(f Frame)
 	// Send queues f.Data. false: the queue is full, and the frame stays the
 	// caller's.
 	Send(f Frame) bool
 	// Flush starts the transmission of all that was sent, with one kick.
 	Flush() error
-	// Pending reports whether Recv would return something. It must be cheap:
+	// Pending reports whether Borrow would return something. It must be cheap:
 	// it is spun on.
 	Pending() bool
 	// Sleep blocks until a frame waits, Wake is called, or the time until has

@@ -195,7 +195,7 @@ func TestSendAfterRouteIsWithdrawn(t *testing.T) {
 			s.Invalidate(netip.MustParseAddr("192.0.2.1"))
 			synctest.Wait()
 			b := testutil.Value(u.Reserve())
-			for _, err := range []error{udpSend(u, nil), udpSendTo(v, nil, ap("192.0.2.1:9")), u.Commit(&b, 1, netip.AddrPort{})} {
+			for _, err := range []error{udpSend(u, nil), udpSendTo(v, nil, ap("192.0.2.1:9")), u.Send(&b, 1, netip.AddrPort{})} {
 				if !errors.Is(err, errno) || !errors.Is(err, errNoRoute) {
 					t.Errorf("got %v", err)
 				}
@@ -269,7 +269,7 @@ func TestUDPWhileTheLinkIsDown(t *testing.T) {
 		}
 		b := testutil.Value(u.Reserve())
 		n, batch := udpSendBatch(v, []stack.UDPMessage{{Buf: []byte("x"), Addr: ap("10.0.0.2:9")}})
-		for i, err := range []error{udpSend(u, nil), udpSendTo(v, nil, ap("10.0.0.2:9")), udpSendTo(v, nil, ap("192.0.2.7:9")), batch, unwrapped(u.Commit(&b, 1, netip.AddrPort{}))} {
+		for i, err := range []error{udpSend(u, nil), udpSendTo(v, nil, ap("10.0.0.2:9")), udpSendTo(v, nil, ap("192.0.2.7:9")), batch, unwrapped(u.Send(&b, 1, netip.AddrPort{}))} {
 			if err != syscall.ENETDOWN || n != 0 {
 				t.Errorf("send %d: %v, %d sent", i, err, n)
 			}
@@ -523,7 +523,7 @@ func TestDatagramsWhenTheKickFails(t *testing.T) {
 				}
 				return err
 			},
-			"commit": func() error { return u.Commit(&b, 1, netip.AddrPort{}) },
+			"commit": func() error { return u.Send(&b, 1, netip.AddrPort{}) },
 		}
 		for name, send := range sends {
 			l.BreakKicks(kickFailed)

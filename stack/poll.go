@@ -112,7 +112,7 @@ func (s *Stack) receive() int {
 	if s.closed {
 		return 0
 	}
-	n := s.link.Recv(s.batch[:])
+	n := s.link.Borrow(s.batch[:])
 	var p packet
 	p.memory = memoryFrame
 	for i := 0; i < n; {
@@ -122,7 +122,7 @@ func (s *Stack) receive() int {
 			continue
 		}
 		if p.data, p.frame = f.Data, f.ID; !s.inputPacket(&p) {
-			s.link.Release(*f)
+			s.link.Return(*f)
 		}
 		i++
 	}
@@ -131,7 +131,7 @@ func (s *Stack) receive() int {
 }
 
 // inputParts takes the first packet in frames, which has several or is a super-frame, and
-// returns how many frames it has. It copies the bytes together and releases the frames at
+// returns how many frames it has. It copies the bytes together and returns the frames at
 // once. A TCP packet is copied to a buffer that the next one overwrites, since the engine
 // copies its data to a reader or a queue, and so is one for a UDPPort. Others, which are
 // rare, get memory of their own.
@@ -145,7 +145,7 @@ func (s *Stack) inputParts(frames []Frame) int {
 		}
 		if n == len(frames) {
 			s.count[frameParts]++
-			s.releaseAll(frames)
+			s.returnAll(frames)
 			return n
 		}
 	}
@@ -167,7 +167,7 @@ func (s *Stack) inputParts(frames []Frame) int {
 	for _, f := range frames[:n] {
 		p.data = append(p.data, f.Data...)
 	}
-	s.releaseAll(frames[:n])
+	s.returnAll(frames[:n])
 	s.inputPacket(&p)
 	return n
 }
@@ -192,9 +192,9 @@ func isTCP(b []byte) bool {
 // maxGathered is the longest packet there is, of IPv6, with its link header and a tag, in bytes.
 const maxGathered = wire.EthernetHeaderLen + 4 + wire.IPv6HeaderLen + math.MaxUint16
 
-func (s *Stack) releaseAll(frames []Frame) {
+func (s *Stack) returnAll(frames []Frame) {
 	for _, f := range frames {
-		s.link.Release(f)
+		s.link.Return(f)
 	}
 }
 
@@ -207,7 +207,7 @@ func (s *Stack) giveBack(frame uint64, heap bool) {
 	}
 	s.lent--
 	if !s.closed {
-		s.link.Release(Frame{ID: frame})
+		s.link.Return(Frame{ID: frame})
 	}
 }
 
@@ -302,17 +302,17 @@ func (s *Stack) inputPacket(p *packet) (kept bool) {
 	return false
 }
 
-// reply allocates a frame for an answer of the stack's own and cuts it to n
+// reply reserves a frame for an answer of the stack's own and cuts it to n
 // bytes. If there is none, no answer is sent: a reply never waits.
 func (s *Stack) reply(n int) (Frame, bool) {
-	f, ok := s.link.Alloc(0)
+	f, ok := s.link.Reserve(0)
 	if !ok {
 		s.count[replyNoFrame]++
 		return Frame{}, false
 	}
 	if n > len(f.Data) {
 		s.count[replyNoFrame]++
-		s.link.Release(f)
+		s.link.Cancel(f)
 		return Frame{}, false
 	}
 	f.Data = f.Data[:n]
@@ -325,7 +325,7 @@ func (s *Stack) transmit(f Frame) bool {
 		s.flush()
 		if !s.link.Send(f) {
 			s.count[replyNoFrame]++
-			s.link.Release(f)
+			s.link.Cancel(f)
 			return false
 		}
 	}

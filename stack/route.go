@@ -434,7 +434,7 @@ func (s *Stack) dropHeldOfMost() {
 func (s *Stack) dropHeld(i int) {
 	s.count[heldDropped]++
 	s.held[i].route.held--
-	s.link.Release(s.held[i].frame)
+	s.link.Cancel(s.held[i].frame)
 	s.held = slices.Delete(s.held, i, i+1)
 }
 

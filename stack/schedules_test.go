@@ -19,19 +19,20 @@ type queueLink struct {
 	wake   chan struct{}
 }
 
-func (l *queueLink) Recv(frames []Frame) (n int) {
+func (l *queueLink) Borrow(frames []Frame) (n int) {
 	for n = 0; n < len(frames) && len(l.frames) > 0; n++ {
 		frames[n] = Frame{Data: l.frames[0]}
 		l.frames = l.frames[1:]
 	}
 	return n
 }
-func (l *queueLink) Release(Frame)           {}
-func (l *queueLink) Alloc(int) (Frame, bool) { return Frame{Data: make([]byte, 2048)}, true }
-func (l *queueLink) Send(Frame) bool         { return true }
-func (l *queueLink) Flush() error            { return nil }
-func (l *queueLink) Pending() bool           { return len(l.frames) > 0 }
-func (l *queueLink) Frames() int             { return 4096 }
+func (l *queueLink) Return(Frame)              {}
+func (l *queueLink) Cancel(Frame)              {}
+func (l *queueLink) Reserve(int) (Frame, bool) { return Frame{Data: make([]byte, 2048)}, true }
+func (l *queueLink) Send(Frame) bool           { return true }
+func (l *queueLink) Flush() error              { return nil }
+func (l *queueLink) Pending() bool             { return len(l.frames) > 0 }
+func (l *queueLink) Frames() int               { return 4096 }
 func (l *queueLink) Wake() {
 	select {
 	case l.wake <- struct{}{}:
@@ -138,7 +139,7 @@ func (r *scheduleRun) drain(c *TCPConn) call {
 func (r *scheduleRun) borrow(c *TCPConn) call {
 	return call{func() {
 		if text, err := c.Borrow(); err == nil {
-			text.Return()
+			c.Return(&text)
 		}
 	}, r.toRead(c)}
 }

@@ -259,7 +259,7 @@ func New(cfg Config) (*Stack, error) {
 		s.publisher.timer.owner = &s.publisher
 	}
 	s.tcp = tcp.NewTable(tcp.Config{
-		Secret: newSecret(), PartialChecksums: cfg.PartialChecksums, ReleaseFrame: func(id uint64) { s.giveBack(id, false) },
+		Secret: newSecret(), PartialChecksums: cfg.PartialChecksums, ReturnFrame: func(id uint64) { s.giveBack(id, false) },
 		MinRTO: cfg.TCP.MinRTO, TimeWait: cfg.TCP.TimeWait, Memory: cfg.TCP.Memory, ECN: cfg.TCP.ECN,
 		MaxSendBuffer: cfg.TCP.MaxSendBuffer, MaxReceiveBuffer: cfg.TCP.MaxReceiveBuffer,
 		NewCongestion: congestion, Connections: s.publisher.records,

@@ -16,14 +16,14 @@ func (c *TCPConn) ReadFrom(r io.Reader) (n int64, err error) {
 		n, err = c.WriteBuffers(v)
 		return n, c.fail("readfrom", "", err)
 	}
-	space := tcp.NewSpace()
-	defer func() { space.Free() }()
+	space := tcp.ReserveSpace()
+	defer func() { space.Cancel() }()
 	for err == nil {
 		var got, put int
 		got, err = r.Read(space[:])
 		if got > 0 {
 			var wrote error
-			if put, space, wrote = c.give(space, got); wrote != nil {
+			if put, space, wrote = c.commit(space, got); wrote != nil {
 				err = wrote
 			}
 		}
@@ -35,16 +35,16 @@ func (c *TCPConn) ReadFrom(r io.Reader) (n int64, err error) {
 	return n, c.fail("readfrom", "", err)
 }
 
-// give writes the first n bytes of space. It returns how many it has written, and space, or
+// commit writes the first n bytes of space. It returns how many it has written, and space, or
 // another one if the send queue has it.
-func (c *TCPConn) give(space *tcp.Space, n int) (put int, left *tcp.Space, err error) {
+func (c *TCPConn) commit(space *tcp.Space, n int) (put int, left *tcp.Space, err error) {
 	s := c.stack
 	s.mu.Lock()
 	err = c.writeInTurn(func(now tcp.Time) (bool, error) {
 		if put == 0 {
-			ok, wait, err := c.conn.Give(now, space, n)
+			ok, wait, err := c.conn.Commit(now, space, n)
 			if ok {
-				put, space = n, tcp.NewSpace()
+				put, space = n, tcp.ReserveSpace()
 			}
 			if ok || wait || err != nil {
 				return ok, err
@@ -66,9 +66,9 @@ func (c *TCPConn) WriteTo(w io.Writer) (n int64, err error) {
 	case *TCPConn, *net.TCPConn, *net.UnixConn:
 		n, err = c.gatherTo(w)
 	default:
-		space := tcp.NewSpace()
+		space := tcp.ReserveSpace()
 		n, err = io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{c}, space[:])
-		space.Free()
+		space.Cancel()
 	}
 	return n, c.fail("writeto", "", err)
 }

@@ -70,11 +70,11 @@ func (c *TCPConn) awaitData() {
 type TCPData struct {
 	Data []byte // valid until Return
 
-	loan  tcp.Loan
-	stack *Stack
+	loan tcp.Loan
+	conn *TCPConn
 }
 
-// Borrow waits for data and returns its first piece without a copy; [TCPData.Return] gives
+// Borrow waits for data and returns its first piece without a copy; [TCPConn.Return] gives
 // it back. Until then a piece in a frame counts against Config.FrameQuota. After the last
 // piece it returns io.EOF.
 func (c *TCPConn) Borrow() (t TCPData, err error) {
@@ -82,7 +82,7 @@ func (c *TCPConn) Borrow() (t TCPData, err error) {
 	if _, err = c.borrow(loan[:], 0); err != nil {
 		return t, err
 	}
-	return TCPData{loan[0].Data, loan[0], c.stack}, nil
+	return TCPData{loan[0].Data, loan[0], c}, nil
 }
 
 // borrow waits for data and takes its first pieces: as many as there are, at most len(loans), and
@@ -121,13 +121,13 @@ func (c *TCPConn) borrow(loans []tcp.Loan, enough int) (n int, err error) {
 	return n, c.fail("read", "read", err)
 }
 
-// Return gives the memory of borrowed data back. It may be called after the connection has
-// been closed. t is empty afterwards; a second Return panics.
-func (t *TCPData) Return() {
-	s := t.stack
-	if s == nil {
-		panic("BUG: stack: data is returned that was not borrowed, or has been returned")
+// Return gives the memory of borrowed data back, also after the connection has been closed.
+// t is empty afterwards; to return it again is a bug.
+func (c *TCPConn) Return(t *TCPData) {
+	if t.conn != c {
+		panic("BUG: stack: data is returned that was not borrowed here, or has been returned")
 	}
+	s := c.stack
 	s.mu.Lock()
 	s.tcp.Return(&t.loan)
 	s.mu.Unlock()

@@ -73,7 +73,7 @@ func (s *Stack) replyTCP(p *packet, opening *tcp.Conn) {
 	if opening == nil {
 		n = s.tcp.EmitReply(f.Data[head:])
 	} else if n = opening.Emit(tcp.Time(s.now), f.Data[head:]); n == 0 { // it has been answered already
-		s.link.Release(f)
+		s.link.Cancel(f)
 		return
 	}
 	s.replyHeaders(f.Data, p, wire.ProtocolTCP, n)
@@ -193,11 +193,11 @@ func (s *Stack) emitTCP(conn *tcp.Conn, c *TCPConn) {
 			return
 		}
 		room := head + conn.MaxLen
-		f, ok := s.link.Alloc(room)
+		f, ok := s.link.Reserve(room)
 		if !ok {
 			s.flush()
-			if f, ok = s.link.Alloc(room); !ok {
-				if f, ok = s.link.Alloc(0); !ok { // one frame: a shorter segment
+			if f, ok = s.link.Reserve(room); !ok {
+				if f, ok = s.link.Reserve(0); !ok { // one frame: a shorter segment
 					s.linkFull = true
 					break
 				}
@@ -213,7 +213,7 @@ func (s *Stack) emitTCP(conn *tcp.Conn, c *TCPConn) {
 		if !s.link.Send(f) {
 			s.flush()
 			if !s.link.Send(f) {
-				s.link.Release(f)
+				s.link.Cancel(f)
 				s.count[segmentsLost]++ // and sent again, as if the network had lost it
 				s.linkFull = true
 				break

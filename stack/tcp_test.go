@@ -190,7 +190,7 @@ func TestTCPBorrow(t *testing.T) {
 	}
 	server.Close()
 	for i := range kept {
-		kept[i].Return()
+		server.Return(&kept[i])
 	}
 	if a.Lent() != 0 {
 		t.Errorf("%d frames lent in the end", a.Lent())

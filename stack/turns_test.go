@@ -69,7 +69,7 @@ func TestConnectionsTakeTurns(t *testing.T) {
 }
 
 // countingLink counts the frames that are sent, and those that are sent after a few hundred others
-// without a call of Recv in between.
+// without a call of Borrow in between.
 type countingLink struct {
 	*memlink.Link
 	inRow      int
@@ -84,9 +84,9 @@ func (l *countingLink) Send(f stack.Frame) bool {
 	return l.Link.Send(f)
 }
 
-func (l *countingLink) Recv(f []stack.Frame) int {
+func (l *countingLink) Borrow(f []stack.Frame) int {
 	l.inRow = 0
-	return l.Link.Recv(f)
+	return l.Link.Borrow(f)
 }
 
 // Connections that all have much to send do so in turns: after 64 segments, and as many for each of eight

@@ -25,7 +25,7 @@ type UDPHandler interface {
 	Datagram(now int64, p *UDPPacket)
 	// Run sends what is ready, and returns when it is to be called again at the latest,
 	// or Never. The stack calls it then, after a batch of frames with datagrams for the
-	// port, and when Alloc, which has returned nil, may succeed.
+	// port, and when Reserve, which has returned nil, may succeed.
 	Run(now int64) (deadline int64)
 	// Failed tells, once, that the port is closed or the link has failed: err is what
 	// waiting goroutines are to return, and the handler wakes them. Run is not called
@@ -62,23 +62,23 @@ type UDPPort struct {
 	polls   uint32
 	packet  UDPPacket // what Datagram is lent
 
-	// From Alloc to Send: the memory of one packet.
-	frame  Frame
-	route  *route // of the last packet that went to the link
-	lent   lentRoom
-	room   []byte // for a packet that does not go to the link
-	unsent Frame  // a packet that the link had no room for
-	stuck  bool   // the link takes nothing now; with unsent.Data, that frame is first
+	// From Reserve to Send: the memory of one packet.
+	frame    Frame
+	route    *route // of the last packet that went to the link
+	reserved reservedRoom
+	room     []byte // for a packet that does not go to the link
+	unsent   Frame  // a packet that the link had no room for
+	stuck    bool   // the link takes nothing now; with unsent.Data, that frame is first
 }
 
-// lentRoom is where a packet goes for which Alloc has lent memory.
-type lentRoom uint8
+// reservedRoom is where a packet goes for which Reserve has given memory.
+type reservedRoom uint8
 
 const (
-	lentNone  lentRoom = iota
-	lentFrame          // to the link, or to the packets held for a route
-	lentLoop           // to the handler
-	lentLost           // nowhere
+	reservedNone  reservedRoom = iota
+	reservedFrame              // to the link, or to the packets held for a route
+	reservedLoop               // to the handler
+	reservedLost               // nowhere
 )
 
 // Event is something that goroutines wait for at a [UDPPort]. The zero value is ready.
@@ -109,9 +109,9 @@ func (s *Stack) OpenUDPPort(local netip.AddrPort, h UDPHandler, released func())
 		return nil, err
 	}
 	p.local, p.mtu = p.udp.Local().Netip(), s.mtu
-	if f, ok := s.link.Alloc(wire.EthernetHeaderLen + s.mtu); ok {
+	if f, ok := s.link.Reserve(wire.EthernetHeaderLen + s.mtu); ok {
 		p.mtu = min(p.mtu, len(f.Data)-wire.EthernetHeaderLen)
-		s.link.Release(f)
+		s.link.Cancel(f)
 	}
 	p.record = s.publisher.recordUDP(p.udp)
 	s.udpPorts[p] = struct{}{}
@@ -160,7 +160,7 @@ func (p *UDPPort) fail(err error) {
 	p.err = err
 	p.stack.stopTimer(&p.timer)
 	if p.unsent.Data != nil {
-		p.stack.link.Release(p.unsent)
+		p.stack.link.Cancel(p.unsent)
 		p.unsent = Frame{}
 	}
 	p.handler.Failed(err)
@@ -247,11 +247,12 @@ func (p *UDPPort) Signal(e *Event) (polls bool) {
 // Broadcast wakes all of them.
 func (p *UDPPort) Broadcast(e *Event) { p.stack.role.broadcast(&e.event) }
 
-// Alloc lends memory for one packet to dst of n bytes at most, from the IPv4 header on. The
-// handler writes all of the packet, whose source is the port's address, and calls Send. nil:
+// Reserve gives memory for one packet to dst of n bytes at most, from the IPv4 header on. The
+// handler writes all of the packet, whose source is the port's address, and calls Send, or else
+// Cancel. nil:
 // the link takes nothing now; then Run is called again. A packet that cannot be sent, since
 // there is no route or it exceeds the path's MTU, is taken and lost, as in the network.
-func (p *UDPPort) Alloc(dst [4]byte, n int) []byte {
+func (p *UDPPort) Reserve(dst [4]byte, n int) []byte {
 	s, r, to := p.stack, p.route, wire.AddrFrom4(dst)
 	if p.stuck {
 		return nil
@@ -265,35 +266,35 @@ func (p *UDPPort) Alloc(dst [4]byte, n int) []byte {
 		}
 	}
 	if n > r.maxPayload+wire.IPv4HeaderLen+wire.UDPHeaderLen {
-		p.lent = lentLost
+		p.reserved = reservedLost
 		return p.other(n)
 	}
 	n += wire.EthernetHeaderLen
-	f, ok := s.link.Alloc(n)
+	f, ok := s.link.Reserve(n)
 	if !ok {
 		s.flush()
-		if f, ok = s.link.Alloc(n); !ok {
+		if f, ok = s.link.Reserve(n); !ok {
 			s.count[sendBlocked]++
 			p.stuck = true
 			return nil
 		}
 	}
 	if n > len(f.Data) {
-		s.link.Release(f)
-		p.lent = lentLost
+		s.link.Cancel(f)
+		p.reserved = reservedLost
 		return p.other(n)
 	}
-	p.route, p.frame, p.lent = r, f, lentFrame
+	p.route, p.frame, p.reserved = r, f, reservedFrame
 	return f.Data[wire.EthernetHeaderLen:n]
 }
 
-// findRoute returns the route to dst. nil: p.stuck, or p.lent says where the packet goes.
+// findRoute returns the route to dst. nil: p.stuck, or p.reserved says where the packet goes.
 func (p *UDPPort) findRoute(dst wire.Addr) *route {
 	s := p.stack
-	p.lent = lentLost
+	p.reserved = reservedLost
 	switch {
 	case dst == s.addr:
-		p.lent = lentLoop
+		p.reserved = reservedLoop
 		return nil
 	case p.err != nil || s.broken != nil || s.unsendable(s.addr, dst) != nil:
 		return nil
@@ -318,29 +319,16 @@ func (p *UDPPort) other(n int) []byte {
 	return p.room[:n]
 }
 
-// Send takes the packet that was written to the first n bytes of what Alloc has lent. If n
-// is 0 there is none.
+// Send takes the packet that was written to the first n bytes of what Reserve has given.
 func (p *UDPPort) Send(n int) {
 	s := p.stack
-	lent := p.lent
-	p.lent = lentNone
-	switch lent {
-	case lentNone:
-		panic("BUG: stack: a packet is sent from a port for which no memory was lent")
-	case lentLoop:
-		if n > 0 {
-			p.loop(p.room[:n])
-		}
-	case lentLost:
-		if n > 0 {
-			s.count[portLost]++
-		}
-	case lentFrame:
+	switch p.takeReserved() {
+	case reservedLoop:
+		p.loop(p.room[:n])
+	case reservedLost:
+		s.count[portLost]++
+	case reservedFrame:
 		f, r := p.frame, p.route
-		if n == 0 {
-			s.link.Release(f)
-			return
-		}
 		f.Data = f.Data[:wire.EthernetHeaderLen+n]
 		*(*[wire.EthernetHeaderLen]byte)(f.Data) = [wire.EthernetHeaderLen]byte(r.headers.bytes[:])
 		r.sent++
@@ -350,6 +338,23 @@ func (p *UDPPort) Send(n int) {
 		}
 		p.queue(f)
 	}
+}
+
+// Cancel gives back what Reserve has given: there is no packet.
+func (p *UDPPort) Cancel() {
+	if p.takeReserved() == reservedFrame {
+		p.stack.link.Cancel(p.frame)
+	}
+}
+
+// takeReserved ends what Reserve has begun.
+func (p *UDPPort) takeReserved() reservedRoom {
+	reserved := p.reserved
+	if reserved == reservedNone {
+		panic("BUG: stack: a packet is sent or cancelled at a port for which no memory was reserved")
+	}
+	p.reserved = reservedNone
+	return reserved
 }
 
 // queue queues a frame on the link, or keeps it as the next to be queued.

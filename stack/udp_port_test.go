@@ -57,7 +57,7 @@ func (h *testHandler) Run(int64) int64 {
 	h.runs++
 	for len(h.out) > 0 {
 		p := h.out[0]
-		b := h.port.Alloc([4]byte(p[16:20]), len(p))
+		b := h.port.Reserve([4]byte(p[16:20]), len(p))
 		if b == nil {
 			break
 		}
@@ -406,7 +406,7 @@ type echoHandler struct {
 func (h *echoHandler) Datagram(int64, *stack.UDPPacket) { h.n++ }
 func (h *echoHandler) Run(int64) int64 {
 	for ; h.n > 0; h.n-- {
-		h.port.Send(copy(h.port.Alloc(addrB, len(h.packet)), h.packet))
+		h.port.Send(copy(h.port.Reserve(addrB, len(h.packet)), h.packet))
 	}
 	return stack.Never
 }

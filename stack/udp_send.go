@@ -15,7 +15,7 @@ import (
 
 // UDPBuffer is a frame in which a datagram is composed.
 type UDPBuffer struct {
-	Payload []byte // the room for the payload; what Commit sends is its start
+	Payload []byte // the room for the payload; what Send sends is its start
 
 	frame Frame
 	conn  *UDPConn
@@ -86,7 +86,7 @@ func (c *UDPConn) WriteBatch(msgs []UDPMessage) (n int, err error) {
 	return n, err
 }
 
-// Reserve hands out a frame to compose a datagram in. It must go to Commit or
+// Reserve hands out a frame to compose a datagram in. It must go to Send or
 // Cancel, and counts against the stack's frame quota until then. If the quota is used up the
 // error is ENOBUFS. Like a send it waits while no frame is free.
 func (c *UDPConn) Reserve() (UDPBuffer, error) {
@@ -115,7 +115,7 @@ func (c *UDPConn) reserve() (f Frame, err error) {
 	}
 	alloc := func() error {
 		var ok bool
-		if f, ok = s.link.Alloc(0); !ok {
+		if f, ok = s.link.Reserve(0); !ok {
 			return errNoFrame
 		}
 		return nil
@@ -129,9 +129,9 @@ func (c *UDPConn) reserve() (f Frame, err error) {
 	return f, err
 }
 
-// Commit sends the first n bytes of b's payload, to the address that was dialled if to is
-// the zero value. After an error b is still the caller's, to commit again or to cancel.
-func (c *UDPConn) Commit(b *UDPBuffer, n int, to netip.AddrPort) error {
+// Send sends the first n bytes of b's payload, to the address that was dialled if to is
+// the zero value. After an error b is still the caller's, to send again or to cancel.
+func (c *UDPConn) Send(b *UDPBuffer, n int, to netip.AddrPort) error {
 	c.own(b)
 	dst, err := c.destinationOrRemote(to)
 	if n < 0 || n > len(b.Payload) {
@@ -152,7 +152,10 @@ func (c *UDPConn) Cancel(b *UDPBuffer) {
 	c.own(b)
 	s := c.stack
 	s.mu.Lock()
-	s.giveBack(b.frame.ID, false)
+	s.lent--
+	if !s.closed {
+		s.link.Cancel(b.frame)
+	}
 	s.mu.Unlock()
 	*b = UDPBuffer{}
 }
@@ -256,11 +259,11 @@ func (c *UDPConn) queue(to udp.AddrPort, b []byte, reserved *Frame) error {
 		wire.PutUDPInPlace(f.Data[head:], &flow)
 	} else {
 		var ok bool
-		if f, ok = s.link.Alloc(n); !ok {
+		if f, ok = s.link.Reserve(n); !ok {
 			return errNoFrame
 		}
 		if n > len(f.Data) {
-			s.link.Release(f)
+			s.link.Cancel(f)
 			return syscall.EMSGSIZE
 		}
 		f.Data = f.Data[:n]
@@ -287,7 +290,7 @@ func (c *UDPConn) queue(to udp.AddrPort, b []byte, reserved *Frame) error {
 		}
 	default:
 		if reserved == nil {
-			s.link.Release(f)
+			s.link.Cancel(f)
 		} else {
 			copy(b, f.Data[head+wire.UDPHeaderLen:]) // moved above if b was made for the other family
 		}
@@ -464,7 +467,7 @@ func (c *UDPConn) loopBack(to udp.AddrPort, b []byte, reserved *Frame) error {
 		c.udp.CountSent()
 	}
 	if reserved != nil {
-		s.link.Release(*reserved)
+		s.link.Cancel(*reserved)
 	}
 	return nil
 }

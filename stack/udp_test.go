@@ -238,17 +238,17 @@ func TestUDPReserveAndBorrow(t *testing.T) {
 			t.Errorf("room for %d bytes", len(b.Payload))
 		}
 		n := copy(b.Payload, "composed")
-		if err := u.Commit(&b, len(b.Payload)+1, ap("10.0.0.2:9")); unwrapped(err) != syscall.EMSGSIZE {
+		if err := u.Send(&b, len(b.Payload)+1, ap("10.0.0.2:9")); unwrapped(err) != syscall.EMSGSIZE {
 			t.Errorf("too large: %v", err)
 		}
-		if err := u.Commit(&b, n, netip.AddrPort{}); unwrapped(err) != syscall.EDESTADDRREQ {
+		if err := u.Send(&b, n, netip.AddrPort{}); unwrapped(err) != syscall.EDESTADDRREQ {
 			t.Errorf("no destination: %v", err)
 		}
 		to := ap("10.0.0.2:9")
 		if i == 2 {
 			to = ap("10.0.0.1:7") // itself
 		}
-		if err := u.Commit(&b, n, to); err != nil {
+		if err := u.Send(&b, n, to); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -553,7 +553,7 @@ func TestSentCountsWhatTheLinkHasTaken(t *testing.T) {
 	}
 	u.SetWriteDeadline(time.Time{})
 	b := testutil.Value(u.Reserve())
-	if err := u.Commit(&b, 10, ap("127.0.0.1:99")); unwrapped(err) != syscall.ENETUNREACH {
+	if err := u.Send(&b, 10, ap("127.0.0.1:99")); unwrapped(err) != syscall.ENETUNREACH {
 		t.Errorf("commit to a loopback port without a socket: %v", err)
 	}
 	u.Cancel(&b)

@@ -337,7 +337,7 @@ func TestConcurrentUse(t *testing.T) {
 						return
 					}
 					b := testutil.Value(u.Reserve())
-					u.Commit(&b, copy(b.Payload, d.Payload), d.From)
+					u.Send(&b, copy(b.Payload, d.Payload), d.From)
 					u.Return(&d)
 					buf := make([]byte, 100)
 					if n, err := udpRecv(v, buf); err != nil || string(buf[:n]) != string(msg) {

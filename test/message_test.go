@@ -53,7 +53,7 @@ func tagged(n uint32, a endpoint.Attachment) endpoint.Request {
 func recvMessage(t *testing.T, ep *datapath.Endpoint) datapath.Message {
 	t.Helper()
 	var m [1]datapath.Message
-	for deadline := time.Now().Add(testTimeout); ep.Recv(m[:]) == 0; {
+	for deadline := time.Now().Add(testTimeout); ep.Borrow(m[:]) == 0; {
 		if err := ep.Wait(deadline); err != nil {
 			t.Fatal(err)
 		}
@@ -91,7 +91,7 @@ func TestMessages(t *testing.T) {
 						err = epA.Write(&ch, payload)
 					} else {
 						var buf datapath.Buffer
-						if buf, err = epA.Alloc(); err == nil {
+						if buf, err = epA.Reserve(); err == nil {
 							err = epA.Send(&ch, buf, copy(buf.Payload(), payload))
 						}
 					}
@@ -105,7 +105,7 @@ func TestMessages(t *testing.T) {
 					}
 					reply := epB.ReplyChannel(&m)
 					err := errors.Join(epB.Write(&reply, m.Payload()), epB.Flush())
-					epB.Free(&m)
+					epB.Return(&m)
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -113,7 +113,7 @@ func TestMessages(t *testing.T) {
 					if !bytes.Equal(m.Payload(), payload) {
 						t.Fatalf("%d bytes came back as %d", size, len(m.Payload()))
 					}
-					epA.Free(&m)
+					epA.Return(&m)
 				}
 				if err := epA.Write(&ch, make([]byte, ch.MaxPayload()+1)); !errors.Is(err, datapath.ErrMessageTooLong) {
 					t.Errorf("too long a message: %v", err)
@@ -173,7 +173,7 @@ func TestMessageBackPressure(t *testing.T) {
 			if got := binary.BigEndian.Uint64(m.Payload()); got != want {
 				t.Fatalf("message %d arrived where %d should", got, want)
 			}
-			epB.Free(&m)
+			epB.Return(&m)
 		}
 	}
 	st, err := epA.Stats()
@@ -209,20 +209,20 @@ func TestMessageQuota(t *testing.T) {
 			t.Fatal(err)
 		}
 		var m [8]datapath.Message
-		held = append(held, m[:receiver.Recv(m[:])]...)
+		held = append(held, m[:receiver.Borrow(m[:])]...)
 	}
 	if got, want := len(held), 128-64-16; got != want {
 		t.Errorf("the application could hold %d messages, want %d", got, want)
 	}
-	if n := receiver.Recv(make([]datapath.Message, 8)); n != 0 {
+	if n := receiver.Borrow(make([]datapath.Message, 8)); n != 0 {
 		t.Errorf("%d more messages beyond the quota", n)
 	}
 	if got := receiver.Audit()[segment.KernelReceive]; got < 48 {
 		t.Errorf("the kernel has %d frames to receive into", got)
 	}
-	receiver.FreeBatch(held)
+	receiver.ReturnBatch(held)
 	m := recvMessage(t, receiver) // what waited meanwhile
-	receiver.Free(&m)
+	receiver.Return(&m)
 	wantNoFramesHeld(t, receiver)
 }
 
@@ -248,7 +248,7 @@ func TestUpcalls(t *testing.T) {
 			return func(ep *datapath.Endpoint) {
 				calls[ev]++
 				var m [64]datapath.Message
-				ep.FreeBatch(m[:ep.Recv(m[:])])
+				ep.ReturnBatch(m[:ep.Borrow(m[:])])
 				cancel()
 			}
 		}
@@ -262,9 +262,9 @@ func TestUpcalls(t *testing.T) {
 		if err := sender.Flush(); err != nil {
 			t.Fatal(err)
 		}
-		for deadline := time.Now().Add(testTimeout); ep.Queued() < count; {
+		for deadline := time.Now().Add(testTimeout); ep.Frames().Queued() < count; {
 			if time.Now().After(deadline) {
-				t.Fatalf("%d of %d messages arrived", ep.Queued(), count)
+				t.Fatalf("%d of %d messages arrived", ep.Frames().Queued(), count)
 			}
 		}
 		if err := ep.Serve(ctx); !errors.Is(err, context.Canceled) {
@@ -289,7 +289,7 @@ func TestMessageAllocs(t *testing.T) {
 	payload := make([]byte, 64)
 	msgs := make([]datapath.Message, 8)
 	recv := func(ep *datapath.Endpoint) {
-		for ep.Recv(msgs[:1]) == 0 {
+		for ep.Borrow(msgs[:1]) == 0 {
 			if err := ep.Wait(time.Time{}); err != nil {
 				t.Fatal(err)
 			}
@@ -304,9 +304,9 @@ func TestMessageAllocs(t *testing.T) {
 		if epB.Write(&back, msgs[0].Payload()) != nil || epB.Flush() != nil {
 			t.Fatal("reply")
 		}
-		epB.Free(&msgs[0])
+		epB.Return(&msgs[0])
 		recv(epA)
-		epA.Free(&msgs[0])
+		epA.Return(&msgs[0])
 	}); n != 0 && !unetd.RaceEnabled {
 		t.Errorf("%v allocations a round trip", n)
 	}
@@ -340,7 +340,7 @@ func TestIndependentPeer(t *testing.T) {
 		if err := errors.Join(ep.Write(&ch, m.Payload()), ep.Flush()); err != nil {
 			t.Fatal(err)
 		}
-		ep.Free(&m)
+		ep.Return(&m)
 
 		got := gopacket.NewPacket(peer.recv(t), layers.LayerTypeEthernet, gopacket.Default)
 		eth := got.Layer(layers.LayerTypeEthernet).(*layers.Ethernet)

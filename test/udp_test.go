@@ -343,7 +343,7 @@ func TestBorrowedDatagramOutlivesClose(t *testing.T) {
 		t.Errorf("after Close the borrowed datagram is %q", d.Payload)
 	}
 	copy(b.Payload, "too late")
-	if err := c.Commit(&b, 8, d.From); !errors.Is(err, net.ErrClosed) {
+	if err := c.Send(&b, 8, d.From); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("commit after Close: %v, want net.ErrClosed", err)
 	}
 	c.Cancel(&b)
@@ -453,7 +453,7 @@ func TestUDPBetweenOwnHosts(t *testing.T) {
 				t.Fatal(err)
 			}
 			n := copy(buf.Payload, "composed in place")
-			if err := b.Commit(&buf, n, toA); err != nil {
+			if err := b.Send(&buf, n, toA); err != nil {
 				t.Fatal(err)
 			}
 			if n, err := a.Read(in); err != nil || string(in[:n]) != "composed in place" {

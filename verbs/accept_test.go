@@ -39,7 +39,7 @@ func (l *cmFilter) Send(f stack.Frame) bool {
 	if len(f.Data) == mad+wire.MADLen+wire.ICRCLen {
 		if m, err := wire.ParseCM(f.Data[mad:][:wire.MADLen]); err == nil && l.lose.Load()>>(m.Attr()-wire.CMReqAttr)&1 != 0 {
 			l.lost.Add(1)
-			l.Link.Release(f)
+			l.Link.Cancel(f)
 			return true
 		}
 	}

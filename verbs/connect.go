@@ -455,7 +455,7 @@ func (c *Context) sendMADs() {
 				return
 			}
 		}
-		b := c.port.Alloc(c.madTo, madPacket)
+		b := c.port.Reserve(c.madTo, madPacket)
 		if b == nil {
 			return
 		}

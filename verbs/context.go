@@ -285,11 +285,15 @@ func (n nic) Run(now int64) (deadline int64) {
 	c.sendMADs()
 	q := c.dev.Ready(hold)
 	for ; q != nil; q = c.dev.Ready(hold) {
-		b := c.port.Alloc(q.Dst(), q.Room())
+		b := c.port.Reserve(q.Dst(), q.Room())
 		if b == nil {
 			break
 		}
-		c.port.Send(q.Emit(at, b))
+		if n := q.Emit(at, b); n > 0 {
+			c.port.Send(n)
+		} else {
+			c.port.Cancel()
+		}
 	}
 	c.events() // sends of UC and UD complete when they leave
 	deadline = min(int64(c.dev.Deadline()), int64(c.cm.Deadline()))

@@ -110,12 +110,12 @@ func TestCaptureOfDroppedFrames(t *testing.T) {
 		udpFrame(pair.A, pair.B, 7001, 9, nil),
 		udpFrame(pair.A, pair.B, 7000, 9, func(h *udpHeaders) { h.etherType = wire.EtherTypeVLAN }),
 	} {
-		d, ok := ep.AllocFrame()
+		d, ok := ep.Frames().Reserve(0)
 		if !ok {
 			t.Fatal("no frame")
 		}
-		d.Len = uint32(copy(ep.Bytes(datapath.Desc{Addr: d.Addr, Len: 2048}), frame))
-		if !ep.SendFrame(d) {
+		d.Len = uint32(copy(ep.Frames().Bytes(datapath.Desc{Addr: d.Addr, Len: 2048}), frame))
+		if !ep.Frames().Send(d) {
 			t.Fatal("no room in the send queue")
 		}
 	}

@@ -40,11 +40,11 @@ func openMessage(ctx context.Context, socket string, to netip.AddrPort) (exchang
 				return err
 			}
 			var m [1]datapath.Message
-			if ep.Recv(m[:]) == 0 {
+			if ep.Borrow(m[:]) == 0 {
 				continue
 			}
 			back := bytes.Equal(m[0].Payload(), payload)
-			ep.Free(&m[0])
+			ep.Return(&m[0])
 			if back {
 				return nil
 			}

@@ -66,14 +66,14 @@ func echoDatagrams(conn *unet.UDPConn) error {
 // batches, each with one kick.
 func echoMessages(ep *datapath.Endpoint) {
 	var msgs [32]datapath.Message
-	for n := ep.Recv(msgs[:]); n > 0; n = ep.Recv(msgs[:]) {
+	for n := ep.Borrow(msgs[:]); n > 0; n = ep.Borrow(msgs[:]) {
 		for i := range msgs[:n] {
 			ch := ep.ReplyChannel(&msgs[i])
 			if err := ep.Write(&ch, msgs[i].Payload()); err != nil {
 				fmt.Println("not answered:", err) // the peer may send it again
 			}
 		}
-		ep.FreeBatch(msgs[:n])
+		ep.ReturnBatch(msgs[:n])
 		if err := ep.Flush(); err != nil {
 			fmt.Println("not sent:", err)
 		}

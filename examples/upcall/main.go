@@ -112,13 +112,13 @@ const header = 8
 // answer is the upcall. It drains the receive queue, and sends all answers by one system call.
 func answer(ep *datapath.Endpoint) {
 	var queries [32]datapath.Message
-	for n := ep.Recv(queries[:]); n > 0; n = ep.Recv(queries[:]) {
+	for n := ep.Borrow(queries[:]); n > 0; n = ep.Borrow(queries[:]) {
 		for i := range queries[:n] {
 			query := queries[i].Payload() // in the segment, where the kernel has put it
 			if len(query) < header || len(query)%8 != 0 {
 				continue
 			}
-			buf, err := ep.Alloc()
+			buf, err := ep.Reserve()
 			if err != nil {
 				continue // all buffers are in the send queue; the client asks again
 			}
@@ -133,7 +133,7 @@ func answer(ep *datapath.Endpoint) {
 				fmt.Fprintln(os.Stderr, "upcall: not answered:", err)
 			}
 		}
-		ep.FreeBatch(queries[:n])
+		ep.ReturnBatch(queries[:n])
 		if err := ep.Flush(); err != nil {
 			fmt.Fprintln(os.Stderr, "upcall: not sent:", err)
 		}
@@ -165,7 +165,7 @@ func ask(ctx context.Context, ep *datapath.Endpoint, lease endpoint.Lease, to ne
 				return 0, err
 			}
 			var m [1]datapath.Message
-			if ep.Recv(m[:]) == 0 {
+			if ep.Borrow(m[:]) == 0 {
 				continue
 			}
 			reply := m[0].Payload()
@@ -174,7 +174,7 @@ func ask(ctx context.Context, ep *datapath.Endpoint, lease endpoint.Lease, to ne
 			if is {
 				sum = binary.BigEndian.Uint64(reply[header:])
 			}
-			ep.Free(&m[0])
+			ep.Return(&m[0])
 			if is {
 				return sum, nil
 			}

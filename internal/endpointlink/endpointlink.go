@@ -15,11 +15,10 @@ import (
 // Link is a stack.Link over a datapath.Endpoint. A frame's ID is the address of its first
 // byte in the segment.
 type Link struct {
-	ep   *datapath.Endpoint
-	fail func(error) error // see New
-	room int               // size of a frame, bytes
-	long int               // size of a frame of AllocLong, bytes; 0: there are none
-	ds   [64]datapath.Desc // the batch being received
+	ep     *datapath.Endpoint
+	frames *datapath.Frames  // of ep
+	fail   func(error) error // see New
+	ds     [64]datapath.Desc // the batch being received
 }
 
 var _ stack.Link = (*Link)(nil)
@@ -27,20 +26,22 @@ var _ stack.Link = (*Link)(nil)
 // New makes a link over ep, which stays the caller's. fail makes the errors that the stack gets from those of the
 // endpoint.
 func New(ep *datapath.Endpoint, fail func(error) error) *Link {
-	return &Link{ep: ep, fail: fail, room: int(ep.Geometry().FrameSize), long: ep.PrepareLong()}
+	frames := ep.Frames()
+	frames.PrepareLong()
+	return &Link{ep: ep, frames: frames, fail: fail}
 }
 
-func (l *Link) Recv(frames []stack.Frame) int {
+func (l *Link) Borrow(frames []stack.Frame) int {
 	n := min(len(frames), len(l.ds))
-	n = l.ep.RecvFrames(l.ds[:n], n)
+	n = l.frames.Borrow(l.ds[:n], n)
 	inside := false // the descriptor continues a packet
 	for i, d := range l.ds[:n] {
 		f := &frames[i]
-		f.Data = l.ep.Bytes(d)
+		f.Data = l.frames.Bytes(d)
 		f.ID = d.Addr
 		f.GSOSize = 0
 		if !inside {
-			f.GSOSize = l.ep.GSOSize(d)
+			f.GSOSize = l.frames.GSOSize(d)
 		}
 		inside = d.Options&queues.Continued != 0
 		f.More = inside
@@ -48,36 +49,22 @@ func (l *Link) Recv(frames []stack.Frame) int {
 	return n
 }
 
-func (l *Link) Release(f stack.Frame) {
-	if l.long > 0 && l.ep.IsLong(f.ID) {
-		l.ep.ReleaseLong(datapath.Desc{Addr: f.ID})
-		return
-	}
-	l.ep.ReleaseFrame(datapath.Desc{Addr: f.ID})
-}
+func (l *Link) Return(f stack.Frame) { l.frames.Return(datapath.Desc{Addr: f.ID}) }
+func (l *Link) Cancel(f stack.Frame) { l.frames.Cancel(datapath.Desc{Addr: f.ID}) }
 
-func (l *Link) Alloc(n int) (f stack.Frame, ok bool) {
-	var d datapath.Desc
-	if n > l.room && l.long > 0 {
-		if d, ok = l.ep.AllocLong(); ok {
-			f = stack.Frame{Data: l.ep.LongBytes(d), ID: d.Addr}
-		}
-		return f, ok
+func (l *Link) Reserve(n int) (stack.Frame, bool) {
+	d, ok := l.frames.Reserve(n)
+	if !ok {
+		return stack.Frame{}, false
 	}
-	if d, ok = l.ep.AllocFrame(); ok {
-		f = stack.Frame{Data: l.ep.Bytes(d), ID: d.Addr}
-	}
-	return f, ok
+	return stack.Frame{Data: l.frames.Bytes(d), ID: d.Addr}, true
 }
 
 func (l *Link) Send(f stack.Frame) bool {
-	if l.long > 0 && l.ep.IsLong(f.ID) {
-		return l.ep.SendLong(datapath.Desc{Addr: f.ID, Len: uint32(len(f.Data))})
-	}
-	return l.ep.SendFrame(datapath.Desc{Addr: f.ID, Len: uint32(len(f.Data))})
+	return l.frames.Send(datapath.Desc{Addr: f.ID, Len: uint32(len(f.Data))})
 }
 
-func (l *Link) Pending() bool { return l.ep.Pending() }
+func (l *Link) Pending() bool { return l.frames.Pending() }
 func (l *Link) Wake()         { l.ep.Wake() }
 func (l *Link) Frames() int   { return int(l.ep.Geometry().FrameCount) }
 
@@ -90,7 +77,7 @@ func (l *Link) Flush() error {
 }
 
 func (l *Link) Sleep(until time.Time, again bool) error {
-	err := l.ep.Sleep(until, again)
+	err := l.frames.Sleep(until, again)
 	if err == nil || errors.Is(err, datapath.ErrWoken) || errors.Is(err, os.ErrDeadlineExceeded) {
 		return nil
 	}

@@ -25,7 +25,7 @@ func newPair(t testing.TB, cfg Config, o Options) *pair {
 	p := &pair{now: Time(time.Second), buf: make([]byte, 10000)}
 	for i := range p.tabs {
 		cfg.Secret = testSecret
-		cfg.ReleaseFrame = func(uint64) {}
+		cfg.ReturnFrame = func(uint64) {}
 		p.tabs[i] = NewTable(cfg)
 	}
 	var err error

@@ -92,10 +92,10 @@ type Config struct {
 	// they are on a virtual link and in what GRO has merged, except from peers that
 	// send complete ones (see takesPartial). Otherwise they are corruption.
 	PartialChecksums bool
-	// ReleaseFrame gives back a frame that [Table.Process] has kept. It is
+	// ReturnFrame gives back a frame that [Table.Process] has kept. It is
 	// called once for each, from any method. It must be set if
 	// Inbound.Memory is ever [MemoryFrame].
-	ReleaseFrame func(frame uint64)
+	ReturnFrame func(frame uint64)
 	// Connections are records in which the table publishes its connections and listeners, one
 	// each while there are free records, for another process: it shows them, and resets the
 	// connections if this process dies. nil: nothing is published.

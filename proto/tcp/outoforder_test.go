@@ -158,7 +158,7 @@ func testOverlaps(t *testing.T, seed uint64) {
 	rnd := rand.New(rand.NewPCG(seed, 5))
 	cfg := noOptions
 	cfg.InPlace = 1 + rnd.IntN(100)
-	cfg.ReleaseFrame = func(uint64) {}
+	cfg.ReturnFrame = func(uint64) {}
 	p := newPair(t, cfg, Options{ReceiveBuffer: window})
 	tab, c, peer := p.tabs[1], p.conns[1], p.conns[0]
 	first := peer.sndNxt

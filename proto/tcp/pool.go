@@ -41,17 +41,17 @@ type block struct {
 	space *Space
 }
 
-// Space is memory that an application fills and gives to a send queue: see [Conn.Give]. Those
+// Space is memory that an application fills and gives to a send queue: see [Conn.Commit]. Those
 // that nobody uses are kept in common by all tables.
 type Space [64 << 10]byte
 
 var spaces = sync.Pool{New: func() any { return new(Space) }}
 
-// NewSpace returns a Space, whose contents are arbitrary.
-func NewSpace() *Space { return spaces.Get().(*Space) }
+// ReserveSpace returns a Space, whose contents are arbitrary.
+func ReserveSpace() *Space { return spaces.Get().(*Space) }
 
-// Free gives a Space back that no queue has.
-func (s *Space) Free() { spaces.Put(s) }
+// Cancel gives a Space back that no queue has.
+func (s *Space) Cancel() { spaces.Put(s) }
 
 // room is how many bytes can still be appended.
 func (b *block) room() int { return cap(b.data) - len(b.data) }
@@ -143,7 +143,7 @@ func (p *pool) put(b *block) {
 	case frameBlock:
 		p.release(b.frame)
 	case spaceBlock:
-		b.space.Free()
+		b.space.Cancel()
 		b.space = nil
 	}
 	p.used -= int(b.cost)

@@ -29,7 +29,7 @@ type Inbound struct {
 
 // Result is what the caller of Process has to do.
 type Result struct {
-	// Kept: the table owns the frame until it calls Config.ReleaseFrame.
+	// Kept: the table owns the frame until it calls Config.ReturnFrame.
 	Kept bool
 	// Reply: there is an answer to the sender, which [Table.EmitReply] writes. It is lost
 	// at the next call of Process.

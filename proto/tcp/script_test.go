@@ -100,7 +100,7 @@ type runner struct {
 func newRunner(t *testing.T, cfg Config) *runner {
 	r := &runner{t: t, now: Time(time.Second), frames: map[uint64]bool{}}
 	cfg.Secret = testSecret
-	cfg.ReleaseFrame = func(id uint64) {
+	cfg.ReturnFrame = func(id uint64) {
 		if !r.frames[id] {
 			t.Fatalf("frame %d is released, which is not kept", id)
 		}

@@ -74,10 +74,10 @@ func (c *Conn) Lend(now Time, p []byte) (ok bool, err error) {
 	return true, nil
 }
 
-// Give is Write of the first n bytes of a Space without the copy: if ok, the table has the
+// Commit is Write of the first n bytes of a Space without the copy: if ok, the table has the
 // Space. If not, wait says that there will be room after the event Writable; else the caller
 // calls Write: n is less than half a Space, the send buffer is small, or memory is short.
-func (c *Conn) Give(now Time, s *Space, n int) (ok, wait bool, err error) {
+func (c *Conn) Commit(now Time, s *Space, n int) (ok, wait bool, err error) {
 	if c.err != 0 || c.writeClosed || c.state == Closed {
 		return false, false, c.writeError()
 	}

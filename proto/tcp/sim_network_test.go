@@ -92,7 +92,7 @@ func newNetwork(t testing.TB, seed uint64, cfg [2]Config) *network {
 		h := &simHost{net: net, index: i, addr: []wire.Addr{hostA, hostB}[i], frames: map[uint64]bool{}, memory: MemoryFrame}
 		cfg[i].Secret = testSecret
 		cfg[i].Secret[0] = byte(i)
-		cfg[i].ReleaseFrame = func(id uint64) {
+		cfg[i].ReturnFrame = func(id uint64) {
 			if !h.frames[id] {
 				t.Fatalf("host %d: frame %d released that was not kept", i, id)
 			}

@@ -71,7 +71,7 @@ func NewTable(cfg Config) *Table {
 		}
 	}
 	t.pool.divide(t.cfg.Memory, 0)
-	t.pool.release = t.cfg.ReleaseFrame
+	t.pool.release = t.cfg.ReturnFrame
 	t.published.records = t.cfg.Connections
 	t.published.changed.links = func(c *Conn) *links[Conn] { return &c.changed }
 	t.outOfOrder.links = func(q *oooQueue) *links[oooQueue] { return &q.waiting }

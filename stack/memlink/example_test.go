@@ -13,15 +13,15 @@ func ExampleLink_Filter() {
 	n := 0
 	a.Filter(func([]byte) bool { n++; return n%2 == 1 })
 	for i := range 4 {
-		f, _ := a.Alloc(0)
+		f, _ := a.Reserve(0)
 		f.Data = fmt.Appendf(f.Data[:0], "frame %d", i)
 		a.Send(f)
 	}
 	a.Flush()
 	var frames [4]stack.Frame
-	for _, f := range frames[:b.Recv(frames[:])] {
+	for _, f := range frames[:b.Borrow(frames[:])] {
 		fmt.Printf("%s\n", f.Data)
-		b.Release(f)
+		b.Return(f)
 	}
 	fmt.Println(a.Lost(), "lost; not given back:", a.Audit(), b.Audit())
 	// Output:

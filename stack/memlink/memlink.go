@@ -2,10 +2,10 @@
 // kernel, on any system. It is for tests, also those of other packages, and for examples.
 //
 // Each link has a number of frames, half of which wait to be filled by the peer. Flush
-// copies what was sent into the peer's frames, one by one, and releases the sender's, as a
+// copies what was sent into the peer's frames, one by one, and takes back the sender's, as a
 // veth pair does in the sender's system call. Every frame has an owner, and misuse panics
-// with "BUG:": a frame that is released twice, or sent without being allocated. [Link.Audit]
-// reports frames that were not released; at the end of a test there must be none.
+// with "BUG:": a frame that is returned twice, or sent without being reserved. [Link.Audit]
+// reports frames that were not given back; at the end of a test there must be none.
 //
 // A test can look at every frame and drop it ([Link.Filter]), and send any frame to a
 // link ([Link.Inject]).
@@ -33,15 +33,16 @@ type Config struct {
 type owner uint8
 
 const (
-	ownerFill  owner = iota // waits for the peer to fill it
-	ownerPool               // may be allocated
-	ownerRx                 // filled, not yet received
-	ownerStack              // received or allocated
-	ownerTx                 // sent, not yet flushed
+	ownerFill   owner = iota // waits for the peer to fill it
+	ownerPool                // may be reserved
+	ownerRx                  // filled, not yet borrowed
+	ownerReader              // borrowed
+	ownerWriter              // reserved
+	ownerTx                  // sent, not yet flushed
 	owners
 )
 
-var ownerNames = [owners]string{"fill", "pool", "received", "stack", "sent"}
+var ownerNames = [owners]string{"fill", "pool", "received", "borrowed", "reserved", "sent"}
 
 // Link is one end of a pair. It implements [stack.Link]. Its own methods may be
 // called from any goroutine.
@@ -112,8 +113,8 @@ func (l *Link) pass(id uint64, from, to owner) {
 	l.owner[id] = to
 }
 
-// Recv implements [stack.Link].
-func (l *Link) Recv(frames []stack.Frame) (n int) {
+// Borrow implements [stack.Link].
+func (l *Link) Borrow(frames []stack.Frame) (n int) {
 	if l.pending.Load() == 0 {
 		return 0
 	}
@@ -134,7 +135,7 @@ func (l *Link) Recv(frames []stack.Frame) (n int) {
 		n += copy(frames[n:whole], rest[n:whole])
 	}
 	for _, f := range frames[:n] {
-		l.pass(f.ID, ownerRx, ownerStack)
+		l.pass(f.ID, ownerRx, ownerReader)
 	}
 	if l.rxHead += n; l.rxHead == len(l.rx) {
 		l.rx, l.rxHead = l.rx[:0], 0
@@ -143,12 +144,12 @@ func (l *Link) Recv(frames []stack.Frame) (n int) {
 	return n
 }
 
-// Release implements [stack.Link]. The frame goes to the frames that wait to be filled or
+// Return implements [stack.Link]. The frame goes to the frames that wait to be filled or
 // to the pool, whichever has fewer.
-func (l *Link) Release(f stack.Frame) {
+func (l *Link) Return(f stack.Frame) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.home(f.ID, ownerStack)
+	l.home(f.ID, ownerReader)
 }
 
 func (l *Link) home(id uint64, from owner) {
@@ -161,8 +162,15 @@ func (l *Link) home(id uint64, from owner) {
 	}
 }
 
-// Alloc implements [stack.Link]. All frames have the same size.
-func (l *Link) Alloc(int) (stack.Frame, bool) {
+// Cancel implements [stack.Link]. The frame goes where those from Return go.
+func (l *Link) Cancel(f stack.Frame) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.home(f.ID, ownerWriter)
+}
+
+// Reserve implements [stack.Link]. All frames have the same size.
+func (l *Link) Reserve(int) (stack.Frame, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	k := len(l.pool) - 1
@@ -171,7 +179,7 @@ func (l *Link) Alloc(int) (stack.Frame, bool) {
 	}
 	id := l.pool[k]
 	l.pool = l.pool[:k]
-	l.pass(id, ownerPool, ownerStack)
+	l.pass(id, ownerPool, ownerWriter)
 	return stack.Frame{Data: l.data(id), ID: id}, true
 }
 
@@ -182,7 +190,7 @@ func (l *Link) Send(f stack.Frame) bool {
 	if len(l.tx) == l.cfg.TxSize {
 		return false
 	}
-	l.pass(f.ID, ownerStack, ownerTx)
+	l.pass(f.ID, ownerWriter, ownerTx)
 	l.tx = append(l.tx, f)
 	return true
 }
@@ -342,7 +350,7 @@ func (l *Link) Audit() error {
 	defer l.mu.Unlock()
 	var err error
 	for id, o := range l.owner {
-		if o == ownerStack {
+		if o == ownerReader || o == ownerWriter {
 			err = errors.Join(err, fmt.Errorf("memlink: frame %d was never given back", id))
 		}
 	}

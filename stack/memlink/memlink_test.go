@@ -24,7 +24,7 @@ func panics(f func()) (message string) {
 
 func TestFrameOwnership(t *testing.T) {
 	a, b := memlink.Pair(memlink.Config{FrameCount: 8, TxSize: 2})
-	f, ok := a.Alloc(0)
+	f, ok := a.Reserve(0)
 	if !ok {
 		t.Fatal("no frame")
 	}
@@ -35,16 +35,19 @@ func TestFrameOwnership(t *testing.T) {
 	if !a.Send(f) {
 		t.Fatal("no room")
 	}
+	other, _ := a.Reserve(0)
 	for what, misuse := range map[string]func(){
-		"sent twice":          func() { a.Send(f) },
-		"released while sent": func() { a.Release(f) },
-		"of another link":     func() { b.Release(f) },
-		"unknown":             func() { a.Release(stack.Frame{ID: 8}) },
+		"sent twice":           func() { a.Send(f) },
+		"cancelled while sent": func() { a.Cancel(f) },
+		"not borrowed":         func() { a.Return(other) },
+		"of another link":      func() { b.Return(f) },
+		"unknown":              func() { a.Return(stack.Frame{ID: 8}) },
 	} {
 		if m := panics(misuse); !strings.HasPrefix(m, "BUG:") {
 			t.Errorf("%s: %q", what, m)
 		}
 	}
+	a.Cancel(other)
 	if b.Pending() {
 		t.Error("the peer has the frame before Flush")
 	}
@@ -52,12 +55,15 @@ func TestFrameOwnership(t *testing.T) {
 		t.Errorf("flush: %v", err)
 	}
 	var in [4]stack.Frame
-	if n := b.Recv(in[:]); n != 1 || string(in[0].Data) != "hello" || b.Pending() {
+	if n := b.Borrow(in[:]); n != 1 || string(in[0].Data) != "hello" || b.Pending() {
 		t.Errorf("%d frames, %q", n, in[0].Data)
 	}
-	b.Release(in[0])
-	if m := panics(func() { b.Release(in[0]) }); !strings.HasPrefix(m, "BUG:") {
-		t.Errorf("released twice: %q", m)
+	if m := panics(func() { b.Cancel(in[0]) }); !strings.HasPrefix(m, "BUG:") {
+		t.Errorf("cancelled, not reserved: %q", m)
+	}
+	b.Return(in[0])
+	if m := panics(func() { b.Return(in[0]) }); !strings.HasPrefix(m, "BUG:") {
+		t.Errorf("returned twice: %q", m)
 	}
 	if err := errors.Join(a.Audit(), b.Audit()); err != nil {
 		t.Error(err)
@@ -67,9 +73,9 @@ func TestFrameOwnership(t *testing.T) {
 func TestQueuesAreBounded(t *testing.T) {
 	a, b := memlink.Pair(memlink.Config{FrameCount: 8, TxSize: 2})
 	send := func() bool {
-		f, ok := a.Alloc(0)
+		f, ok := a.Reserve(0)
 		if ok && !a.Send(f) {
-			a.Release(f)
+			a.Cancel(f)
 			ok = false
 		}
 		return ok
@@ -111,14 +117,14 @@ func TestRecvDoesNotSplitPackets(t *testing.T) {
 	frames := make([]stack.Frame, 3)
 	var got []string
 	for a.Pending() {
-		n := a.Recv(frames)
+		n := a.Borrow(frames)
 		var batch string
 		for _, f := range frames[:n] {
 			batch += string(f.Data)
 			if f.GSOSize != 9 {
 				t.Error("the GSO size is lost")
 			}
-			a.Release(f)
+			a.Return(f)
 		}
 		got = append(got, batch)
 	}
@@ -147,7 +153,7 @@ func TestSleep(t *testing.T) {
 			t.Errorf("after Wake: slept %v", d)
 		}
 		time.AfterFunc(time.Second, func() {
-			f, _ := b.Alloc(0)
+			f, _ := b.Reserve(0)
 			b.Send(f)
 			b.Flush()
 		})

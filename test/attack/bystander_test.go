@@ -309,12 +309,12 @@ func (n *neighbour) askMessage(i uint64) error {
 	}
 	deadline := time.Now().Add(requestTimeout)
 	var m [1]datapath.Message
-	for n.ep.Recv(m[:]) == 0 {
+	for n.ep.Borrow(m[:]) == 0 {
 		if err := n.ep.Wait(deadline); err != nil {
 			return err
 		}
 	}
-	defer n.ep.Free(&m[0])
+	defer n.ep.Return(&m[0])
 	if want := (datapath.Source{LinkAddr: linkB, Tag: peerTag}); m[0].From() != want || !bytes.Equal(m[0].Payload(), q) {
 		return fmt.Errorf("%w: %d bytes from %v", errWrong, len(m[0].Payload()), m[0].From())
 	}

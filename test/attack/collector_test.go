@@ -95,10 +95,10 @@ func (c *collector) run() {
 	for {
 		idle := true
 		for i, ep := range c.eps {
-			n := ep.RecvFrames(descs, len(descs))
+			n := ep.Frames().Borrow(descs, len(descs))
 			for _, d := range descs[:n] {
-				c.counts[i].record(ep.Bytes(d), false)
-				ep.ReleaseFrame(d)
+				c.counts[i].record(ep.Frames().Bytes(d), false)
+				ep.Frames().Return(d)
 			}
 			idle = idle && n == 0
 		}
@@ -247,11 +247,11 @@ func answerMessages(ep *datapath.Endpoint) error {
 		if err := ep.Wait(time.Time{}); err != nil && !errors.Is(err, datapath.ErrWoken) {
 			return err
 		}
-		n := ep.Recv(msgs)
+		n := ep.Borrow(msgs)
 		for i := range msgs[:n] {
 			ch := ep.ReplyChannel(&msgs[i])
 			err := ep.Write(&ch, msgs[i].Payload())
-			ep.Free(&msgs[i])
+			ep.Return(&msgs[i])
 			if err != nil {
 				return err
 			}

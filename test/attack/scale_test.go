@@ -132,7 +132,7 @@ rules:
 			t.Fatal(err)
 		}
 		var m [1]datapath.Message
-		for ep.Recv(m[:]) == 0 {
+		for ep.Borrow(m[:]) == 0 {
 			if err := ep.Wait(time.Now().Add(requestTimeout)); err != nil {
 				t.Fatalf("endpoint %d does not answer: %v", i, err)
 			}
@@ -140,7 +140,7 @@ rules:
 		if m[0].From().Tag != attackerTag+i || !bytes.Equal(m[0].Payload(), q) {
 			t.Errorf("endpoint %d answered %d bytes as %v", i, len(m[0].Payload()), m[0].From())
 		}
-		ep.Free(&m[0])
+		ep.Return(&m[0])
 	}
 	slices.Sort(took)
 	row.note("all answered; an open took %s in the median, %s at most", rounded(took[len(took)/2]), rounded(took[len(took)-1]))

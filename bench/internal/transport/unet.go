@@ -70,10 +70,10 @@ func openMessages(ctx context.Context, j workload.Job) (workload.Conn, error) {
 	return &messages{ep: ep, ch: ch, lease: lease}, nil
 }
 
-// release frees the messages that were received.
+// release returns the messages that were received.
 func (m *messages) release() {
 	for i := range m.lent[:m.held] {
-		m.ep.Free(&m.lent[i])
+		m.ep.Return(&m.lent[i])
 	}
 	m.held = 0
 }
@@ -131,7 +131,7 @@ func (m *messages) receive(limit int) error {
 		if err := m.ep.Wait(m.deadline); err != nil {
 			return err
 		}
-		m.held = m.ep.Recv(m.lent[:limit])
+		m.held = m.ep.Borrow(m.lent[:limit])
 	}
 	return nil
 }
