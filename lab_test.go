@@ -98,11 +98,9 @@ func openMux(t *testing.T, at *netlab.Host) *mux.Mux {
 
 func openMuxWith(t *testing.T, at *netlab.Host, cfg mux.Config) (m *mux.Mux) {
 	t.Helper()
-	cfg.Interface = at.Interface
-	testutil.Must(t, at.Do(func() (err error) {
-		m, err = mux.Open(cfg)
-		return err
-	}))
+	cfg.Interface, cfg.NetNS = at.Interface, at.NS
+	m, err := mux.Open(cfg)
+	testutil.Must(t, err)
 	t.Cleanup(func() {
 		if err := m.Close(); err != nil {
 			t.Errorf("close of the mux: %v", err)

@@ -69,11 +69,8 @@ func testSameHost(t *testing.T, mode mux.Mode, trusted bool, kernelAt, at netip.
 		return string(b)
 	}
 	was := setting()
-	var m *mux.Mux
-	testutil.Must(t, p.A.Do(func() (err error) {
-		m, err = mux.Open(mux.Config{Interface: p.A.Interface, Mode: mode, Policy: mux.Permit(mux.Terms{Trusted: trusted})})
-		return err
-	}))
+	m, err := mux.Open(mux.Config{Interface: p.A.Interface, NetNS: p.A.NS, Mode: mode, Policy: mux.Permit(mux.Terms{Trusted: trusted})})
+	testutil.Must(t, err)
 	defer func() {
 		testutil.Must(t, m.Close())
 		if now := setting(); now != was {

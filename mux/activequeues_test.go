@@ -76,13 +76,11 @@ func TestNativeModeRefused(t *testing.T) {
 	p := netlab.RequirePair(t, netlab.Config{Queues: 2}) // a veth accepts no XDP program with fewer queues than its peer sends by
 	testutil.Must(t, setQueues(p.B, 1, 1))
 	open := func(mode mux.Mode, log io.Writer) error {
-		return p.B.Do(func() error {
-			m, err := mux.Open(mux.Config{Interface: p.B.Interface, Mode: mode, Log: slog.New(slog.NewTextHandler(log, nil))})
-			if err == nil {
-				err = m.Close()
-			}
-			return err
-		})
+		m, err := mux.Open(mux.Config{Interface: p.B.Interface, NetNS: p.B.NS, Mode: mode, Log: slog.New(slog.NewTextHandler(log, nil))})
+		if err == nil {
+			err = m.Close()
+		}
+		return err
 	}
 	err := open(mux.ModeNative, io.Discard)
 	for _, want := range []string{"driver veth", "XDP expects number of rx queues not less than peer tx queues", "ethtool -L " + p.B.Interface, "tcx mode"} {

@@ -32,11 +32,8 @@ func TestInspect(t *testing.T) {
 		t.Errorf("with receive VLAN offload: %+v", in)
 	}
 	bpffs := netlab.BPFFS(t)
-	var m *mux.Mux
-	testutil.Must(t, pair.A.Do(func() (err error) {
-		m, err = mux.Open(mux.Config{Interface: pair.A.Interface, Pin: bpffs})
-		return err
-	}))
+	m, err := mux.Open(mux.Config{Interface: pair.A.Interface, NetNS: pair.A.NS, Pin: bpffs})
+	testutil.Must(t, err)
 	if in := inspect(); !errors.Is(in.Refused, mux.ErrInUse) || in.Mode.String() != m.Identity().Mode {
 		t.Errorf("with a mux: %+v", in)
 	}
@@ -72,7 +69,7 @@ func TestInspect(t *testing.T) {
 	if p := pins(pair.A); !p.Gone || p.Interface != "" {
 		t.Errorf("without the interface: %+v", p)
 	}
-	err := pair.A.Do(func() error { _, err := mux.Inspect(pair.A.Interface); return err })
+	err = pair.A.Do(func() error { _, err := mux.Inspect(pair.A.Interface); return err })
 	if !errors.Is(err, mux.ErrNoInterface) {
 		t.Errorf("%v", err)
 	}

@@ -521,10 +521,8 @@ func (l *pinLab) killAt(k *killer, n uint64, takenOver bool, b *net.UDPConn, emp
 // openPinned opens a mux that the caller closes.
 func openPinned(t *testing.T, h *netlab.Host, cfg mux.Config) (m *mux.Mux) {
 	t.Helper()
-	cfg.Interface = h.Interface
-	testutil.Must(t, h.Do(func() (err error) {
-		m, err = mux.Open(cfg)
-		return err
-	}))
+	cfg.Interface, cfg.NetNS = h.Interface, h.NS
+	m, err := mux.Open(cfg)
+	testutil.Must(t, err)
 	return m
 }

@@ -106,15 +106,12 @@ func (l *lab) openMux(mode mux.Mode) { l.openConfig(mux.Config{Mode: mode}) }
 // openConfig opens the mux of host A.
 func (l *lab) openConfig(cfg mux.Config) {
 	l.t.Helper()
-	cfg.Interface = l.A.Interface
+	cfg.Interface, cfg.NetNS = l.A.Interface, l.A.NS
 	if cfg.Policy == nil {
 		cfg.Policy = &l.policy
 	}
-	var m *mux.Mux
-	testutil.Must(l.t, l.A.Do(func() (err error) {
-		m, err = mux.Open(cfg)
-		return err
-	}))
+	m, err := mux.Open(cfg)
+	testutil.Must(l.t, err)
 	l.mux = m
 	l.t.Cleanup(func() {
 		if err := m.CheckTagCounts(); err != nil {

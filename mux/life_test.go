@@ -41,10 +41,8 @@ func openLastingDescriptors(t *testing.T) {
 
 func openMux(t *testing.T, h *netlab.Host) (m *mux.Mux) {
 	t.Helper()
-	testutil.Must(t, h.Do(func() (err error) {
-		m, err = mux.Open(mux.Config{Interface: h.Interface})
-		return err
-	}))
+	m, err := mux.Open(mux.Config{Interface: h.Interface, NetNS: h.NS})
+	testutil.Must(t, err)
 	t.Cleanup(func() { m.Close() })
 	return m
 }
@@ -242,13 +240,10 @@ func TestErrorsOfOpen(t *testing.T) {
 	p := netlab.RequirePair(t, netlab.Config{})
 	before := listObjects(t, p.A)
 	for name, want := range map[string]error{"nonesuch": mux.ErrNoInterface, "": mux.ErrNoInterface, "lo": mux.ErrNotEthernet, strings.Repeat("x", 40): nil} {
-		testutil.Must(t, p.A.Do(func() error {
-			m, err := mux.Open(mux.Config{Interface: name})
-			if m != nil || err == nil || want != nil && !errors.Is(err, want) {
-				t.Errorf("open %q: %v, %v, want %v", name, m, err, want)
-			}
-			return nil
-		}))
+		m, err := mux.Open(mux.Config{Interface: name, NetNS: p.A.NS})
+		if m != nil || err == nil || want != nil && !errors.Is(err, want) {
+			t.Errorf("open %q: %v, %v, want %v", name, m, err, want)
+		}
 	}
 	wantObjects(t, p.A, before)
 
@@ -288,16 +283,14 @@ func TestErrorsOfOpen(t *testing.T) {
 		mode mux.Mode
 		want error
 	}{{mux.ModeNative, mux.ErrForeignProgram}, {mux.ModeTCX, mux.ErrInUse}} {
-		testutil.Must(t, p.A.Do(func() error {
-			m, err := mux.Open(mux.Config{Interface: p.A.Interface, Mode: first.mode})
-			testutil.Must(t, err)
-			for _, mode := range []mux.Mode{mux.ModeAuto, mux.ModeTCX, mux.ModeNative} {
-				if _, err := mux.Open(mux.Config{Interface: p.A.Interface, Mode: mode}); !errors.Is(err, first.want) {
-					t.Errorf("a mux in %v mode beside one in %v mode: %v", mode, first.mode, err)
-				}
+		m, err := mux.Open(mux.Config{Interface: p.A.Interface, NetNS: p.A.NS, Mode: first.mode})
+		testutil.Must(t, err)
+		for _, mode := range []mux.Mode{mux.ModeAuto, mux.ModeTCX, mux.ModeNative} {
+			if _, err := mux.Open(mux.Config{Interface: p.A.Interface, NetNS: p.A.NS, Mode: mode}); !errors.Is(err, first.want) {
+				t.Errorf("a mux in %v mode beside one in %v mode: %v", mode, first.mode, err)
 			}
-			return m.Close()
-		}))
+		}
+		testutil.Must(t, m.Close())
 		wantObjects(t, p.A, before)
 	}
 }

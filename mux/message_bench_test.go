@@ -28,11 +28,7 @@ const benchPayload = 64 // bytes
 // openBench is a mux on a host for the length of the benchmark.
 func openBench(b *testing.B, h *netlab.Host, mode mux.Mode) *mux.Mux {
 	b.Helper()
-	var m *mux.Mux
-	err := h.Do(func() (err error) {
-		m, err = mux.Open(mux.Config{Interface: h.Interface, Mode: mode})
-		return err
-	})
+	m, err := mux.Open(mux.Config{Interface: h.Interface, NetNS: h.NS, Mode: mode})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -35,9 +35,12 @@ import (
 
 // Config describes a mux.
 type Config struct {
-	Interface string       // the uplink, in the network namespace of the thread that calls Open
-	Mode      Mode         // how the programs are attached
-	Log       *slog.Logger // nil: nothing is logged
+	Interface string // the uplink
+	// NetNS is a descriptor of the network namespace of the uplink. The caller may close it
+	// after Open. 0: the namespace of the thread that calls Open.
+	NetNS netns.NsHandle
+	Mode  Mode         // how the programs are attached
+	Log   *slog.Logger // nil: nothing is logged
 
 	// Pin is the mount point of a bpffs (/sys/fs/bpf): the mux is pinned there and
 	// outlives the process. Empty: nothing is pinned.
@@ -284,8 +287,7 @@ func (m *Mux) detach() error {
 	return errors.Join(route.Within(m.ns, m.progs.Detach), m.pins.Remove())
 }
 
-// Open attaches a mux to an interface of the calling thread's network namespace, or takes
-// over what another process has pinned for it. If it fails it removes what it has made, and
+// Open attaches a mux to an interface, or takes over what another process has pinned for it. If it fails it removes what it has made, and
 // leaves a mux that it has taken over as it was.
 func Open(cfg Config) (_ *Mux, err error) {
 	m := &Mux{
@@ -327,7 +329,7 @@ func Open(cfg Config) (_ *Mux, err error) {
 		}
 		err = errors.Join(err, m.handles.run())
 	}()
-	if m.ns, err = netns.Get(); err != nil {
+	if m.ns, err = openNetNS(cfg.NetNS); err != nil {
 		return nil, fmt.Errorf("network namespace: %w", err)
 	}
 	m.handles.push(func() error { return m.ns.Close() })
@@ -346,6 +348,15 @@ func Open(cfg Config) (_ *Mux, err error) {
 	return m, nil
 }
 
+// openNetNS returns a descriptor of the mux's own for Config.NetNS.
+func openNetNS(of netns.NsHandle) (netns.NsHandle, error) {
+	if of == 0 {
+		return netns.Get()
+	}
+	fd, err := unix.FcntlInt(uintptr(of), unix.F_DUPFD_CLOEXEC, 0)
+	return netns.NsHandle(fd), os.NewSyscallError("fcntl F_DUPFD_CLOEXEC", err)
+}
+
 // prepare opens descriptors, and neither attaches nor pins anything. Like attach and start
 // it runs on a thread that is in the mux's namespace.
 func (m *Mux) prepare(cfg Config) (err error) {
@@ -353,14 +364,14 @@ func (m *Mux) prepare(cfg Config) (err error) {
 		return fmt.Errorf("netlink: %w", err)
 	}
 	m.handles.push(func() error { m.nl.Close(); return nil })
+	if m.up, err = nic.FindUplink(m.nl, cfg.Interface); err != nil {
+		return err
+	}
 	if m.rt, err = nic.OpenRoute(m.ns); err != nil {
 		return err
 	}
 	m.handles.push(func() error { m.rt.Close(); return nil })
 	if m.deleter, err = nic.NewDeleter(m.nl, m.rt); err != nil {
-		return err
-	}
-	if m.up, err = nic.FindUplink(m.nl, cfg.Interface); err != nil {
 		return err
 	}
 	if m.unbound, err = xsk.NewUnbound(); err != nil {

@@ -78,12 +78,9 @@ func TestOneProcessServesPinnedMux(t *testing.T) {
 	}
 	open := func(pin string, want error) {
 		t.Helper()
-		testutil.Must(t, l.A.Do(func() error {
-			if m, err := mux.Open(mux.Config{Interface: l.A.Interface, Pin: pin}); !errors.Is(err, want) {
-				t.Errorf("open: %v, %v; want %v", m, err, want)
-			}
-			return nil
-		}))
+		if m, err := mux.Open(mux.Config{Interface: l.A.Interface, NetNS: l.A.NS, Pin: pin}); !errors.Is(err, want) {
+			t.Errorf("open: %v, %v; want %v", m, err, want)
+		}
 	}
 	open(l.pin, mux.ErrInUse)
 	open("", mux.ErrInUse)
@@ -107,12 +104,9 @@ func TestPinNeedsBPFFS(t *testing.T) {
 	t.Parallel()
 	p := netlab.RequirePair(t, netlab.Config{})
 	for _, dir := range []string{t.TempDir(), "/nonesuch"} {
-		testutil.Must(t, p.A.Do(func() error {
-			if _, err := mux.Open(mux.Config{Interface: p.A.Interface, Pin: dir}); err == nil || !strings.Contains(err.Error(), dir) {
-				t.Errorf("pin to %s: %v", dir, err)
-			}
-			return nil
-		}))
+		if _, err := mux.Open(mux.Config{Interface: p.A.Interface, NetNS: p.A.NS, Pin: dir}); err == nil || !strings.Contains(err.Error(), dir) {
+			t.Errorf("pin to %s: %v", dir, err)
+		}
 	}
 }
 
@@ -276,13 +270,11 @@ func TestOpenWaitsForLockOfDyingProcess(t *testing.T) {
 	testutil.Must(t, err)
 	opened := make(chan error, 1)
 	go func() {
-		opened <- l.A.Do(func() error {
-			m, err := mux.Open(mux.Config{Interface: l.A.Interface, Pin: l.pin})
-			if err != nil {
-				return err
-			}
-			return m.Close()
-		})
+		m, err := mux.Open(mux.Config{Interface: l.A.Interface, NetNS: l.A.NS, Pin: l.pin})
+		if err == nil {
+			err = m.Close()
+		}
+		opened <- err
 		events.Close() // ends the Read below, also if Open did not wait
 	}()
 	for range 2 { // Open tries again
@@ -333,11 +325,8 @@ func TestOpenRemovesPinsOfDeletedUplink(t *testing.T) {
 		return netlink.LinkDel(up)
 	}))
 	elsewhere := netlab.RequirePair(t, netlab.Config{}) // of another namespace
-	var m *mux.Mux
-	testutil.Must(t, elsewhere.A.Do(func() (err error) {
-		m, err = mux.Open(mux.Config{Interface: elsewhere.A.Interface, Pin: l.pin})
-		return err
-	}))
+	m, err := mux.Open(mux.Config{Interface: elsewhere.A.Interface, NetNS: elsewhere.A.NS, Pin: l.pin})
+	testutil.Must(t, err)
 	defer m.Close()
 	if list := pinnedIn(t, l.pin); len(list) != 1 || slices.Contains(list, gone) {
 		t.Errorf("pinned: %v, and %s is of an interface that is gone", list, gone)

@@ -174,11 +174,8 @@ func TestUplinkMTUChanges(t *testing.T) {
 	t.Parallel()
 	p := netlab.RequirePair(t, netlab.Config{})
 	var log logBuffer
-	var m *mux.Mux
-	testutil.Must(t, p.A.Do(func() (err error) {
-		m, err = mux.Open(mux.Config{Interface: p.A.Interface, Log: slog.New(slog.NewTextHandler(&log, nil))})
-		return err
-	}))
+	m, err := mux.Open(mux.Config{Interface: p.A.Interface, NetNS: p.A.NS, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	testutil.Must(t, err)
 	defer m.Close()
 	testutil.Must(t, p.A.Do(func() error {
 		other := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "other"}, PeerName: "end"}

@@ -58,10 +58,7 @@ func (m *messenger) trip(b *testing.B, payload []byte) {
 func openPair(b *testing.B) (p *netlab.Pair, here, there *mux.Mux, policy *testPolicy) {
 	b.Helper()
 	p, policy = netlab.RequirePair(b, netlab.Config{}), &testPolicy{}
-	err := p.A.Do(func() (err error) {
-		here, err = mux.Open(mux.Config{Interface: p.A.Interface, Policy: policy})
-		return err
-	})
+	here, err := mux.Open(mux.Config{Interface: p.A.Interface, NetNS: p.A.NS, Policy: policy})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -91,18 +91,15 @@ func TestMuxesOpenedTogetherShareVLANNoteProgram(t *testing.T) {
 	var errs [len(labs)]error
 	for i, l := range labs {
 		open.Go(func() {
-			errs[i] = l.A.Do(func() error {
-				m, err := mux.Open(mux.Config{Interface: l.A.Interface, Policy: &l.policy, Mode: mux.ModeTCX, Pin: l.pin})
-				if err != nil {
-					return err
-				}
-				t.Cleanup(func() { m.Close() })
-				g, _, err := m.OpenEndpoint(t.Context(), endpoint.Request{Attach: endpoint.AttachQueue, Geometry: small})
-				if err == nil {
-					t.Cleanup(func() { g.Close() })
-				}
-				return err
-			})
+			m, err := mux.Open(mux.Config{Interface: l.A.Interface, NetNS: l.A.NS, Policy: &l.policy, Mode: mux.ModeTCX, Pin: l.pin})
+			if errs[i] = err; err != nil {
+				return
+			}
+			t.Cleanup(func() { m.Close() })
+			g, _, err := m.OpenEndpoint(t.Context(), endpoint.Request{Attach: endpoint.AttachQueue, Geometry: small})
+			if errs[i] = err; err == nil {
+				t.Cleanup(func() { g.Close() })
+			}
 		})
 	}
 	open.Wait()
@@ -150,16 +147,14 @@ func TestLeftoverCutterIsReplaced(t *testing.T) {
 				}
 				return
 			}
-			testutil.Must(t, l.A.Do(func() error {
-				m, err := mux.Open(mux.Config{Interface: l.A.Interface, Mode: mux.ModeTCX})
-				if err == nil {
-					return errors.Join(errors.New("opened beside somebody else's device"), m.Close())
-				}
-				if !strings.Contains(err.Error(), "device unetcut") || !errors.Is(err, unix.EEXIST) {
-					t.Errorf("opened: %v", err)
-				}
-				return nil
-			}))
+			m, err := mux.Open(mux.Config{Interface: l.A.Interface, NetNS: l.A.NS, Mode: mux.ModeTCX})
+			if err == nil {
+				testutil.Must(t, m.Close())
+				t.Fatal("opened beside somebody else's device")
+			}
+			if !strings.Contains(err.Error(), "device unetcut") || !errors.Is(err, unix.EEXIST) {
+				t.Errorf("opened: %v", err)
+			}
 			if now := listObjects(t, l.A); !slices.Equal(now.links, before.links) || len(now.programs) != 0 {
 				t.Errorf("devices %v with programs on %v, were %v", now.links, now.programs, before.links)
 			}

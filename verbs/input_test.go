@@ -129,11 +129,8 @@ func TestBadMemory(t *testing.T) {
 // The error for a second owner of the port names the address.
 func TestSecondOwnerOfPortIsRefused(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
-	var m *mux.Mux
-	testutil.Must(t, pair.A.Do(func() (err error) {
-		m, err = mux.Open(mux.Config{Interface: pair.A.Interface})
-		return err
-	}))
+	m, err := mux.Open(mux.Config{Interface: pair.A.Interface, NetNS: pair.A.NS})
+	testutil.Must(t, err)
 	defer func() { testutil.Must(t, m.Close()) }()
 	var hosts [2]*unet.Host
 	for i := range hosts {
@@ -144,7 +141,7 @@ func TestSecondOwnerOfPortIsRefused(t *testing.T) {
 		defer hosts[i].Close()
 	}
 	c := open(t, hosts[0])
-	_, err := verbs.Open(t.Context(), hosts[1], verbs.Config{})
+	_, err = verbs.Open(t.Context(), hosts[1], verbs.Config{})
 	var op *net.OpError
 	if !errors.As(err, &op) || !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), c.Addr().String()+":4791: ") {
 		t.Errorf("a second owner: %v", err)

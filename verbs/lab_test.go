@@ -44,11 +44,8 @@ func realHosts(t testing.TB, cfg unet.Config) (a, b verbs.Host) {
 
 func realHost(t testing.TB, at *netlab.Host, cfg unet.Config) *unet.Host {
 	t.Helper()
-	var m *mux.Mux
-	testutil.Must(t, at.Do(func() (err error) {
-		m, err = mux.Open(mux.Config{Interface: at.Interface})
-		return err
-	}))
+	m, err := mux.Open(mux.Config{Interface: at.Interface, NetNS: at.NS})
+	testutil.Must(t, err)
 	t.Cleanup(func() { testutil.Must(t, m.Close()) })
 	grant, lease, err := m.OpenEndpoint(t.Context(), endpoint.Request{})
 	testutil.Must(t, err)

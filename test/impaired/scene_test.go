@@ -98,11 +98,8 @@ func newScene(p *netlab.Pair) *scene { return &scene{Pair: p, ours: p.A.IP(), pe
 // openHost opens a host of ours on a mux, which ends with the test.
 func openHost(t *testing.T, on *netlab.Host, of ...unet.Config) (_ *unet.Host, stop func()) {
 	t.Helper()
-	var m *mux.Mux
-	testutil.Must(t, on.Do(func() (err error) {
-		m, err = mux.Open(mux.Config{Interface: on.Interface, Policy: mux.Permit(mux.Terms{Trusted: true})})
-		return err
-	}))
+	m, err := mux.Open(mux.Config{Interface: on.Interface, NetNS: on.NS, Policy: mux.Permit(mux.Terms{Trusted: true})})
+	testutil.Must(t, err)
 	t.Cleanup(func() {
 		if err := m.Close(); err != nil {
 			t.Errorf("close of the mux: %v", err)

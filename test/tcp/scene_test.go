@@ -66,11 +66,8 @@ func openScene(t *testing.T, c config) *scene {
 		testutil.Must(t, s.A.Do(func() error { return netlab.SetOffloads(s.A.Interface, false) }))
 	}
 	s.capture = wiretap.Start(t, wiretap.Config{Host: s.B, Interface: s.B.Interface, Ours: s.A})
-	var m *mux.Mux
-	testutil.Must(t, s.A.Do(func() (err error) {
-		m, err = mux.Open(mux.Config{Interface: s.A.Interface, Policy: mux.Permit(mux.Terms{Trusted: !c.untrusted})})
-		return err
-	}))
+	m, err := mux.Open(mux.Config{Interface: s.A.Interface, NetNS: s.A.NS, Policy: mux.Permit(mux.Terms{Trusted: !c.untrusted})})
+	testutil.Must(t, err)
 	t.Cleanup(func() {
 		if err := m.Close(); err != nil {
 			t.Errorf("close of the mux: %v", err)

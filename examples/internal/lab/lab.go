@@ -22,11 +22,8 @@ import (
 // Mux makes a mux on a host. It is closed when the test ends.
 func Mux(t *testing.T, at *netlab.Host) *mux.Mux {
 	t.Helper()
-	var m *mux.Mux
-	testutil.Must(t, at.Do(func() (err error) {
-		m, err = mux.Open(mux.Config{Interface: at.Interface})
-		return err
-	}))
+	m, err := mux.Open(mux.Config{Interface: at.Interface, NetNS: at.NS})
+	testutil.Must(t, err)
 	t.Cleanup(func() { testutil.Must(t, m.Close()) })
 	return m
 }

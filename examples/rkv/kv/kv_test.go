@@ -28,16 +28,11 @@ import (
 // openRDMA makes the RDMA device of the host whose interface is given, in the namespace of the
 // calling thread or in that of at.
 func openRDMA(ctx context.Context, at *netlab.Host, ifname string) (c *verbs.Context, closeAll func(), err error) {
-	var m *mux.Mux
-	open := func() (err error) {
-		m, err = mux.Open(mux.Config{Interface: ifname})
-		return err
+	cfg := mux.Config{Interface: ifname}
+	if at != nil {
+		cfg.NetNS = at.NS
 	}
-	if at == nil {
-		err = open()
-	} else {
-		err = at.Do(open)
-	}
+	m, err := mux.Open(cfg)
 	if err != nil {
 		return nil, nil, err
 	}

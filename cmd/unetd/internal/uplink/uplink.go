@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 	"sync"
@@ -18,7 +17,6 @@ import (
 	"github.com/unet-go/unet/cmd/unetd/internal/policy"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/protocol"
-	"github.com/unet-go/unet/internal/route"
 	"github.com/unet-go/unet/internal/xsk"
 	"github.com/unet-go/unet/mux"
 )
@@ -26,9 +24,8 @@ import (
 // Uplink is an interface with a mux on it. When the interface is gone or has another MAC address,
 // the leases of the mux end, and a new mux is opened as soon as that is possible.
 type Uplink struct {
-	cfg       mux.Config
+	cfg       mux.Config // with NetNS, which end closes
 	authority *policy.Authority
-	ns        netns.NsHandle // of the interface
 
 	cancel context.CancelFunc
 	kept   chan struct{} // closed when keep has ended
@@ -43,12 +40,12 @@ type Uplink struct {
 // openUplink attaches to an interface of the calling thread's namespace, or takes over what another
 // unetd has pinned for it.
 func openUplink(cfg mux.Config, a *policy.Authority) (_ *Uplink, err error) {
-	u := &Uplink{cfg: cfg, authority: a, kept: make(chan struct{})}
-	if u.ns, err = netns.Get(); err != nil {
+	if cfg.NetNS, err = netns.Get(); err != nil {
 		return nil, fmt.Errorf("network namespace: %w", err)
 	}
+	u := &Uplink{cfg: cfg, authority: a, kept: make(chan struct{})}
 	if u.mux, err = mux.Open(cfg); err != nil {
-		u.ns.Close()
+		cfg.NetNS.Close()
 		return nil, explainOpen(cfg.Interface, err)
 	}
 	var ctx context.Context
@@ -94,21 +91,12 @@ func (u *Uplink) reopen(ctx context.Context) *mux.Mux {
 			return nil
 		case <-time.After(pause):
 		}
-		var m *mux.Mux
-		there := false
-		err := route.Within(u.ns, func() (err error) {
-			if _, absent := net.InterfaceByName(u.cfg.Interface); absent != nil {
-				return nil
-			}
-			there = true
-			m, err = mux.Open(u.cfg)
-			return err
-		})
+		m, err := mux.Open(u.cfg)
 		switch {
-		case err == nil && there:
+		case err == nil:
 			u.set(m, nil)
 			return m
-		case err == nil:
+		case errors.Is(err, mux.ErrNoInterface):
 			pause = shortestPause
 			continue
 		}
@@ -205,7 +193,7 @@ func (u *Uplink) end(f func(*mux.Mux) error) error {
 	if m, _ := u.current(); m != nil {
 		err = f(m)
 	}
-	return errors.Join(err, u.ns.Close())
+	return errors.Join(err, u.cfg.NetNS.Close())
 }
 
 // choose is the uplink for a request: the one that it names, else the one that suits the addresses of
