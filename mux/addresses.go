@@ -27,7 +27,7 @@ type addresses struct {
 	uplink     []netip.Prefix
 	deprecated map[netip.Addr]bool       // those of the uplink's IPv6 addresses that new connections should not use (RFC 4862, section 5.5.4)
 	unfit      map[netip.Addr]string     // the uplink's other addresses, and the reason
-	nat        map[netip.Addr]*nat.Ports // ports of these addresses that are translated; set by claimTags
+	nat        map[netip.Addr]*nat.Ports // ports of these addresses that are translated; set by query
 }
 
 // addresses reads the addresses from the kernel, without nat.
@@ -250,7 +250,7 @@ func (own *addresses) has(a netip.Addr) bool {
 	return slices.ContainsFunc(own.uplink, func(p netip.Prefix) bool { return p.Addr() == a })
 }
 
-// stillTrue checks tags that were just entered against the present addresses of the host. m.mu
+// stillTrue checks tags that were just added against the present addresses of the host. m.mu
 // is held.
 func (m *Mux) stillTrue(tags []endpoint.Tag) error {
 	own, err := m.addresses()
@@ -281,48 +281,39 @@ func (m *Mux) stillTrue(tags []endpoint.Tag) error {
 // receives what other endpoints send there. So an endpoint that claimed the address of another
 // host would get that host's traffic.
 
-// reserveOwned reserves the owned addresses of a request for it, all or none, until freeOwned.
-func (m *Mux) reserveOwned(c *claiming) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if c.l.closed {
-		return endpoint.ErrLeaseClosed
-	}
-	for i, a := range c.owned {
+// setAside sets the owned addresses of a request aside for it, all or none. m.mu is held.
+func (c *claiming) setAside() error {
+	for _, a := range c.owned {
 		t := endpoint.AddrTag(a)
-		err := m.tags.free(c.l, t)
+		err := c.m.tags.free(c.l, t)
 		switch {
 		case !a.IsValid() || a.IsUnspecified() || a.IsMulticast() || a.IsLoopback():
 			err = denied(t, "not the address of a host")
-		case err == nil && m.aside[a]:
+		case err == nil && c.m.aside[a]:
 			err = held(t, "another claim of it is in progress")
 		}
 		if err != nil {
-			m.freeOwnedLocked(c.owned[:i])
+			c.freeAside()
 			return err
 		}
-		m.aside[a] = true
+		c.m.aside[a] = true
+		c.aside = append(c.aside, a)
 	}
 	return nil
 }
 
-// freeOwned ends reserveOwned.
-func (m *Mux) freeOwned(c *claiming) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.freeOwnedLocked(c.owned)
-}
-
-// freeOwnedLocked needs m.mu.
-func (m *Mux) freeOwnedLocked(owned []netip.Addr) {
-	for _, a := range owned {
-		delete(m.aside, a)
+// freeAside undoes setAside. m.mu is held.
+func (c *claiming) freeAside() {
+	for _, a := range c.aside {
+		delete(c.m.aside, a)
 	}
+	c.aside = nil
 }
 
 // vacant checks that the owned addresses of a request are in the uplink's network and that no
 // host has them: first in the kernel's tables, then by probes on the network.
-func (m *Mux) vacant(ctx context.Context, c *claiming) error {
+func (c *claiming) vacant(ctx context.Context) error {
+	m := c.m
 	if len(c.owned) == 0 {
 		return nil
 	}
@@ -331,7 +322,7 @@ func (m *Mux) vacant(ctx context.Context, c *claiming) error {
 		return err
 	}
 	for _, a := range c.owned {
-		if err := m.vacantToKernel(a, c, hops); err != nil {
+		if err := c.vacantToKernel(a, hops); err != nil {
 			return err
 		}
 	}
@@ -375,8 +366,8 @@ func (r *reserver) joinGroup(a netip.Addr) (fds []int, err error) {
 
 // vacantToKernel checks an owned address against the kernel's tables: addresses, subnets,
 // translation, routes (hops) and neighbours.
-func (m *Mux) vacantToKernel(a netip.Addr, c *claiming, hops map[netip.Addr]bool) error {
-	t, own := endpoint.AddrTag(a), c.own
+func (c *claiming) vacantToKernel(a netip.Addr, hops map[netip.Addr]bool) error {
+	m, t, own := c.m, endpoint.AddrTag(a), c.own
 	if own.ofHost(a) {
 		return denied(t, "the host has this address itself")
 	}
@@ -408,17 +399,17 @@ func (m *Mux) vacantToKernel(a netip.Addr, c *claiming, hops map[netip.Addr]bool
 	return nil
 }
 
-// claimAddr enters an owned address that was set aside and is vacant. m.mu is held and the
+// addAddr adds an owned address that was set aside and is vacant. m.mu is held and the
 // calling thread is in the uplink's namespace.
-func (m *Mux) claimAddr(l *Lease, t endpoint.Tag, r *reserver) error {
-	if n := m.tags.onAddr[t.Addr]; n > 0 { // the host had the address a moment ago, and its tags are left
+func (c *claiming) addAddr(t endpoint.Tag) error {
+	if n := c.m.tags.onAddr[t.Addr]; n > 0 { // the host had the address a moment ago, and its tags are left
 		return held(t, "%d tags of ports are on it", n)
 	}
-	fds, err := r.joinGroup(t.Addr)
+	fds, err := c.r.joinGroup(t.Addr)
 	if err != nil {
 		return fmt.Errorf("claim %v: %w", t, err)
 	}
-	return m.addTag(l, t, fds)
+	return c.addTag(t, fds)
 }
 
 // broadcast is the last address of an IPv4 subnet.

@@ -17,7 +17,7 @@ import (
 // 7.2.6). It announces an address of the uplink as well when that is back and tags on it are in effect
 // again, since Linux does not (sysctl arp_notify, ndisc_notify).
 //
-// The first announcement of a claim is sent before the claim returns. It is paid with the claim (payClaims), the others
+// The first announcement of a claim is sent before the claim returns. It is paid with the claim (claiming.pay), the others
 // when they are sent: if the rates permit none, they wait for announceTime and are then given up.
 const (
 	announcements4  = 2 // RFC 5227, section 1.1, ANNOUNCE_NUM

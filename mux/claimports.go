@@ -39,18 +39,19 @@ const (
 	maxTaken = 256
 )
 
-// claimPorts claims a port or a block.
-func (m *Mux) claimPorts(c *claiming, t endpoint.Tag, r *reserver) (endpoint.Tag, error) {
+// addPorts adds a port or a block.
+func (c *claiming) addPorts(t endpoint.Tag) (endpoint.Tag, error) {
+	m, shared := c.m, false // with the kernel
 	switch owned := m.tags.held[endpoint.AddrTag(t.Addr)]; {
 	case owned != nil && owned.by != c.l:
 		return t, held(t, "another endpoint owns the address: choose another, or end that one")
 	case owned != nil: // the kernel does not have the address, so there is nothing to reserve; permits has passed
-		r = nil
 	default:
+		shared = true
 		if err := c.own.mayShare(t, m.up.Name); err != nil {
 			return t, err
 		}
-		if err := m.permits(c, t); err != nil { // again: at the check in ask the lease may have owned the address
+		if err := c.permits(t); err != nil { // again: at the check in ask the lease may have owned the address
 			return t, err
 		}
 		if err := m.users.portsOf(t).Room(share.ByUID(c.l.owner.UID), costOf(t)); err != nil {
@@ -59,65 +60,67 @@ func (m *Mux) claimPorts(c *claiming, t endpoint.Tag, r *reserver) (endpoint.Tag
 	}
 	ports := c.own.nat[t.Addr]
 	if t.Port == 0 {
-		return m.choose(c, t, r, ports)
+		return c.choose(t, shared, ports)
 	}
 	if err := m.tags.free(c.l, t); err != nil {
 		return t, err
 	}
-	if r != nil && ports.MayUse(t) {
+	if shared && ports.MayUse(t) {
 		if err := c.rule.Translated(t, ports.MayUseBy()); err != nil {
 			return t, err
 		}
 	}
-	if r != nil && !t.Block { // for a block it would take two dumps of all TCP sockets for each port
-		r.named = true
-		defer func() { r.named = false }()
+	if shared && !t.Block { // for a block it would take two dumps of all TCP sockets for each port
+		c.r.named = true
+		defer func() { c.r.named = false }()
 	}
-	return t, m.addPorts(c.l, t, r, ports)
+	return t, c.addFree(t, shared, ports)
 }
 
-// addPorts enters a port or a block that no endpoint holds. r is nil for a port of an owned
-// address. An error that wraps EADDRINUSE: the kernel uses a port of it.
-func (m *Mux) addPorts(l *Lease, t endpoint.Tag, r *reserver, translated *nat.Ports) error {
-	if r == nil {
-		return m.addTag(l, t, nil)
+// addFree adds a port or a block that no endpoint holds. Those of an address that is shared with the kernel are
+// reserved there; the error wraps EADDRINUSE if the kernel uses a port of it.
+func (c *claiming) addFree(t endpoint.Tag, shared bool, translated *nat.Ports) error {
+	if !shared {
+		return c.addTag(t, nil)
 	}
 	if translated.InUse(t) { // the same error as for a port that is bound
 		return held(t, "network address translation of this host uses it for other flows (nft list ruleset, conntrack -L): choose another: %w", unix.EADDRINUSE)
 	}
-	fds, err := r.ports(t)
+	fds, err := c.r.ports(t)
 	if err != nil {
 		return err
 	}
-	return m.addTag(l, t, fds)
+	return c.addTag(t, fds)
 }
 
-// choose claims a port, a block or a message tag that is free and that the rule permits. It
-// enters only the one it returns, since a tag is in effect at once. r is nil for a port of an
-// owned address. After each candidate that the kernel refuses it releases m.mu for a moment.
-func (m *Mux) choose(c *claiming, t endpoint.Tag, r *reserver, ports *nat.Ports) (endpoint.Tag, error) {
-	list, none, err := m.candidates(c, t, r, ports)
+// choose adds a port, a block or a message tag that is free and that the rule permits. It
+// adds only the one it returns, since a tag is in effect at once. shared is as for addFree.
+// After each candidate that the kernel refuses it releases m.mu for a moment.
+func (c *claiming) choose(t endpoint.Tag, shared bool, ports *nat.Ports) (endpoint.Tag, error) {
+	m := c.m
+	list, none, err := c.candidates(t, shared, ports)
 	if err != nil {
 		return t, err
 	}
 	if list == nil {
-		return m.kernelsChoice(c, t, r, ports)
+		return c.kernelsChoice(t, ports)
 	}
 	for candidate := range list {
 		if m.tags.free(c.l, candidate) != nil {
 			continue
 		}
 		if !hasPorts(t) {
-			return candidate, m.addTag(c.l, candidate, nil)
+			return candidate, c.addTag(candidate, nil)
 		}
-		err := m.addPorts(c.l, candidate, r, ports)
+		err := c.addFree(candidate, shared, ports)
 		if !errors.Is(err, unix.EADDRINUSE) {
 			return candidate, err
 		}
-		if err := m.letOthersDuring(c, costOf(t), r); err != nil {
+		m.letOthers()
+		if err := c.goOn(costOf(t)); err != nil {
 			return t, err
 		}
-		if r != nil {
+		if shared {
 			if err := m.users.portsOf(t).Room(share.ByUID(c.l.owner.UID), costOf(t)); err != nil {
 				return t, err
 			}
@@ -128,8 +131,8 @@ func (m *Mux) choose(c *claiming, t endpoint.Tag, r *reserver, ports *nat.Ports)
 
 // candidates are the tags that can replace the wildcard t; nil: the kernel chooses a port. none
 // is the text of the error if no candidate is free.
-func (m *Mux) candidates(c *claiming, t endpoint.Tag, r *reserver, ports *nat.Ports) (list iter.Seq[endpoint.Tag], none string, err error) {
-	if hasPorts(t) && r == nil {
+func (c *claiming) candidates(t endpoint.Tag, shared bool, ports *nat.Ports) (list iter.Seq[endpoint.Tag], none string, err error) {
+	if hasPorts(t) && !shared {
 		first, size := anyPort, 1
 		if t.Block {
 			first, size = anyBlock, endpoint.BlockPorts
@@ -175,7 +178,7 @@ func (m *Mux) candidates(c *claiming, t endpoint.Tag, r *reserver, ports *nat.Po
 		return nil, "", err
 	}
 	first, end := anyBlock, allPorts
-	if m.tags.reserved[t.Kind] >= mostHigh {
+	if c.m.tags.reserved[t.Kind] >= mostHigh {
 		first, end = lowBlock, anyBlock
 	}
 	return without(anyOf(t, first, end, endpoint.BlockPorts), kept.in), fmt.Sprintf("in every block from %d to %d there is a port in use", first, end-1), nil
@@ -207,8 +210,9 @@ func without(list iter.Seq[endpoint.Tag], avoid func(endpoint.Tag) bool) iter.Se
 	}
 }
 
-// kernelsChoice claims a port that the kernel chooses (bind to port 0).
-func (m *Mux) kernelsChoice(c *claiming, t endpoint.Tag, r *reserver, ports *nat.Ports) (endpoint.Tag, error) {
+// kernelsChoice adds a port that the kernel chooses (bind to port 0).
+func (c *claiming) kernelsChoice(t endpoint.Tag, ports *nat.Ports) (endpoint.Tag, error) {
+	m, r := c.m, c.r
 	var taken []int // descriptors; they stay bound, so the kernel does not choose their ports again
 	for len(taken) < maxTaken {
 		fd, port, err := r.port(t, 0)
@@ -225,7 +229,7 @@ func (m *Mux) kernelsChoice(c *claiming, t endpoint.Tag, r *reserver, ports *nat
 			if err := r.closeAll(taken); err != nil {
 				return t, errors.Join(err, r.closeAll([]int{fd}))
 			}
-			return chosen, m.addTag(c.l, chosen, []int{fd})
+			return chosen, c.addTag(chosen, []int{fd})
 		}
 		taken = append(taken, fd)
 	}

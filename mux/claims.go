@@ -16,27 +16,35 @@ import (
 	"github.com/unet-go/unet/internal/share"
 )
 
-// claiming is a request for tags. The lease gets all of them or none.
+// claiming is a request for tags. The lease gets all of them or none. Every claim has three steps:
+//
+//  1. ask reads the policy and the addresses of the host. With m.mu held it checks permission and
+//     room, and sets owned addresses aside: no other request gets them until end.
+//  2. query asks the kernel and the network, without m.mu.
+//  3. add adds the tags with m.mu held, and gives all back after an error.
+//
+// While m.mu is not held, which includes a moment after each tag of step 3, the lease may be closed, other
+// requests may take the room, and addresses may change. So step 3 checks these again, and nothing else.
 type claiming struct {
+	m     *Mux
 	l     *Lease
 	tags  []endpoint.Tag // as [Mux.named] returns them
 	rule  Claims
 	owned []netip.Addr // the owned addresses among them
+	aside []netip.Addr // of these, those that are set aside
 	own   addresses    // of the host, as read by ask; empty if no tag has an address
+	r     *reserver    // during add
 }
 
-// ask begins a request: it replaces wildcard addresses of the tags, and checks the tags against
-// the policy and the limits. It enters nothing.
+// ask begins a request of the lease's holder: it replaces wildcard addresses of the tags, and checks the tags
+// against the policy and the limits. The caller ends the request.
 func (m *Mux) ask(l *Lease, tags []endpoint.Tag) (*claiming, error) {
-	c := &claiming{l: l}
+	c := &claiming{m: m, l: l}
 	if len(tags) == 0 {
 		return c, nil
 	}
-	m.mu.Lock()
-	o := l.owner
-	m.mu.Unlock()
 	var err error
-	if c.rule, err = m.policy.Claims(o); err != nil {
+	if c.rule, err = m.policy.Claims(l.owner); err != nil { // without m.mu: the owner does not change once somebody holds the lease
 		return nil, fmt.Errorf("%w: %v: %w", endpoint.ErrTagDenied, tags[0], err)
 	}
 	if slices.ContainsFunc(tags, addressed) {
@@ -56,11 +64,17 @@ func (m *Mux) ask(l *Lease, tags []endpoint.Tag) (*claiming, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, t := range c.tags {
-		if err := m.permits(c, t); err != nil {
+		if err := c.permits(t); err != nil {
 			return nil, err
 		}
 	}
-	return c, m.room(c)
+	if err := c.room(costOf(c.tags...)); err != nil {
+		return nil, err
+	}
+	if err := c.setAside(); err != nil {
+		return nil, err
+	}
+	return c, nil
 }
 
 func hasPorts(t endpoint.Tag) bool { return t.Kind == endpoint.TagUDP || t.Kind == endpoint.TagTCP }
@@ -99,9 +113,9 @@ func wild(t endpoint.Tag) bool {
 
 // permits checks a tag against the rule. Ports of an owned address that the lease holds or
 // claims need no permission of their own. m.mu is held.
-func (m *Mux) permits(c *claiming, t endpoint.Tag) error {
+func (c *claiming) permits(t endpoint.Tag) error {
 	if hasPorts(t) {
-		if owned := m.tags.held[endpoint.AddrTag(t.Addr)]; slices.Contains(c.owned, t.Addr) || owned != nil && owned.by == c.l {
+		if owned := c.m.tags.held[endpoint.AddrTag(t.Addr)]; slices.Contains(c.owned, t.Addr) || owned != nil && owned.by == c.l {
 			return nil
 		}
 	}
@@ -112,53 +126,67 @@ func (m *Mux) permits(c *claiming, t endpoint.Tag) error {
 	return c.rule.Permits(t)
 }
 
-// room checks the tags of a request against the limits. m.mu is held.
-func (m *Mux) room(c *claiming) error {
-	return m.users.room(c.l.owner.UID, costOf(c.tags...), c.rule.Tags())
+// room returns why the lease gets no more tags that count as n: it is closed, or the limits leave its user no
+// room. m.mu is held.
+func (c *claiming) room(n int64) error {
+	if c.l.closed {
+		return endpoint.ErrLeaseClosed
+	}
+	if n == 0 {
+		return nil
+	}
+	return c.m.users.room(c.l.owner.UID, n, c.rule.Tags())
 }
 
-// claimTags claims the tags of a request, all or none. It returns them in their order, with
+// end ends a request, whether its tags were claimed or not.
+func (c *claiming) end() {
+	if len(c.aside) > 0 {
+		c.m.mu.Lock()
+		defer c.m.mu.Unlock()
+		c.freeAside()
+	}
+}
+
+// claim claims the tags of a request, all or none. It returns them in their order, with
 // the addresses, ports and message tags that were chosen for wildcards.
-//
-// First it queries the kernel and probes the network, without m.mu. During that time the
-// owned addresses are set aside: no other request gets them. Then, with m.mu held, it enters
-// the tags, and gives all back after an error.
-func (m *Mux) claimTags(ctx context.Context, c *claiming) (claimed []endpoint.Tag, err error) {
+func (c *claiming) claim(ctx context.Context) ([]endpoint.Tag, error) {
 	if len(c.tags) == 0 {
 		return nil, nil
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(c.l.ctx, cancel)()
-	if err := m.reserveOwned(c); err != nil {
+	if err := c.query(ctx); err != nil {
 		return nil, err
 	}
-	defer m.freeOwned(c)
+	return c.add()
+}
+
+// query asks the kernel for its address translation, pays what the claim sends, and finds out whether the owned
+// addresses are vacant.
+func (c *claiming) query(ctx context.Context) (err error) {
 	if slices.ContainsFunc(c.tags, addressed) {
-		if c.own.nat, err = m.translation(c.own, c.owned); err != nil {
-			return nil, err
+		if c.own.nat, err = c.m.translation(c.own, c.owned); err != nil {
+			return err
 		}
 	}
-	if err := m.payClaims(ctx, c); err != nil {
-		return nil, err
+	if err := c.pay(ctx); err != nil {
+		return err
 	}
-	if err := m.vacant(ctx, c); err != nil {
-		return nil, err
-	}
+	return c.vacant(ctx)
+}
+
+// add adds the tags of a request, whose owned addresses are vacant, all or none.
+func (c *claiming) add() (added []endpoint.Tag, err error) {
+	m := c.m
 	err = route.Within(m.ns, func() (err error) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		if c.l.closed {
-			return endpoint.ErrLeaseClosed
-		}
-		if err := m.room(c); err != nil {
+		defer c.freeAside()
+		if c.r, err = m.newReserver(); err != nil {
 			return err
 		}
-		r, err := m.newReserver()
-		if err != nil {
-			return err
-		}
-		if claimed, err = m.claimAll(c, r); err != nil {
+		if added, err = c.addAll(); err != nil {
 			return err
 		}
 		for _, a := range c.owned {
@@ -171,7 +199,7 @@ func (m *Mux) claimTags(ctx context.Context, c *claiming) (claimed []endpoint.Ta
 		}
 		return nil
 	})
-	return claimed, err
+	return added, err
 }
 
 // releaseAll gives back those of the tags that l holds, owned addresses after the tags on them. m.mu
@@ -187,7 +215,7 @@ func (m *Mux) releaseAll(l *Lease, tags []endpoint.Tag) error {
 				if g := m.groups[t]; g != nil && g.has(l) {
 					err = errors.Join(err, m.leaveGroup(l, t))
 				}
-			} else if c := m.tags.held[t]; c != nil && c.by == l { // false: t was not entered, or l was closed, which gave t back
+			} else if c := m.tags.held[t]; c != nil && c.by == l { // false: t was not added, or l was closed, which gave t back
 				err = errors.Join(err, m.removeTag(t))
 			}
 			m.letOthers()
@@ -204,28 +232,21 @@ func (m *Mux) letOthers() {
 	m.mu.Lock()
 }
 
-// letOthersDuring lets others go on during a claim, and then checks again what they may have changed: whether the lease
-// is open, and has room for tags that count as n. r may be nil. m.mu is held before and after.
-func (m *Mux) letOthersDuring(c *claiming, n int64, r *reserver) error {
-	if m.letOthers(); c.l.closed {
-		return endpoint.ErrLeaseClosed
-	}
-	if r != nil {
-		r.room = m.socketsLeft(r.limit)
-	}
-	if n == 0 {
-		return nil
-	}
-	return m.users.room(c.l.owner.UID, n, c.rule.Tags())
+// goOn checks what others may have changed while m.mu was not held: whether the lease is open and has room for tags
+// that count as n, and how many sockets are left. m.mu is held.
+func (c *claiming) goOn(n int64) error {
+	c.r.room = c.m.socketsLeft(c.r.limit)
+	return c.room(n)
 }
 
-// claimAll enters the tags of a request, whose owned addresses are vacant, all or none. m.mu is
-// held, but not from one tag to the next, and the calling thread is in the uplink's namespace.
-func (m *Mux) claimAll(c *claiming, r *reserver) (claimed []endpoint.Tag, err error) {
-	entered := make([]endpoint.Tag, len(c.tags))
+// addAll is add, with m.mu held, but not from one tag to the next. The calling thread is in the uplink's
+// namespace.
+func (c *claiming) addAll() (added []endpoint.Tag, err error) {
+	added = make([]endpoint.Tag, len(c.tags))
+	chosen := added
 	defer func() {
 		if err != nil {
-			claimed, err = nil, errors.Join(err, m.releaseAll(c.l, entered))
+			added, err = nil, errors.Join(err, c.m.releaseAll(c.l, chosen))
 		}
 	}()
 	left := costOf(c.tags...)
@@ -235,56 +256,61 @@ func (m *Mux) claimAll(c *claiming, r *reserver) (claimed []endpoint.Tag, err er
 			if owned != (t.Kind == endpoint.TagAddr) {
 				continue
 			}
-			chosen, err := m.claim(c, t, r)
+			if err := c.goOn(left); err != nil {
+				return nil, err
+			}
+			t, err := c.addOne(t)
 			if err != nil {
 				return nil, err
 			}
-			entered[i] = chosen
+			chosen[i] = t
 			left -= costOf(t)
-			if err := m.letOthersDuring(c, left, r); err != nil {
-				return nil, err
-			}
+			c.m.letOthers()
 		}
 	}
+	if err := c.goOn(0); err != nil {
+		return nil, err
+	}
 	// The host's addresses may have changed since ask has read them.
-	return entered, m.stillTrue(entered)
+	return added, c.m.stillTrue(added)
 }
 
-// claim chooses the port or message tag of a wildcard, checks that it is free, reserves it in
-// the kernel and enters it. m.mu is held and the calling thread is in the uplink's namespace.
-func (m *Mux) claim(c *claiming, t endpoint.Tag, r *reserver) (endpoint.Tag, error) {
+// addOne chooses the port or message tag of a wildcard, checks that it is free, reserves it in
+// the kernel and adds it. m.mu is held and the calling thread is in the uplink's namespace.
+func (c *claiming) addOne(t endpoint.Tag) (endpoint.Tag, error) {
 	switch {
 	case isGroup(t):
-		return t, m.claimGroup(c, t, r)
+		return t, c.addGroup(t)
 	case hasPorts(t):
-		return m.claimPorts(c, t, r)
+		return c.addPorts(t)
 	case t.Kind == endpoint.TagAddr:
-		return t, m.claimAddr(c.l, t, r)
+		return t, c.addAddr(t)
 	case wild(t):
-		return m.choose(c, t, r, nil)
+		return c.choose(t, false, nil)
 	}
-	if err := m.tags.free(c.l, t); err != nil {
+	if err := c.m.tags.free(c.l, t); err != nil {
 		return t, err
 	}
-	return t, m.addTag(c.l, t, nil)
+	return t, c.addTag(t, nil)
 }
 
-// addTag enters the tag in the kernel's table and in the claim table, and then leads its frames
+// addTag puts the tag into the kernel's table and the claim table, and then leads its frames
 // to its endpoint's queue: a classification rule without its tag would stay if this process died.
 // After an error it closes reserved, the tag's reserving sockets.
-func (m *Mux) addTag(l *Lease, t endpoint.Tag, reserved []int) (err error) {
-	if err := m.putTag(t, l.at.owner); err != nil {
+func (c *claiming) addTag(t endpoint.Tag, reserved []int) (err error) {
+	m := c.m
+	if err := m.putTag(t, c.l.at.owner); err != nil {
 		return errors.Join(fmt.Errorf("claim %v: %w", t, err), closeAll(reserved))
 	}
-	c := &claim{by: l, reserved: reserved}
-	m.hold(t, c)
-	if c.rules, err = m.steer(l, t, false); err != nil {
+	held := &claim{by: c.l, reserved: reserved}
+	m.hold(t, held)
+	if held.rules, err = m.steer(c.l, t, false); err != nil {
 		return errors.Join(err, m.removeTag(t))
 	}
 	return nil
 }
 
-// hold enters a tag that is in the kernel's table in the claim table, and counts it for the
+// hold puts a tag that is in the kernel's table into the claim table, and counts it for the
 // user.
 func (m *Mux) hold(t endpoint.Tag, c *claim) {
 	m.tags.add(t, c)

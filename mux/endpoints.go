@@ -67,6 +67,7 @@ func (m *Mux) open(ctx context.Context, o Owner, req endpoint.Request) (*endpoin
 	}
 	tags, err := m.ask(l, req.Tags)
 	if err == nil {
+		defer tags.end()
 		m.mu.Lock()
 		err = m.users.open(o.UID, l.counted, terms)
 		m.mu.Unlock()
@@ -76,7 +77,7 @@ func (m *Mux) open(ctx context.Context, o Owner, req endpoint.Request) (*endpoin
 		return nil, nil, err
 	}
 	if err = m.build(ctx, l, grant, req, params); err == nil {
-		grant.Tags, err = m.claimTags(ctx, tags)
+		grant.Tags, err = tags.claim(ctx)
 	}
 	if err == nil {
 		err = m.enlist(l)

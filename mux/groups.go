@@ -56,10 +56,9 @@ func notClaimable(t endpoint.Tag) string {
 	return ""
 }
 
-// claimGroup enters a tag of a group for l. m.mu is held and the calling thread is in the uplink's
-// namespace.
-func (m *Mux) claimGroup(c *claiming, t endpoint.Tag, r *reserver) error {
-	l := c.l
+// addGroup adds a tag of a group. m.mu is held and the calling thread is in the uplink's namespace.
+func (c *claiming) addGroup(t endpoint.Tag) error {
+	m, l := c.m, c.l
 	if why := notClaimable(t); why != "" {
 		return denied(t, "%s", why)
 	}
@@ -81,13 +80,13 @@ func (m *Mux) claimGroup(c *claiming, t endpoint.Tag, r *reserver) error {
 	}
 	if g == nil {
 		var err error
-		if g, err = m.openGroup(t, r); err != nil {
+		if g, err = m.openGroup(t, c.r); err != nil {
 			return fmt.Errorf("claim %v: %w", t, err)
 		}
 	}
 	if g.joined < 0 { // of broadcast, or taken over without success
 		var err error
-		if g.joined, err = r.join(t.Addr); err != nil {
+		if g.joined, err = c.r.join(t.Addr); err != nil {
 			return fmt.Errorf("claim %v: %w", t, err)
 		}
 	}

@@ -26,7 +26,7 @@ import (
 type Lease struct {
 	m            *Mux
 	id           uint64
-	owner        Owner          // guarded by m.mu
+	owner        Owner          // guarded by m.mu; does not change once somebody holds the lease
 	terms        Terms          // at the opening
 	rates        endpoint.Rates // guarded by m.rates.mu
 	cookie       uint64         // of its socket
@@ -91,7 +91,8 @@ func (l *Lease) Claim(ctx context.Context, t endpoint.Tag) (endpoint.Tag, error)
 	var claimed []endpoint.Tag
 	c, err := l.m.ask(l, []endpoint.Tag{t})
 	if err == nil {
-		claimed, err = l.m.claimTags(ctx, c)
+		defer c.end()
+		claimed, err = c.claim(ctx)
 	}
 	if err != nil {
 		if l.ctx.Err() != nil {

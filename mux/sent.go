@@ -142,10 +142,10 @@ func (m *Mux) payFor(ctx context.Context, l *Lease, n, size int) error {
 // 3810, section 9.1).
 const reportsOfMembership = 4
 
-// payClaims pays the frames that a request for tags causes: the probes for owned addresses, their first announcements, and the kernel's
+// pay pays the frames that a request for tags causes: the probes for owned addresses, their first announcements, and the kernel's
 // reports of memberships. For an owned IPv6 address there are two memberships of its solicited-node group: during the probes,
 // and while it is held.
-func (m *Mux) payClaims(ctx context.Context, c *claiming) error {
+func (c *claiming) pay(ctx context.Context) error {
 	for _, t := range c.tags {
 		frames := 0
 		switch {
@@ -159,7 +159,7 @@ func (m *Mux) payClaims(ctx context.Context, c *claiming) error {
 		if frames == 0 {
 			continue
 		}
-		if err := m.payFor(ctx, c.l, frames, claimFrame); err != nil {
+		if err := c.m.payFor(ctx, c.l, frames, claimFrame); err != nil {
 			return fmt.Errorf("claim %v: %w", t, err)
 		}
 	}
