@@ -195,7 +195,7 @@ func (m *Mux) follow(own addresses) (taken map[*Lease]string, err error) {
 			}
 			if why != "" {
 				taken[c.by] = fmt.Sprintf("%v, which the endpoint owned, is now %s", t.Addr, why)
-				delete(m.announcing, t.Addr)
+				delete(m.announcer.due, t.Addr)
 			}
 		}
 		if !hasPorts(t) || m.tags.held[endpoint.AddrTag(t.Addr)] != nil {
@@ -218,11 +218,11 @@ func (m *Mux) follow(own addresses) (taken map[*Lease]string, err error) {
 		}
 	}
 	for a, n := range lost {
-		delete(m.announcing, a) // another host may have it
+		delete(m.announcer.due, a) // another host may have it
 		m.log.Warn("the uplink has lost an address: tags on it are suspended until it is back", "interface", m.up.Name, "addr", a, "tags", n)
 	}
 	for a, n := range back {
-		m.announceSoon(a, false)
+		m.announcer.begin(a, false)
 		m.log.Info("the uplink has an address again: tags on it are in effect", "interface", m.up.Name, "addr", a, "tags", n)
 	}
 	return taken, err
@@ -326,7 +326,7 @@ func (c *claiming) vacant(ctx context.Context) error {
 			return err
 		}
 	}
-	user := share.ByUID(c.l.owner.UID)
+	user := share.ByUID(c.l.uid)
 	for some := range route.Probes(c.owned) { // a turn for each, so that nobody waits for all probes of a request
 		if !m.probes.Wait(ctx, user) {
 			return context.Cause(ctx)

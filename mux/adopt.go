@@ -99,7 +99,7 @@ func (m *Mux) adopt() error {
 	if err := m.deleter.DeleteAll(ports); err != nil {
 		return err
 	}
-	if err := m.sweepLimits(alive); err != nil {
+	if err := m.rates.sweep(alive); err != nil {
 		return err
 	}
 	onQueues := 0
@@ -108,7 +108,7 @@ func (m *Mux) adopt() error {
 			onQueues++
 		}
 	}
-	if err := m.adoptQueues(onQueues); err != nil {
+	if err := m.queueing.adopt(onQueues); err != nil {
 		return err
 	}
 	m.mu.Lock()
@@ -125,8 +125,12 @@ func (m *Mux) adopt() error {
 		}
 	}
 	delete(onPort, 0) // queues
+	r, err := m.newReserver()
+	if err != nil {
+		return err
+	}
 	for t, ports := range groups {
-		if err := m.readmitGroup(t, ports, onPort); err != nil {
+		if err := m.groups.readmit(t, ports, onPort, r); err != nil {
 			m.log.Warn("a group cannot be joined again: its datagrams may not arrive", "tag", t, "error", err)
 		}
 	}
@@ -138,11 +142,11 @@ func (m *Mux) adopted(owner bpf.Owner, e bpf.Endpoint, device string) (*Lease, e
 	l := newLease(m)
 	l.id, l.cookie, l.segmentBytes, l.counted = e.Id, e.Cookie, int64(e.SegmentBytes), int64(e.CountedBytes)
 	l.fillSize = e.FillSize
-	l.owner = Owner{PID: int(e.Pid), UID: e.Uid}
+	l.owner, l.uid = Owner{PID: int(e.Pid), UID: e.Uid}, e.Uid
 	l.at = &attachment{owner: owner, device: device}
 	l.granted = true
 	if owner.Port != 0 {
-		if err := m.adoptRates(l); err != nil {
+		if err := m.rates.adopt(l); err != nil {
 			return nil, err
 		}
 	}
@@ -151,7 +155,7 @@ func (m *Mux) adopted(owner bpf.Owner, e bpf.Endpoint, device string) (*Lease, e
 	if owner.Port != 0 {
 		l.attach, l.bound = endpoint.AttachPort, nic.PortBinding
 		l.at.slot, l.at.hasSlot, l.at.port = e.Slot, true, true
-		m.slots[e.Slot] = true
+		m.slots.adopt(e.Slot)
 	} else {
 		l.attach, l.bound = endpoint.AttachQueue, nic.Binding{Why: "not known until its application presents it"}
 		l.queue, l.holdsQueue = uint32(owner.Queue), true
@@ -170,7 +174,7 @@ func (m *Mux) adoptRest(owner bpf.Owner, e bpf.Endpoint) (there bool, err error)
 		return false, err
 	}
 	m.mu.Lock()
-	m.slots[e.Slot] = true
+	m.slots.adopt(e.Slot)
 	m.users.count(e.Uid, Usage{Endpoints: 1, Memory: int64(e.CountedBytes)})
 	m.mu.Unlock()
 	info := endpoint.Info{
@@ -181,7 +185,7 @@ func (m *Mux) adoptRest(owner bpf.Owner, e bpf.Endpoint) (there bool, err error)
 		SegmentBytes: int64(e.SegmentBytes),
 	}
 	m.log.Info("endpoint has ended, and its socket is open", "endpoint", e.Id, "uid", e.Uid, "pid", e.Pid)
-	m.linger(&lingering{info: info, counted: int64(e.CountedBytes), at: &attachment{owner: owner, slot: e.Slot, hasSlot: true}, granted: true})
+	m.lingers.add(&lingering{info: info, counted: int64(e.CountedBytes), at: &attachment{owner: owner, slot: e.Slot, hasSlot: true}, granted: true})
 	return true, nil
 }
 
@@ -193,12 +197,13 @@ func (m *Mux) reclaimAfterGrace(grace time.Duration) {
 		return
 	}
 	for _, l := range m.all() {
-		m.reclaim(l, fmt.Sprintf("not presented within %v", grace))
+		l.reclaim(fmt.Sprintf("not presented within %v", grace))
 	}
 }
 
 // reclaim ends an endpoint, unless it was presented or has ended.
-func (m *Mux) reclaim(l *Lease, why string) {
+func (l *Lease) reclaim(why string) {
+	m := l.m
 	m.mu.Lock()
 	o, waits := l.owner, !l.leased && !l.closed
 	if waits {

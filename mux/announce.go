@@ -36,100 +36,111 @@ type announcing struct {
 	until time.Time
 }
 
-// announceSoon begins the announcements of an address anew; the first is sent in this call if now is true.
+// announcer announces addresses.
+type announcer struct {
+	m     *Mux
+	begun chan struct{}             // of capacity 1; an element: due has changed
+	due   map[netip.Addr]announcing // guarded by m.mu
+}
+
+// begin begins the announcements of an address anew; the first is sent in this call if now is true.
 // m.mu is held.
-func (m *Mux) announceSoon(a netip.Addr, now bool) {
+func (a *announcer) begin(addr netip.Addr, now bool) {
 	s := announcing{announcements4, time.Now(), time.Now().Add(announceTime)}
 	every := interval4
-	if a.Is6() {
+	if addr.Is6() {
 		s.left, every = announcements6, interval6
 	}
 	if now {
-		if m.sendFrame(route.Announcement(a, m.up.Addr), m.up.Index, bpf.MuxUplink) == nil {
+		if a.send(addr) == nil {
 			s.left--
 			s.next = s.next.Add(every)
 		}
 	}
-	m.announcing[a] = s
+	a.due[addr] = s
 	select {
-	case m.announced <- struct{}{}:
+	case a.begun <- struct{}{}:
 	default:
 	}
 }
 
-// announceAll begins the announcements of all owned addresses anew.
-func (m *Mux) announceAll() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for t := range m.tags.held {
+func (a *announcer) send(addr netip.Addr) error {
+	return a.m.sender.send(route.Announcement(addr, a.m.up.Addr), a.m.up.Index, bpf.MuxUplink)
+}
+
+// beginAll begins the announcements of all owned addresses anew.
+func (a *announcer) beginAll() {
+	a.m.mu.Lock()
+	defer a.m.mu.Unlock()
+	for t := range a.m.tags.held {
 		if t.Kind == endpoint.TagAddr {
-			m.announceSoon(t.Addr, false)
+			a.begin(t.Addr, false)
 		}
 	}
 }
 
-// followAnnouncements sends announcements until the mux is closed.
-func (m *Mux) followAnnouncements() {
+// follow sends announcements until the mux is closed.
+func (a *announcer) follow() {
 	for {
 		var due <-chan time.Time
-		if next := m.announceDue(time.Now()); !next.IsZero() {
+		if next := a.sendDue(time.Now()); !next.IsZero() {
 			due = time.After(time.Until(next))
 		}
 		select {
 		case <-due:
-		case <-m.announced:
-		case <-m.ctx.Done():
+		case <-a.begun:
+		case <-a.m.ctx.Done():
 			return
 		}
 	}
 }
 
-// announceDue sends the announcements that are due. next is the time of the next; zero: none is left.
-func (m *Mux) announceDue(now time.Time) (next time.Time) {
+// sendDue sends the announcements that are due. next is the time of the next; zero: none is left.
+func (a *announcer) sendDue(now time.Time) (next time.Time) {
 	due := map[netip.Addr]*Lease{}
-	m.mu.Lock()
-	for a, s := range m.announcing {
-		if by, is := m.announces(a); !is {
-			delete(m.announcing, a)
+	a.m.mu.Lock()
+	for addr, s := range a.due {
+		if by, is := a.of(addr); !is {
+			delete(a.due, addr)
 		} else if !s.next.After(now) {
-			due[a] = by
+			due[addr] = by
 		}
 	}
-	m.mu.Unlock()
+	a.m.mu.Unlock()
 	sent, refused := map[netip.Addr]error{}, map[*Lease]bool{}
-	for a, l := range due {
+	for addr, l := range due {
 		if refused[l] { // nor may it send this one
-			sent[a] = errFull
+			sent[addr] = errFull
 			continue
 		}
-		sent[a] = m.announce(a, l)
-		refused[l] = errors.Is(sent[a], errFull)
+		sent[addr] = a.announce(addr, l)
+		refused[l] = errors.Is(sent[addr], errFull)
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for a, err := range sent {
-		s, there := m.announcing[a]
+	a.m.mu.Lock()
+	defer a.m.mu.Unlock()
+	for addr, err := range sent {
+		s, there := a.due[addr]
 		switch {
 		case !there || s.next.After(now): // begun anew meanwhile
 			continue
 		case errors.Is(err, errFull) && now.Before(s.until):
 			s.next = now.Add(announceAgain)
 		case errors.Is(err, errFull):
-			m.countSent(bpf.MuxRate, s.left)
-			delete(m.announcing, a)
+			a.m.sender.count(bpf.MuxRate, s.left)
+			delete(a.due, addr)
 			continue
 		default: // sent, or the device is down: then followUplink begins anew
 			s.left--
 			s.next = now.Add(interval4)
-			if a.Is6() {
+			if addr.Is6() {
 				s.next = now.Add(interval6)
 			}
 		}
-		if m.announcing[a] = s; s.left == 0 {
-			delete(m.announcing, a)
+		if a.due[addr] = s; s.left == 0 {
+			delete(a.due, addr)
 		}
 	}
-	for _, s := range m.announcing {
+	for _, s := range a.due {
 		if next.IsZero() || s.next.Before(next) {
 			next = s.next
 		}
@@ -137,28 +148,28 @@ func (m *Mux) announceDue(now time.Time) (next time.Time) {
 	return next
 }
 
-// announces reports whether an address is one to be announced, and the lease that owns it; nil: it is one of the host.
+// of reports whether an address is one to be announced, and the lease that owns it; nil: it is one of the host.
 // m.mu is held.
-func (m *Mux) announces(a netip.Addr) (by *Lease, is bool) {
-	if _, is = m.announcing[a]; !is {
+func (a *announcer) of(addr netip.Addr) (by *Lease, is bool) {
+	if _, is = a.due[addr]; !is {
 		return nil, false
 	}
-	if owned := m.tags.held[endpoint.AddrTag(a)]; owned != nil {
+	if owned := a.m.tags.held[endpoint.AddrTag(addr)]; owned != nil {
 		return owned.by, true
 	}
-	return nil, m.tags.onAddr[a] > 0 // 0: given back
+	return nil, a.m.tags.onAddr[addr] > 0 // 0: given back
 }
 
 // announce sends one announcement of an address of l; nil: of an address of the host. The error is errFull if it has
 // to be sent later.
-func (m *Mux) announce(a netip.Addr, l *Lease) error {
-	if l != nil && m.pay(l, 1, announcedLength) == 0 {
+func (a *announcer) announce(addr netip.Addr, l *Lease) error {
+	if l != nil && a.m.rates.pay(l, 1, announcedLength) == 0 {
 		return errFull
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if by, is := m.announces(a); !is || by != l { // given back or lost since announceDue has found it due
+	a.m.mu.Lock()
+	defer a.m.mu.Unlock()
+	if by, is := a.of(addr); !is || by != l { // given back or lost since sendDue has found it due
 		return nil
 	}
-	return m.sendFrame(route.Announcement(a, m.up.Addr), m.up.Index, bpf.MuxUplink)
+	return a.send(addr)
 }

@@ -54,7 +54,7 @@ func (c *claiming) addPorts(t endpoint.Tag) (endpoint.Tag, error) {
 		if err := c.permits(t); err != nil { // again: at the check in ask the lease may have owned the address
 			return t, err
 		}
-		if err := m.users.portsOf(t).Room(share.ByUID(c.l.owner.UID), costOf(t)); err != nil {
+		if err := m.users.portsOf(t).Room(share.ByUID(c.l.uid), costOf(t)); err != nil {
 			return t, err
 		}
 	}
@@ -121,7 +121,7 @@ func (c *claiming) choose(t endpoint.Tag, shared bool, ports *nat.Ports) (endpoi
 			return t, err
 		}
 		if shared {
-			if err := m.users.portsOf(t).Room(share.ByUID(c.l.owner.UID), costOf(t)); err != nil {
+			if err := m.users.portsOf(t).Room(share.ByUID(c.l.uid), costOf(t)); err != nil {
 				return t, err
 			}
 		}
@@ -225,7 +225,7 @@ func (c *claiming) kernelsChoice(t endpoint.Tag, ports *nat.Ports) (endpoint.Tag
 		// translation uses, and, if ip_unprivileged_port_start has changed, one that the rule
 		// does not permit.
 		if m.tags.free(c.l, chosen) == nil && !ports.InUse(chosen) && c.rule.Permits(chosen) == nil {
-			// Before the tag is entered: after an error the caller does not give it back.
+			// Before the tag is added: after an error the caller does not give it back.
 			if err := r.closeAll(taken); err != nil {
 				return t, errors.Join(err, r.closeAll([]int{fd}))
 			}

@@ -135,7 +135,7 @@ func (c *claiming) room(n int64) error {
 	if n == 0 {
 		return nil
 	}
-	return c.m.users.room(c.l.owner.UID, n, c.rule.Tags())
+	return c.m.users.room(c.l.uid, n, c.rule.Tags())
 }
 
 // end ends a request, whether its tags were claimed or not.
@@ -191,7 +191,7 @@ func (c *claiming) add() (added []endpoint.Tag, err error) {
 		}
 		for _, a := range c.owned {
 			if owned := m.tags.held[endpoint.AddrTag(a)]; owned != nil && owned.by == c.l { // else it was given back since
-				m.announceSoon(a, true)
+				m.announcer.begin(a, true)
 			}
 			if m.letOthers(); c.l.closed { // what it has not given back yet is not announced
 				return endpoint.ErrLeaseClosed
@@ -212,8 +212,8 @@ func (m *Mux) releaseAll(l *Lease, tags []endpoint.Tag) error {
 				continue
 			}
 			if isGroup(t) {
-				if g := m.groups[t]; g != nil && g.has(l) {
-					err = errors.Join(err, m.leaveGroup(l, t))
+				if g := m.groups.held[t]; g != nil && g.has(l) {
+					err = errors.Join(err, m.groups.leave(l, t))
 				}
 			} else if c := m.tags.held[t]; c != nil && c.by == l { // false: t was not added, or l was closed, which gave t back
 				err = errors.Join(err, m.removeTag(t))
@@ -314,9 +314,9 @@ func (c *claiming) addTag(t endpoint.Tag, reserved []int) (err error) {
 // user.
 func (m *Mux) hold(t endpoint.Tag, c *claim) {
 	m.tags.add(t, c)
-	m.users.count(c.by.owner.UID, Usage{Tags: costOf(t)})
+	m.users.count(c.by.uid, Usage{Tags: costOf(t)})
 	if c.sharesAddress(t) {
-		m.users.portsOf(t).Add(share.ByUID(c.by.owner.UID), costOf(t))
+		m.users.portsOf(t).Add(share.ByUID(c.by.uid), costOf(t))
 	}
 }
 
@@ -348,8 +348,8 @@ func (m *Mux) readmit(l *Lease, t endpoint.Tag, suspended bool) error {
 // release gives back one tag of l. m.mu is held.
 func (m *Mux) release(l *Lease, t endpoint.Tag) error {
 	t.Addr = t.Addr.Unmap()
-	if g := m.groups[t]; g != nil && g.has(l) {
-		return m.leaveGroup(l, t)
+	if g := m.groups.held[t]; g != nil && g.has(l) {
+		return m.groups.leave(l, t)
 	}
 	if c := m.tags.held[t]; c == nil || c.by != l {
 		return denied(t, "not held by this endpoint")
@@ -371,9 +371,9 @@ func (m *Mux) removeTag(t endpoint.Tag) error {
 		return errors.Join(fmt.Errorf("give %v back: %w", t, err), unsteered)
 	}
 	m.tags.remove(t)
-	m.users.uncount(c.by.owner.UID, Usage{Tags: costOf(t)})
+	m.users.uncount(c.by.uid, Usage{Tags: costOf(t)})
 	if c.sharesAddress(t) {
-		m.users.portsOf(t).Give(share.ByUID(c.by.owner.UID), costOf(t))
+		m.users.portsOf(t).Give(share.ByUID(c.by.uid), costOf(t))
 	}
 	err := c.free()
 	m.gaveBack = time.Now()

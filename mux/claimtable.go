@@ -93,7 +93,7 @@ func (ct *claimTable) sockets() (n int) {
 	return n
 }
 
-// add enters a tag that is not in the table.
+// add adds a tag that is not in the table.
 func (ct *claimTable) add(t endpoint.Tag, c *claim) {
 	if ct.held == nil {
 		*ct = claimTable{held: map[endpoint.Tag]*claim{}, onAddr: map[netip.Addr]int{}, reserved: map[endpoint.TagKind]int{}}
@@ -124,7 +124,7 @@ func (ct *claimTable) remove(t endpoint.Tag) {
 func (ct *claimTable) free(l *Lease, t endpoint.Tag) error {
 	if c := ct.held[t]; c != nil && c.by == l {
 		return held(t, "this endpoint holds it already")
-	} else if c != nil && c.by.owner.UID == l.owner.UID {
+	} else if c != nil && c.by.uid == l.uid {
 		return held(t, "endpoint %d of process %d of the same user holds it, also for connections of a listener that is closed: end these, or choose another", c.by.id, c.by.owner.PID)
 	} else if c != nil {
 		return held(t, "an endpoint of another user holds it: choose another, or end that one")
@@ -166,7 +166,7 @@ func (ct *claimTable) close() error {
 	return err
 }
 
-// putTag enters a tag in the kernel's table: from now on its frames go to o.
+// putTag puts a tag into the kernel's table: from now on its frames go to o.
 func (m *Mux) putTag(t endpoint.Tag, o bpf.Owner) error {
 	err := m.progs.Maps.PutTag(t, o)
 	if err == nil && t.Kind == endpoint.TagAddr {

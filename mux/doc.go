@@ -9,7 +9,7 @@
 //
 // [Open] attaches the programs, or takes over what another process has pinned for the
 // interface. [Mux.OpenEndpointFor] makes a communication segment and a socket bound to a port
-// (or to a queue of the uplink), and enters the endpoint's tags. It returns an endpoint.Grant
+// (or to a queue of the uplink), and adds the endpoint's tags. It returns an endpoint.Grant
 // and a [Lease]. The lease claims further tags and gives everything back. A [Policy] decides
 // what each user may have; the mux counts the endpoints, memory and tags of each user.
 //

@@ -57,7 +57,7 @@ func (m *Mux) open(ctx context.Context, o Owner, req endpoint.Request) (*endpoin
 		return nil, nil, ErrFillRings
 	}
 	l := newLease(m)
-	l.owner, l.terms, l.attach, l.segmentBytes, l.leased = o, terms, req.Attach, geometry.SegmentSize(), true
+	l.owner, l.uid, l.terms, l.attach, l.segmentBytes, l.leased = o, o.UID, terms, req.Attach, geometry.SegmentSize(), true
 	l.frameSize, l.fillSize, l.bound = geometry.FrameSize, geometry.FillSize, bound
 	params := paramsOf(geometry, terms)
 	l.counted = countedMemory(&params)
@@ -76,11 +76,11 @@ func (m *Mux) open(ctx context.Context, o Owner, req endpoint.Request) (*endpoin
 		l.cancel()
 		return nil, nil, err
 	}
-	if err = m.build(ctx, l, grant, req, params); err == nil {
+	if err = l.build(ctx, grant, req, params); err == nil {
 		grant.Tags, err = tags.claim(ctx)
 	}
 	if err == nil {
-		err = m.enlist(l)
+		err = l.enlist()
 	}
 	if err != nil {
 		cerr := l.close(nil)
@@ -101,9 +101,9 @@ func (m *Mux) open(ctx context.Context, o Owner, req endpoint.Request) (*endpoin
 	return grant, l, nil
 }
 
-// build makes the segment, the socket and the port or queue of an endpoint, and enters them in
+// build makes the segment, the socket and the port or queue of an endpoint, and notes them in
 // lease and grant. After an error the caller closes both.
-func (m *Mux) build(ctx context.Context, l *Lease, g *endpoint.Grant, req endpoint.Request, params xsk.Params) (err error) {
+func (l *Lease) build(ctx context.Context, g *endpoint.Grant, req endpoint.Request, params xsk.Params) (err error) {
 	if req.Huge && l.segmentBytes%xsk.HugePageSize != 0 {
 		return fmt.Errorf("%w: a segment of huge pages has a multiple of %d bytes, not %d", endpoint.ErrGeometry, xsk.HugePageSize, l.segmentBytes)
 	}
@@ -119,13 +119,13 @@ func (m *Mux) build(ctx context.Context, l *Lease, g *endpoint.Grant, req endpoi
 		return err
 	}
 	if l.terms.Registered > 0 {
-		params.Charge = &xsk.Charge{UID: l.owner.UID, Limit: uint64(l.terms.Registered), Command: l.terms.Register}
+		params.Charge = &xsk.Charge{UID: l.uid, Limit: uint64(l.terms.Registered), Command: l.terms.Register}
 	}
 	switch req.Attach {
 	case endpoint.AttachPort:
-		g.XSK, err = m.openPort(l, params)
+		g.XSK, err = l.openPort(params)
 	case endpoint.AttachQueue:
-		g.XSK, err = m.openQueue(l, req.Queue, params)
+		g.XSK, err = l.openQueue(req.Queue, params)
 	default:
 		return fmt.Errorf("unknown attachment %d", req.Attach)
 	}
@@ -152,7 +152,8 @@ func paramsOf(g endpoint.Geometry, t Terms) xsk.Params {
 }
 
 // enlist adds a complete lease to the mux.
-func (m *Mux) enlist(l *Lease) error {
+func (l *Lease) enlist() error {
+	m := l.m
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.ended != nil {
@@ -172,7 +173,7 @@ func (l *Lease) info() endpoint.Info {
 	return endpoint.Info{
 		ID:           l.id,
 		Interface:    l.m.up.Name,
-		UID:          l.owner.UID,
+		UID:          l.uid,
 		PID:          l.owner.PID,
 		Attach:       l.attach,
 		Device:       l.at.device,
@@ -191,7 +192,7 @@ func (l *Lease) infoWithTags() endpoint.Info {
 	info := l.info()
 	info.Tags = sorted(l.tags)
 	info.TagsTotal = len(info.Tags)
-	l.m.tellRates(l, &info)
+	l.m.rates.tell(l, &info)
 	return info
 }
 
@@ -226,7 +227,7 @@ func (m *Mux) Present(ctx context.Context, o Owner, sock, connections *os.File) 
 	defer m.leave()
 	info, l, err := m.present(ctx, o, sock, connections)
 	if err == nil {
-		m.updateRates(l)
+		l.updateRates()
 	}
 	return info, l, err
 }
@@ -257,7 +258,7 @@ func (m *Mux) present(ctx context.Context, o Owner, sock, connections *os.File) 
 			continue
 		}
 		switch {
-		case l.owner.UID != o.UID:
+		case l.uid != o.UID:
 			return endpoint.Info{}, nil, fmt.Errorf("endpoint %d: %w: it belongs to another user", l.id, os.ErrPermission)
 		case l.leased:
 			return endpoint.Info{}, nil, fmt.Errorf("endpoint %d: %w", l.id, endpoint.ErrLeased)
@@ -274,7 +275,7 @@ func (m *Mux) present(ctx context.Context, o Owner, sock, connections *os.File) 
 		}
 		before := l.owner
 		l.owner = o
-		if err := m.putEndpoint(l); err != nil {
+		if err := l.putEndpoint(); err != nil {
 			l.owner = before
 			return endpoint.Info{}, nil, errors.Join(err, m.fills.remove(l))
 		}
@@ -286,14 +287,15 @@ func (m *Mux) present(ctx context.Context, o Owner, sock, connections *os.File) 
 	return endpoint.Info{}, nil, fmt.Errorf("%w: it may have been reclaimed; open another", endpoint.ErrNotPresentable)
 }
 
-// putEndpoint enters an endpoint in the kernel's table, for the next process.
-func (m *Mux) putEndpoint(l *Lease) error {
+// putEndpoint puts an endpoint into the kernel's table, for the next process.
+func (l *Lease) putEndpoint() error {
+	m := l.m
 	return m.progs.Maps.PutEndpoint(l.at.owner, bpf.Endpoint{
 		Id:           l.id,
 		Cookie:       l.cookie,
 		SegmentBytes: uint64(l.segmentBytes),
 		CountedBytes: uint64(l.counted),
-		Uid:          l.owner.UID,
+		Uid:          l.uid,
 		Pid:          uint32(l.owner.PID),
 		Slot:         l.at.slot,
 		FillSize:     l.fillSize,
@@ -324,26 +326,4 @@ func (m *Mux) newID() (id uint64, err error) {
 	})
 	m.ids.next = id + 1
 	return id, err
-}
-
-// takeSlot reserves a slot for the socket of a port. Slots are used in turn, from a random one
-// on, so that a freed slot is not used again soon.
-func (m *Mux) takeSlot() (uint32, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for range bpf.MaxPorts {
-		slot := m.nextSlot
-		m.nextSlot = (slot + 1) % bpf.MaxPorts
-		if !m.slots[slot] {
-			m.slots[slot] = true
-			return slot, nil
-		}
-	}
-	return 0, fmt.Errorf("%w: %d", ErrTooManyPorts, bpf.MaxPorts)
-}
-
-func (m *Mux) giveSlot(slot uint32) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.slots, slot)
 }

@@ -278,7 +278,7 @@ func (m *Mux) SetFillSize(id uint64, entries uint32) { m.leaseOf(id).fillSize = 
 // Reclaim is reclaim of an endpoint. It returns what is known of it afterwards.
 func (m *Mux) Reclaim(id uint64) endpoint.Info {
 	l := m.leaseOf(id)
-	m.reclaim(l, "a test")
+	l.reclaim("a test")
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return l.info()
@@ -348,7 +348,7 @@ const (
 func (m *Mux) IsAnnouncing(a netip.Addr) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	_, is := m.announcing[a]
+	_, is := m.announcer.due[a]
 	return is
 }
 

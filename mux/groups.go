@@ -13,6 +13,7 @@ import (
 	"github.com/unet-go/unet/bpf"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/share"
+	"github.com/unet-go/unet/mux/internal/tables"
 )
 
 // The tag of a UDP port of a multicast group, or of the address 255.255.255.255, which stands for
@@ -34,6 +35,14 @@ type group struct {
 
 func newGroup(t endpoint.Tag, joined int) *group {
 	return &group{members: map[*Lease]struct{}{}, users: share.New(share.Limits{What: fmt.Sprintf("endpoints with %v", t), Total: bpf.GroupPorts}), joined: joined}
+}
+
+// groups are the tags of groups that are held, guarded by the mux's mu.
+type groups struct {
+	held   map[endpoint.Tag]*group
+	users  *ledger
+	uplink uint32 // its ifindex
+	maps   *tables.Tables
 }
 
 var limitedBroadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
@@ -65,22 +74,22 @@ func (c *claiming) addGroup(t endpoint.Tag) error {
 	if l.attach != endpoint.AttachPort {
 		return denied(t, "an endpoint on a queue gets no groups: attach it to a port")
 	}
-	g := m.groups[t]
+	g := m.groups.held[t]
 	switch {
 	case g == nil:
 	case g.has(l):
 		return held(t, "this endpoint holds it already")
 	default:
-		if err := g.users.Room(share.ByUID(l.owner.UID), 1); err != nil {
+		if err := g.users.Room(share.ByUID(l.uid), 1); err != nil {
 			return err
 		}
 	}
-	if err := m.users.groups.Room(share.ByUID(l.owner.UID), 1); err != nil {
+	if err := m.users.groups.Room(share.ByUID(l.uid), 1); err != nil {
 		return err
 	}
 	if g == nil {
 		var err error
-		if g, err = m.openGroup(t, c.r); err != nil {
+		if g, err = m.groups.open(t, c.r); err != nil {
 			return fmt.Errorf("claim %v: %w", t, err)
 		}
 	}
@@ -90,11 +99,11 @@ func (c *claiming) addGroup(t endpoint.Tag) error {
 			return fmt.Errorf("claim %v: %w", t, err)
 		}
 	}
-	if err := m.addMember(t, g, l); err != nil {
-		return errors.Join(fmt.Errorf("claim %v: %w", t, err), m.closeIfEmpty(t, g))
+	if err := m.groups.addMember(t, g, l); err != nil {
+		return errors.Join(fmt.Errorf("claim %v: %w", t, err), m.groups.closeIfEmpty(t, g))
 	}
 	if err := m.progs.Maps.CountMembers(t, len(g.members)); err != nil {
-		return errors.Join(fmt.Errorf("claim %v: %w", t, err), m.leaveGroup(l, t))
+		return errors.Join(fmt.Errorf("claim %v: %w", t, err), m.groups.leave(l, t))
 	}
 	return nil
 }
@@ -104,10 +113,10 @@ func (g *group) has(l *Lease) bool {
 	return is
 }
 
-// openGroup makes the kernel's entries of a tag that nobody holds, and joins the group. m.mu is held and
+// open makes the kernel's entries of a tag that nobody holds, and joins the group. m.mu is held and
 // the calling thread is in the uplink's namespace.
-func (m *Mux) openGroup(t endpoint.Tag, r *reserver) (*group, error) {
-	if len(m.groups) >= bpf.Groups {
+func (gs *groups) open(t endpoint.Tag, r *reserver) (*group, error) {
+	if len(gs.held) >= bpf.Groups {
 		return nil, fmt.Errorf("%w: it has room for %d tags of groups", ErrTableFull, bpf.Groups)
 	}
 	fd, err := r.join(t.Addr)
@@ -115,13 +124,13 @@ func (m *Mux) openGroup(t endpoint.Tag, r *reserver) (*group, error) {
 		return nil, err
 	}
 	g := newGroup(t, fd)
-	if err := m.progs.Maps.CountTag(t, 1); err != nil {
+	if err := gs.maps.CountTag(t, 1); err != nil {
 		return nil, errors.Join(err, g.leave())
 	}
-	if err := m.progs.Maps.PutGroup(t, uint32(m.up.Index)); err != nil {
-		return nil, errors.Join(err, m.progs.Maps.DeleteGroup(t), g.leave())
+	if err := gs.maps.PutGroup(t, gs.uplink); err != nil {
+		return nil, errors.Join(err, gs.maps.DeleteGroup(t), g.leave())
 	}
-	m.groups[t] = g
+	gs.held[t] = g
 	return g, nil
 }
 
@@ -163,78 +172,76 @@ func (r *reserver) join(a netip.Addr) (fd int, err error) {
 }
 
 // addMember gives a port, once CountMembers has counted it, copies of the group's datagrams. m.mu is held.
-func (m *Mux) addMember(t endpoint.Tag, g *group, l *Lease) error {
+func (gs *groups) addMember(t endpoint.Tag, g *group, l *Lease) error {
 	port := l.at.owner.Port
-	if err := m.progs.Maps.PutMember(t, port); err != nil {
-		return errors.Join(err, m.progs.Maps.DeleteMember(t, port))
+	if err := gs.maps.PutMember(t, port); err != nil {
+		return errors.Join(err, gs.maps.DeleteMember(t, port))
 	}
 	g.members[l] = struct{}{}
 	l.tags[t] = struct{}{}
-	m.users.count(l.owner.UID, Usage{Tags: costOf(t)})
-	m.users.groups.Add(share.ByUID(l.owner.UID), 1)
-	g.users.Add(share.ByUID(l.owner.UID), 1)
+	gs.users.count(l.uid, Usage{Tags: costOf(t)})
+	gs.users.groups.Add(share.ByUID(l.uid), 1)
+	g.users.Add(share.ByUID(l.uid), 1)
 	return nil
 }
 
-// leaveGroup gives back a tag of a group that l holds. m.mu is held.
-func (m *Mux) leaveGroup(l *Lease, t endpoint.Tag) error {
-	g := m.groups[t]
+// leave gives back a tag of a group that l holds. m.mu is held.
+func (gs *groups) leave(l *Lease, t endpoint.Tag) error {
+	g := gs.held[t]
 	port := l.at.owner.Port
-	if err := m.progs.Maps.DeleteMember(t, port); err != nil {
+	if err := gs.maps.DeleteMember(t, port); err != nil {
 		return fmt.Errorf("give %v back: %w", t, err)
 	}
 	delete(g.members, l)
 	delete(l.tags, t)
-	m.users.uncount(l.owner.UID, Usage{Tags: costOf(t)})
-	m.users.groups.Give(share.ByUID(l.owner.UID), 1)
-	g.users.Give(share.ByUID(l.owner.UID), 1)
+	gs.users.uncount(l.uid, Usage{Tags: costOf(t)})
+	gs.users.groups.Give(share.ByUID(l.uid), 1)
+	g.users.Give(share.ByUID(l.uid), 1)
 	if len(g.members) > 0 {
-		return m.progs.Maps.CountMembers(t, len(g.members))
+		return gs.maps.CountMembers(t, len(g.members))
 	}
-	return m.closeIfEmpty(t, g)
+	return gs.closeIfEmpty(t, g)
 }
 
 // closeIfEmpty leaves a group without members. m.mu is held.
-func (m *Mux) closeIfEmpty(t endpoint.Tag, g *group) error {
+func (gs *groups) closeIfEmpty(t endpoint.Tag, g *group) error {
 	if len(g.members) > 0 {
 		return nil
 	}
-	delete(m.groups, t)
-	return errors.Join(m.progs.Maps.DeleteGroup(t), g.leave())
+	delete(gs.held, t)
+	return errors.Join(gs.maps.DeleteGroup(t), g.leave())
 }
 
-// readmitGroup takes over a tag of a group and joins the group again. It is held also if the join
+// readmit takes over a tag of a group and joins the group again. It is held also if the join
 // fails. alive are the leases by their ports. m.mu is held and the calling thread is in the
 // uplink's namespace.
-func (m *Mux) readmitGroup(t endpoint.Tag, ports []uint32, alive map[uint32]*Lease) error {
+func (gs *groups) readmit(t endpoint.Tag, ports []uint32, alive map[uint32]*Lease, r *reserver) error {
 	g := newGroup(t, -1)
 	var err error
 	for _, port := range ports {
 		l := alive[port]
 		if l == nil {
-			err = errors.Join(err, m.progs.Maps.DeleteMember(t, port))
+			err = errors.Join(err, gs.maps.DeleteMember(t, port))
 			continue
 		}
-		err = errors.Join(err, m.addMember(t, g, l)) // in both sets: the other process may have stopped between them
+		err = errors.Join(err, gs.addMember(t, g, l)) // in both sets: the other process may have stopped between them
 	}
 	if len(g.members) == 0 {
-		return errors.Join(err, m.progs.Maps.DeleteGroup(t))
+		return errors.Join(err, gs.maps.DeleteGroup(t))
 	}
-	err = errors.Join(err, m.progs.Maps.CountMembers(t, len(g.members))) // at the end: the members receive meanwhile
-	m.groups[t] = g
-	r, jerr := m.newReserver()
-	if jerr == nil {
-		g.joined, jerr = r.join(t.Addr)
-	}
+	err = errors.Join(err, gs.maps.CountMembers(t, len(g.members))) // at the end: the members receive meanwhile
+	gs.held[t] = g
+	var jerr error
+	g.joined, jerr = r.join(t.Addr)
 	return errors.Join(err, jerr)
 }
 
-// closeGroups leaves all groups. The kernel's tables stay as they are. m.mu is held.
-func (m *Mux) closeGroups() error {
+// close leaves all groups. The kernel's tables stay as they are. m.mu is held.
+func (gs *groups) close() error {
 	var err error
-	for _, g := range m.groups {
+	for _, g := range gs.held {
 		err = errors.Join(err, g.leave())
 	}
-	m.groups = nil
+	gs.held = nil
 	return err
 }

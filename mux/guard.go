@@ -112,7 +112,7 @@ func (m *Mux) guardFillRings() {
 	for {
 		found, busy, empty := m.fills.look()
 		for _, l := range found {
-			m.running.Go(func() { m.revoke(l, unsoundFill) })
+			m.running.Go(func() { l.revoke(unsoundFill) })
 		}
 		switch {
 		case m.ctx.Err() != nil:
@@ -134,7 +134,8 @@ func (m *Mux) guardFillRings() {
 }
 
 // revoke ends an endpoint whose owner misuses it. Its user gets no other for barredFor.
-func (m *Mux) revoke(l *Lease, why string) {
+func (l *Lease) revoke(why string) {
+	m := l.m
 	l.revoking.Do(func() {
 		m.mu.Lock()
 		o := l.owner
@@ -195,7 +196,7 @@ func (m *Mux) alarm(a bpf.Alarm) {
 		if !l.at.hasSlot || l.at.slot != a.Slot {
 			continue
 		}
-		m.revoke(l, unsoundFill)
+		l.revoke(unsoundFill)
 	}
 }
 

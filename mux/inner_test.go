@@ -280,12 +280,12 @@ func TestErrorOfForbiddenBindNamesCapability(t *testing.T) {
 
 // A poll whether an object of an endpoint still exists is repeated if it failed for want of memory.
 func TestPollIsRepeatedWhenMemoryIsShort(t *testing.T) {
-	m := &Mux{log: slog.New(slog.DiscardHandler)}
+	s := lingers{m: &Mux{log: slog.New(slog.DiscardHandler)}}
 	for err, want := range map[error]bool{unix.ENOBUFS: true, unix.ENOMEM: true, unix.EMFILE: true, unix.EBADF: false, nil: false} {
 		if err != nil {
 			err = fmt.Errorf("poll: %w", err)
 		}
-		if again := m.doubt(&lingering{}, err); again != want {
+		if again := s.doubt(&lingering{}, err); again != want {
 			t.Errorf("%v: polled again %v, want %v", err, again, want)
 		}
 	}

@@ -11,15 +11,10 @@ import (
 	"os"
 	"slices"
 	"sync"
-	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/notices"
-	"github.com/unet-go/unet/internal/xsk"
 	"github.com/unet-go/unet/mux/internal/nic"
-	"github.com/unet-go/unet/mux/internal/tables"
 )
 
 // Lease is an endpoint's lease from its mux; see [endpoint.Lease].
@@ -27,6 +22,7 @@ type Lease struct {
 	m            *Mux
 	id           uint64
 	owner        Owner          // guarded by m.mu; does not change once somebody holds the lease
+	uid          uint32         // of owner; never changes
 	terms        Terms          // at the opening
 	rates        endpoint.Rates // guarded by m.rates.mu
 	cookie       uint64         // of its socket
@@ -220,17 +216,17 @@ func (l *Lease) close(why error) error {
 		var resets sync.WaitGroup
 		var answers func()
 		if l.connections != nil {
-			resets.Go(func() { answers = l.m.resetConnections(l, tags) })
+			resets.Go(func() { answers = l.resetConnections(tags) })
 		}
 		l.err = errors.Join(l.err, l.m.closeAttachment(l.at), l.m.fills.remove(l))
 		resets.Wait()
 		l.err = errors.Join(l.err, l.connections.Close())
 		if answers == nil {
-			l.err = errors.Join(l.err, l.m.endRates(l))
+			l.err = errors.Join(l.err, l.m.rates.end(l))
 		} else {
 			l.m.running.Go(func() { // the answers are sent at these rates, too
 				answers()
-				if err := l.m.endRates(l); err != nil {
+				if err := l.m.rates.end(l); err != nil {
 					l.m.log.Warn("rates of an endpoint that has ended", "endpoint", l.id, "error", err)
 				}
 			})
@@ -239,10 +235,10 @@ func (l *Lease) close(why error) error {
 			l.m.mu.Lock()
 			delete(l.m.queues, l.queue)
 			l.m.mu.Unlock()
-			l.err = errors.Join(l.err, l.m.releaseQueues())
+			l.err = errors.Join(l.err, l.m.queueing.release())
 		}
 		if l.granted || l.at.port { // at.port: the port could not be deleted
-			l.m.linger(&lingering{info: info, counted: l.counted, at: l.at, granted: l.granted, memory: l.memory})
+			l.m.lingers.add(&lingering{info: info, counted: l.counted, at: l.at, granted: l.granted, memory: l.memory})
 			l.m.log.Debug("endpoint closed", "endpoint", l.id, "error", l.err)
 			return
 		}
@@ -319,180 +315,4 @@ func (l *Lease) over(why error) {
 		l.cause = fmt.Errorf("%w: %w", endpoint.ErrLeaseClosed, why)
 	}
 	close(l.done)
-}
-
-// After the end of its lease an endpoint has no tag and no port. But its process may keep the
-// socket open, and with it the port's namespace and the registered memory, or keep the segment
-// open or mapped. So the mux polls both, and counts the endpoint for its user until both are
-// closed (ADR 17). Until then the endpoint of a port stays in the kernel's table, so that a
-// process that takes over can poll its socket. That process cannot poll the segment, since it
-// does not have the descriptor of memfd_create, nor the socket of a queue, since another
-// endpoint may have the queue by then.
-
-// The shortest and the longest pause between two polls of one endpoint.
-const (
-	lingerFirst = time.Millisecond
-	lingerMost  = 250 * time.Millisecond
-)
-
-// lingering is an endpoint whose lease has ended.
-type lingering struct {
-	info    endpoint.Info
-	counted int64 // bytes, of Lease
-	at      *attachment
-	granted bool     // it counts for its user
-	socket  bool     // the socket may exist
-	memory  *os.File // the segment; nil: no longer in use, or made by another process
-	doubted bool     // a failed poll was logged
-
-	pause time.Duration
-	next  time.Time // of the next poll
-}
-
-// linger begins to poll the socket and the segment of an endpoint.
-func (m *Mux) linger(e *lingering) {
-	e.socket, e.pause, e.next = true, lingerFirst, time.Now()
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.lingering = append(m.lingering, e)
-	select {
-	case m.lingers <- struct{}{}:
-	default:
-	}
-}
-
-// followLingering polls until the mux is closed.
-func (m *Mux) followLingering() {
-	for {
-		var due <-chan time.Time
-		if next := m.askLingering(); !next.IsZero() {
-			due = time.After(time.Until(next))
-		}
-		select {
-		case <-due:
-		case <-m.lingers:
-		case <-m.ctx.Done():
-			return
-		}
-	}
-}
-
-// askLingering polls all that are due. next is the time of the next poll; zero: none is left.
-func (m *Mux) askLingering() (next time.Time) {
-	m.mu.Lock()
-	list := m.lingering
-	m.lingering = nil
-	m.mu.Unlock()
-	var left []*lingering
-	now := time.Now()
-	for _, e := range list {
-		if now.Before(e.next) {
-			left = append(left, e)
-			continue
-		}
-		if m.gone(e) {
-			m.freed(e)
-			continue
-		}
-		e.next = now.Add(e.pause)
-		e.pause = min(2*e.pause, lingerMost)
-		left = append(left, e)
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.lingering = append(m.lingering, left...)
-	for _, e := range m.lingering {
-		if next.IsZero() || e.next.Before(next) {
-			next = e.next
-		}
-	}
-	return next
-}
-
-// gone reports whether nothing is left of an endpoint: no port, socket or segment in use. It
-// tries again to delete a port that could not be deleted, and frees a segment not in use.
-func (m *Mux) gone(e *lingering) bool {
-	if e.at.port && m.closeAttachment(e.at) != nil {
-		return false
-	}
-	if e.socket {
-		there, err := m.socketLingers(e)
-		e.socket = there || m.doubt(e, err)
-	}
-	if e.memory != nil {
-		used, err := xsk.SegmentInUse(e.memory)
-		if !used && !m.doubt(e, err) {
-			if err := errors.Join(xsk.FreeSegment(e.memory), e.memory.Close()); err != nil {
-				m.log.Warn("segment of an endpoint", "endpoint", e.info.ID, "error", err)
-			}
-			e.memory = nil
-		}
-	}
-	return !e.socket && e.memory == nil
-}
-
-// doubt reports whether to repeat a poll that has failed for a temporary reason: no descriptor
-// or memory was left, or a signal came. After any other error the polled object counts as
-// gone, since no later poll would succeed.
-func (m *Mux) doubt(e *lingering, err error) (again bool) {
-	if err == nil {
-		return false
-	}
-	again = errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOMEM) ||
-		errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN)
-	if !again || !e.doubted {
-		e.doubted = true
-		m.log.Warn("cannot find out whether an endpoint's socket and segment are closed", "endpoint", e.info.ID, "ask_again", again, "error", err)
-	}
-	return again
-}
-
-// socketLingers reports whether the socket of an endpoint exists. The slot of a port's socket
-// has no other socket before that one is closed. A queue of the uplink may have another
-// endpoint: if that endpoint's socket is bound the earlier socket is closed, since a queue has
-// one socket; until then the earlier socket counts as open.
-func (m *Mux) socketLingers(e *lingering) (bool, error) {
-	if e.info.Attach == endpoint.AttachPort {
-		return tables.SocketThere(m.progs.Maps.PortSockets, e.at.slot, m.unbound)
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if bound, taken := m.queues[e.info.Queue]; taken {
-		return !bound, nil
-	}
-	return tables.SocketThere(m.progs.Maps.Sockets, e.info.Queue, m.unbound)
-}
-
-// freed removes an endpoint from the ledger and the kernel's table. Nothing is left of it.
-func (m *Mux) freed(e *lingering) {
-	if err := m.deleteEndpoint(e.at); err != nil {
-		m.log.Warn("endpoint freed", "endpoint", e.info.ID, "error", err)
-	}
-	m.log.Debug("endpoint freed", "endpoint", e.info.ID)
-	if e.granted {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		m.users.uncount(e.info.UID, Usage{Endpoints: 1, Memory: e.counted})
-	}
-}
-
-// letLinger ends the polling. again: it tries once more to delete ports that could not be
-// deleted.
-func (m *Mux) letLinger(again bool) error {
-	m.mu.Lock()
-	list := m.lingering
-	m.lingering = nil
-	m.mu.Unlock()
-	var err error
-	for _, e := range list {
-		if again && e.at.port {
-			err = errors.Join(err, m.closeAttachment(e.at))
-		}
-		if e.memory != nil {
-			if cerr := e.memory.Close(); cerr != nil {
-				err = errors.Join(err, fmt.Errorf("segment of endpoint %d: %w", e.info.ID, cerr))
-			}
-		}
-	}
-	return err
 }

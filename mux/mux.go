@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"math/rand/v2"
 	"net/netip"
 	"os"
 	"slices"
@@ -67,7 +66,7 @@ type Mux struct {
 	rt          *nl.SocketHandle // for requests that package netlink does not have
 	deleter     *nic.Deleter
 	unbound     *os.File // an AF_XDP socket that is never bound (tables.SocketThere)
-	sender      int      // a packet socket that only sends
+	sender      sender   // of the frames that the mux sends itself
 	up          nic.Uplink
 	pins        *attach.Pins // nil: nothing is pinned
 	progs       *attach.Programs
@@ -82,15 +81,14 @@ type Mux struct {
 	ids         *IDs
 	failed      chan error    // of capacity 1
 	probes      *share.Shares // requests that probe the network
-	lingers     chan struct{} // of capacity 1; an element: lingering has grown
-	announced   chan struct{} // of capacity 1; an element: announcing has changed
+	lingers     lingers       // endpoints without a lease whose socket or segment may exist
+	announcer   announcer     // of addresses of the host and of endpoints
 	fills       fillGuard
-	trustedOnly bool // untrusted owners get no endpoints (ErrFillRings)
+	slots       slots // of the sockets of ports
+	trustedOnly bool  // untrusted owners get no endpoints (ErrFillRings)
 
-	rates     rates
-	counting  sync.Mutex // guards the counters that countSent writes, and uncounted
-	uncounted bool       // the tables are closed
-	queueing  queueHold  // the uplink's program for endpoints on queues, in tcx mode
+	rates    rates
+	queueing queueHold // the uplink's program for endpoints on queues, in tcx mode
 
 	handles    undoStack      // closes the descriptors that Open has opened; pinned and attached objects stay
 	background undoStack      // ends goroutines
@@ -103,22 +101,18 @@ type Mux struct {
 	cancel context.CancelFunc
 	closed bool // guarded by life
 
-	mu         sync.Mutex // guards what follows, and the kernel's tables
-	tags       claimTable
-	groups     map[endpoint.Tag]*group
-	steering   *steer.Steering
-	users      *ledger
-	aside      map[netip.Addr]bool // owned addresses that are being claimed
-	queues     map[uint32]bool     // queues of the uplink that leases hold; true: the lease's socket is bound
-	slots      map[uint32]bool     // taken slots of ports' sockets
-	gaveBack   time.Time           // when reserving sockets were closed last
-	nextSlot   uint32
-	leases     map[uint64]*Lease // by endpoint
-	announcing map[netip.Addr]announcing
-	lingering  []*lingering      // endpoints without a lease whose socket or segment may exist
-	endings    map[string]uint64 // leases that have ended, by reason (Report)
-	down       bool              // the uplink is down
-	ended      error             // why no endpoint can work any more
+	mu       sync.Mutex // guards what follows, and the kernel's tables
+	tags     claimTable
+	groups   groups
+	steering *steer.Steering
+	users    *ledger
+	aside    map[netip.Addr]bool // owned addresses that are being claimed
+	queues   map[uint32]bool     // queues of the uplink that leases hold; true: the lease's socket is bound
+	gaveBack time.Time           // when reserving sockets were closed last
+	leases   map[uint64]*Lease   // by endpoint
+	endings  map[string]uint64   // leases that have ended, by reason (Report)
+	down     bool                // the uplink is down
+	ended    error               // why no endpoint can work any more
 }
 
 // Identity describes the uplink to its endpoints, with its present MTU and addresses.
@@ -224,7 +218,7 @@ func (m *Mux) Close() error {
 	return m.end(func() error {
 		err := m.endLeases(ErrClosed)
 		m.stopBackground()
-		return errors.Join(err, m.letLinger(true), m.letGoOfTags(), m.detach(), m.handles.run())
+		return errors.Join(err, m.lingers.end(true), m.letGoOfTags(), m.detach(), m.handles.run())
 	})
 }
 
@@ -252,7 +246,7 @@ func (m *Mux) Abandon() error {
 			l.abandon()
 		}
 		m.stopBackground()
-		return errors.Join(m.letLinger(false), m.letGoOfTags(), m.handles.run())
+		return errors.Join(m.lingers.end(false), m.letGoOfTags(), m.handles.run())
 	})
 }
 
@@ -279,7 +273,7 @@ func (m *Mux) stopBackground() {
 func (m *Mux) letGoOfTags() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return errors.Join(m.tags.close(), m.closeGroups())
+	return errors.Join(m.tags.close(), m.groups.close())
 }
 
 // detach removes from the kernel what Open has put there.
@@ -291,24 +285,19 @@ func (m *Mux) detach() error {
 // leaves a mux that it has taken over as it was.
 func Open(cfg Config) (_ *Mux, err error) {
 	m := &Mux{
-		log:        cfg.Log,
-		policy:     cfg.Policy,
-		users:      newLedger(cfg.Limits),
-		ids:        cmp.Or(cfg.IDs, new(IDs)),
-		failed:     make(chan error, 1),
-		probes:     share.New(share.Limits{What: "probes of the network", Total: probesAtOnce, PerUser: probesPerUID}),
-		lingers:    make(chan struct{}, 1),
-		announced:  make(chan struct{}, 1),
-		announcing: map[netip.Addr]announcing{},
-		fills:      newFillGuard(),
-		groups:     map[endpoint.Tag]*group{},
-		aside:      map[netip.Addr]bool{},
-		queues:     map[uint32]bool{},
-		slots:      map[uint32]bool{},
-		nextSlot:   rand.Uint32N(bpf.MaxPorts),
-		leases:     map[uint64]*Lease{},
-		endings:    map[string]uint64{},
-		rates:      rates{users: map[uint32]int{}, emptied: map[uint32]struct{}{}, own: map[uint32]*bpf.Limit{}},
+		log:     cfg.Log,
+		policy:  cfg.Policy,
+		users:   newLedger(cfg.Limits),
+		ids:     cmp.Or(cfg.IDs, new(IDs)),
+		failed:  make(chan error, 1),
+		probes:  share.New(share.Limits{What: "probes of the network", Total: probesAtOnce, PerUser: probesPerUID}),
+		fills:   newFillGuard(),
+		aside:   map[netip.Addr]bool{},
+		queues:  map[uint32]bool{},
+		slots:   newSlots(),
+		leases:  map[uint64]*Lease{},
+		endings: map[string]uint64{},
+		rates:   rates{users: map[uint32]int{}, emptied: map[uint32]struct{}{}, own: map[uint32]*bpf.Limit{}},
 	}
 	if m.log == nil {
 		m.log = slog.New(slog.DiscardHandler)
@@ -316,6 +305,11 @@ func Open(cfg Config) (_ *Mux, err error) {
 	if m.policy == nil {
 		m.policy = Permit(Terms{Trusted: true, Infrastructure: true})
 	}
+	m.groups = groups{held: map[endpoint.Tag]*group{}, users: m.users}
+	m.announcer = announcer{m: m, begun: make(chan struct{}, 1), due: map[netip.Addr]announcing{}}
+	m.lingers = lingers{m: m, grown: make(chan struct{}, 1)}
+	m.sender.log = m.log
+	m.rates.log, m.rates.sender = m.log, &m.sender
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	var made bool // this call has attached the programs
 	defer func() {
@@ -333,6 +327,7 @@ func Open(cfg Config) (_ *Mux, err error) {
 		return nil, fmt.Errorf("network namespace: %w", err)
 	}
 	m.handles.push(func() error { return m.ns.Close() })
+	m.queueing.ns, m.queueing.up = m.ns, &m.up
 	err = route.Within(m.ns, func() error {
 		if err := m.prepare(cfg); err != nil {
 			return err
@@ -370,6 +365,7 @@ func (m *Mux) prepare(cfg Config) (err error) {
 	if m.rt, err = nic.OpenRoute(m.ns); err != nil {
 		return err
 	}
+	m.rates.rt = m.rt
 	m.handles.push(func() error { m.rt.Close(); return nil })
 	if m.deleter, err = nic.NewDeleter(m.nl, m.rt); err != nil {
 		return err
@@ -379,11 +375,11 @@ func (m *Mux) prepare(cfg Config) (err error) {
 	}
 	m.handles.push(m.unbound.Close)
 	// Protocol 0: it receives nothing.
-	if m.sender, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0); err != nil {
+	if m.sender.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0); err != nil {
 		return fmt.Errorf("packet socket of the mux: %w", err)
 	}
-	m.handles.push(func() error { return unix.Close(m.sender) })
-	if m.routes, err = route.New(m.ns, m.up.Index, m.hopChanged, func() { m.countSent(bpf.MuxUplink, 1) }); err != nil {
+	m.handles.push(func() error { return unix.Close(m.sender.fd) })
+	if m.routes, err = route.New(m.ns, m.up.Index, m.hopChanged, func() { m.sender.count(bpf.MuxUplink, 1) }); err != nil {
 		return err
 	}
 	m.handles.push(m.routes.Close)
@@ -413,12 +409,20 @@ func (m *Mux) attach(cfg Config) (made bool, err error) {
 			return false, err
 		}
 	}
-	if m.progs, err = attach.Attach(m.nl, &m.up, cfg.Mode, m.pins, m.log); err != nil {
+	progs, err := attach.Attach(m.nl, &m.up, cfg.Mode, m.pins, m.log)
+	if err != nil {
 		return false, errors.Join(err, m.pins.Remove())
 	}
-	m.handles.push(m.releasePrograms)
-	m.handles.push(m.closeQueues)
+	m.use(progs)
 	return true, nil
+}
+
+// use makes attached programs those of the mux.
+func (m *Mux) use(progs *attach.Programs) {
+	m.progs, m.sender.progs, m.rates.progs, m.queueing.progs = progs, progs, progs, progs
+	m.groups.maps, m.groups.uplink = &progs.Maps, uint32(m.up.Index)
+	m.handles.push(func() error { m.sender.stop(); return progs.Close() })
+	m.handles.push(m.queueing.close)
 }
 
 // takeOver takes over the pinned mux, or removes it if it cannot be taken over.
@@ -427,7 +431,7 @@ func (m *Mux) takeOver(cfg Config) (adopted bool, err error) {
 	if err != nil || len(names) == 0 {
 		return false, err
 	}
-	m.progs, err = attach.Adopt(m.nl, m.pins, &m.up, cfg.Mode)
+	progs, err := attach.Adopt(m.nl, m.pins, &m.up, cfg.Mode)
 	if errors.Is(err, attach.ErrUnusable) {
 		m.log.Warn("the pinned mux cannot be taken over: it is removed, and its endpoints end", "interface", m.up.Name, "why", err)
 		return false, attach.Drop(m.nl, m.deleter, m.up.Index, m.pins)
@@ -435,11 +439,10 @@ func (m *Mux) takeOver(cfg Config) (adopted bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	m.use(progs)
 	if cfg.Mode == ModeAuto {
 		m.log.Info(m.progs.Mode.String()+" mode kept", "interface", m.up.Name, "driver", m.up.Driver, "because", "the mux that is taken over is attached in it")
 	}
-	m.handles.push(m.releasePrograms)
-	m.handles.push(m.closeQueues)
 	if err := m.keepVLANTags(m.up.Name); err != nil {
 		return true, err
 	}
@@ -464,10 +467,10 @@ func (m *Mux) start(cfg Config) error {
 	if err := m.followAlarms(); err != nil {
 		return err
 	}
-	m.running.Go(m.followLingering)
+	m.running.Go(m.lingers.follow)
 	m.running.Go(m.guardFillRings)
-	m.announceAll()
-	m.running.Go(m.followAnnouncements)
+	m.announcer.beginAll()
+	m.running.Go(m.announcer.follow)
 	if err := m.watchUplink(); err != nil {
 		return err
 	}

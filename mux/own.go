@@ -25,7 +25,7 @@ type hostAddr struct {
 	broadcast netip.Addr // as configured; not valid if none is
 }
 
-// putOwn enters the addresses of the host and the broadcast addresses of the uplink in the map own. m.mu is held.
+// putOwn puts the addresses of the host and the broadcast addresses of the uplink into the map own. m.mu is held.
 func (m *Mux) putOwn(own addresses) error {
 	want, err := m.ownKinds(own)
 	if nic.IsAbsent(err) {

@@ -61,7 +61,7 @@ func (m *Mux) deleteEndpoint(at *attachment) error {
 		}
 	}
 	if at.hasSlot {
-		m.giveSlot(at.slot)
+		m.slots.free(at.slot)
 	}
 	return nil
 }
@@ -71,14 +71,15 @@ func (m *Mux) deleteEndpoint(at *attachment) error {
 //
 // The outer end is set up only when programs and socket are in place, so no frame passes
 // unchecked and none is lost.
-func (m *Mux) openPort(l *Lease, params xsk.Params) (sock *os.File, err error) {
+func (l *Lease) openPort(params xsk.Params) (sock *os.File, err error) {
+	m := l.m
 	at := l.at
-	if at.slot, err = m.takeSlot(); err != nil {
+	if at.slot, err = m.slots.take(); err != nil {
 		return nil, err
 	}
 	at.hasSlot = true
 	err = route.WithinNew(func(inner netns.NsHandle) error {
-		if err := m.openInner(l, inner); err != nil {
+		if err := l.openInner(inner); err != nil {
 			return err
 		}
 		// bind needs a device that is up. The outer end is still down, so the link has no carrier.
@@ -92,7 +93,7 @@ func (m *Mux) openPort(l *Lease, params xsk.Params) (sock *os.File, err error) {
 		if err := m.fills.add(l, sock); err != nil {
 			return err
 		}
-		return route.Within(m.ns, func() error { return m.openOuter(l, sock) })
+		return route.Within(m.ns, func() error { return l.openOuter(sock) })
 	})
 	if err != nil {
 		err = fmt.Errorf("port: %w", err)
@@ -102,7 +103,8 @@ func (m *Mux) openPort(l *Lease, params xsk.Params) (sock *os.File, err error) {
 
 // openInner makes the veth pair, and attaches the program to the inner end, which is in the
 // calling thread's namespace.
-func (m *Mux) openInner(l *Lease, inner netns.NsHandle) error {
+func (l *Lease) openInner(inner netns.NsHandle) error {
+	m := l.m
 	if err := nic.DisableIPv6("default"); err != nil {
 		return err
 	}
@@ -111,7 +113,7 @@ func (m *Mux) openInner(l *Lease, inner netns.NsHandle) error {
 		return err
 	}
 	defer sock.Close() // an open socket keeps the namespace
-	if err := m.addPair(l, sock); err != nil {
+	if err := l.addPair(sock); err != nil {
 		return err
 	}
 	ifindex := bpf.FirstIfindex + int(l.at.slot)
@@ -122,7 +124,8 @@ func (m *Mux) openInner(l *Lease, inner netns.NsHandle) error {
 }
 
 // addPair makes the veth pair. The name of the outer end has the number of the endpoint.
-func (m *Mux) addPair(l *Lease, inner *nl.SocketHandle) error {
+func (l *Lease) addPair(inner *nl.SocketHandle) error {
+	m := l.m
 	for {
 		id, err := m.newID()
 		if err != nil {
@@ -148,9 +151,10 @@ func (m *Mux) addPair(l *Lease, inner *nl.SocketHandle) error {
 	}
 }
 
-// openOuter attaches the program to the outer end, enters the endpoint, and sets the outer end
+// openOuter attaches the program to the outer end, puts the endpoint into the table, and sets the outer end
 // up. The calling thread is in the uplink's namespace.
-func (m *Mux) openOuter(l *Lease, sock *os.File) error {
+func (l *Lease) openOuter(sock *os.File) error {
+	m := l.m
 	port, name := l.at.owner.Port, l.at.device
 	if err := errors.Join(nic.DisableIPv6(name), nic.Distrust(name)); err != nil {
 		return err
@@ -159,13 +163,13 @@ func (m *Mux) openOuter(l *Lease, sock *os.File) error {
 	if err := nic.SetXDP(m.rt, int(port), m.progs.Loaded[bpf.MuxProgUnetPort].FD(), flags); err != nil {
 		return fmt.Errorf("attach to the outer end: %w", err)
 	}
-	if err := m.setRates(l, l.terms.Rates); err != nil {
+	if err := m.rates.set(l, l.terms.Rates); err != nil {
 		return err
 	}
 	if err := m.progs.Maps.Devices.Put(port, port); err != nil {
 		return fmt.Errorf("port into the device map: %w", err)
 	}
-	if err := m.addEndpoint(l, sock); err != nil {
+	if err := l.addEndpoint(sock); err != nil {
 		return err
 	}
 	outer := &netlink.Device{LinkAttrs: netlink.LinkAttrs{Name: name, Index: int(port)}}
@@ -176,8 +180,9 @@ func (m *Mux) openOuter(l *Lease, sock *os.File) error {
 }
 
 // openQueue makes a socket on a queue of the uplink. The caller owns it, also after an error.
-func (m *Mux) openQueue(l *Lease, queue uint32, params xsk.Params) (sock *os.File, err error) {
-	if err := m.holdQueue(l, queue); err != nil {
+func (l *Lease) openQueue(queue uint32, params xsk.Params) (sock *os.File, err error) {
+	m := l.m
+	if err := l.holdQueue(queue); err != nil {
 		return nil, err
 	}
 	if l.id, err = m.newID(); err != nil {
@@ -204,12 +209,13 @@ func (m *Mux) openQueue(l *Lease, queue uint32, params xsk.Params) (sock *os.Fil
 	if err := m.progs.Maps.Sockets.Put(queue, uint32(sock.Fd())); err != nil {
 		return sock, fmt.Errorf("socket into the queue map: %w", err)
 	}
-	return sock, m.addEndpoint(l, sock)
+	return sock, l.addEndpoint(sock)
 }
 
 // holdQueue reserves a queue of the uplink for a lease, until the lease's close has ended. The
 // programs redirect to the one socket that the map has for the queue, so a queue has one lease.
-func (m *Mux) holdQueue(l *Lease, queue uint32) error {
+func (l *Lease) holdQueue(queue uint32) error {
+	m := l.m
 	if n := m.progs.Maps.Sockets.MaxEntries(); queue >= n {
 		return fmt.Errorf("%w: queue %d of %s, which has %d", ErrNoQueue, queue, m.up.Name, n)
 	}
@@ -225,7 +231,7 @@ func (m *Mux) holdQueue(l *Lease, queue uint32) error {
 	if taken {
 		return fmt.Errorf("%w: queue %d of %s", ErrQueueBusy, queue, m.up.Name)
 	}
-	if err := m.holdQueues(); err != nil {
+	if err := m.queueing.hold(); err != nil {
 		m.mu.Lock()
 		delete(m.queues, queue)
 		m.mu.Unlock()
@@ -235,12 +241,12 @@ func (m *Mux) holdQueue(l *Lease, queue uint32) error {
 	return nil
 }
 
-// addEndpoint enters an endpoint with its socket in the table.
-func (m *Mux) addEndpoint(l *Lease, sock *os.File) (err error) {
+// addEndpoint puts an endpoint with its socket into the table.
+func (l *Lease) addEndpoint(sock *os.File) (err error) {
 	if l.cookie, err = xsk.Cookie(sock); err != nil {
 		return err
 	}
-	return m.putEndpoint(l)
+	return l.putEndpoint()
 }
 
 // holdPrograms attaches each program of ports to an idle device, the lo of a namespace made for
@@ -298,7 +304,7 @@ func (m *Mux) lookForPorts() error {
 func (m *Mux) portsGone(leases []*Lease, is func(port int) bool) {
 	for _, l := range leases {
 		if l.at.owner.Port != 0 && is(int(l.at.owner.Port)) {
-			m.portGone(l)
+			l.portGone()
 		}
 	}
 }
@@ -307,7 +313,8 @@ func (m *Mux) portsGone(leases []*Lease, is func(port int) bool) {
 // deleted the port, and portGone ends the endpoint. Otherwise the kernel has deleted the port,
 // because the socket was closed. Then portGone ends the endpoint only if it was not presented
 // yet; otherwise the holder of the lease closes it.
-func (m *Mux) portGone(l *Lease) {
+func (l *Lease) portGone() {
+	m := l.m
 	m.mu.Lock()
 	o, leased := l.owner, l.leased
 	there := false // the socket
@@ -321,10 +328,10 @@ func (m *Mux) portGone(l *Lease) {
 		m.log.Error("cannot find out why a port is gone", "endpoint", l.id, "error", err)
 		return
 	case !leased && there:
-		m.reclaim(l, "its port was deleted, not by unetd (ip link del?)")
+		l.reclaim("its port was deleted, not by unetd (ip link del?)")
 		return
 	case !leased:
-		m.reclaim(l, "its process has died")
+		l.reclaim("its process has died")
 		return
 	case !there:
 		return

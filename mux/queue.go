@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netns"
 
 	"github.com/unet-go/unet/internal/route"
 	"github.com/unet-go/unet/mux/internal/attach"
@@ -48,24 +49,27 @@ func (m *Mux) checkQueue(queue uint32) error {
 // are such endpoints. unet_note_vlan notes VLAN tags for unet_queue (ADR 7), so it is attached first
 // and detached last.
 
-// queueHold is the links of these two, and how many endpoints need them.
+// queueHold is the links of these two, and how many endpoints need them. It has nothing to do in native mode.
 type queueHold struct {
+	ns    netns.NsHandle
+	up    *nic.Uplink
+	progs *attach.Programs
+
 	mu    sync.Mutex
 	users int
 	links []link.Link // in the order in which they are detached
 }
 
-// holdQueues attaches unet_queue for one more endpoint on a queue. Errors: ErrForeignProgram.
-func (m *Mux) holdQueues() error {
-	if m.progs.Mode != ModeTCX {
+// hold attaches unet_queue for one more endpoint on a queue. Errors: ErrForeignProgram.
+func (q *queueHold) hold() error {
+	if q.progs.Mode != ModeTCX {
 		return nil
 	}
-	q := &m.queueing
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.users == 0 {
-		err := route.Within(m.ns, func() (err error) {
-			q.links, err = m.progs.AttachQueue(&m.up)
+		err := route.Within(q.ns, func() (err error) {
+			q.links, err = q.progs.AttachQueue(q.up)
 			return err
 		})
 		if err != nil {
@@ -76,12 +80,11 @@ func (m *Mux) holdQueues() error {
 	return nil
 }
 
-// releaseQueues undoes holdQueues.
-func (m *Mux) releaseQueues() error {
-	if m.progs.Mode != ModeTCX {
+// release undoes hold.
+func (q *queueHold) release() error {
+	if q.progs.Mode != ModeTCX {
 		return nil
 	}
-	q := &m.queueing
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.users--; q.users > 0 {
@@ -89,32 +92,31 @@ func (m *Mux) releaseQueues() error {
 	}
 	links := q.links
 	q.links = nil
-	return route.Within(m.ns, func() error { return m.progs.DetachQueue(links) })
+	return route.Within(q.ns, func() error { return q.progs.DetachQueue(links) })
 }
 
-// closeQueues closes the descriptors of the links. Pinned programs stay attached.
-func (m *Mux) closeQueues() error { return attach.CloseLinks(m.queueing.links) }
+// close closes the descriptors of the links. Pinned programs stay attached.
+func (q *queueHold) close() error { return attach.CloseLinks(q.links) }
 
-// adoptQueues takes over unet_queue for a number of endpoints, or what an earlier process has
-// left of it.
-func (m *Mux) adoptQueues(users int) error {
-	if m.progs.Mode != ModeTCX {
+// adopt takes over unet_queue for a number of endpoints, or what an earlier process has
+// left of it. The calling thread is in the uplink's namespace.
+func (q *queueHold) adopt(users int) error {
+	if q.progs.Mode != ModeTCX {
 		return nil
 	}
-	q := &m.queueing
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	links, err := attach.PinnedQueue(m.progs.Pins)
+	links, err := attach.PinnedQueue(q.progs.Pins)
 	if err != nil {
 		return err
 	}
 	q.users = users
-	if users > 0 && len(links) == len(attach.QueuePrograms(&m.up)) {
+	if users > 0 && len(links) == len(attach.QueuePrograms(q.up)) {
 		q.links = links
 		return nil
 	}
-	if err = m.progs.DetachQueue(links); err == nil && users > 0 {
-		q.links, err = m.progs.AttachQueue(&m.up)
+	if err = q.progs.DetachQueue(links); err == nil && users > 0 {
+		q.links, err = q.progs.AttachQueue(q.up)
 	}
 	return err
 }

@@ -5,12 +5,15 @@ package mux
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 
 	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink/nl"
 
 	"github.com/unet-go/unet/bpf"
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/mux/internal/attach"
 	"github.com/unet-go/unet/mux/internal/nic"
 	"github.com/unet-go/unet/mux/internal/tables"
 )
@@ -35,113 +38,115 @@ func validRates(r endpoint.Rates) error {
 	return nil
 }
 
-// rates is the state of limits that is not in the kernel.
+// rates limits what endpoints and their users send.
 type rates struct {
+	progs  *attach.Programs
+	rt     *nl.SocketHandle
+	log    *slog.Logger
+	sender *sender
+
 	mu      sync.Mutex            // guards what follows, and Lease.rates
 	users   map[uint32]int        // endpoints under a limit of their user, by uid
 	emptied map[uint32]struct{}   // users without such endpoints whose buckets may not be full yet
 	own     map[uint32]*bpf.Limit // of frames that the mux sends for users (sent.go), by uid; a missing one is full
 }
 
-// setRates gives an endpoint on a port these rates.
-func (m *Mux) setRates(l *Lease, r endpoint.Rates) error {
-	m.rates.mu.Lock()
-	defer m.rates.mu.Unlock()
-	m.mu.Lock()
-	closed, uid := l.closed, l.owner.UID
-	m.mu.Unlock()
-	if closed || r == l.rates {
+// set gives an endpoint on a port these rates.
+func (r *rates) set(l *Lease, to endpoint.Rates) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	l.m.mu.Lock()
+	closed := l.closed
+	l.m.mu.Unlock()
+	if closed || to == l.rates {
 		return nil
 	}
-	if err := validRates(r); err != nil {
+	if err := validRates(to); err != nil {
 		return err
 	}
-	port, none := l.at.owner.Port, r == endpoint.Rates{}
+	uid, port, none := l.uid, l.at.owner.Port, to == endpoint.Rates{}
 	attach := func(p *ebpf.Program) error {
-		if err := nic.SetXDP(m.rt, int(port), p.FD(), m.progs.AttachFlag()); err != nil {
+		if err := nic.SetXDP(r.rt, int(port), p.FD(), r.progs.AttachFlag()); err != nil {
 			return fmt.Errorf("attach to the outer end: %w", err)
 		}
 		return nil
 	}
 	if none {
-		if err := errors.Join(tables.DeleteLimit(m.progs.Maps.PortLimits, port), attach(m.progs.Loaded[bpf.MuxProgUnetPort])); err != nil {
+		if err := errors.Join(tables.DeleteLimit(r.progs.Maps.PortLimits, port), attach(r.progs.Loaded[bpf.MuxProgUnetPort])); err != nil {
 			return err
 		}
 	} else {
-		if err := attach(m.progs.Loaded[bpf.MuxProgUnetPortLimited]); err != nil {
+		if err := attach(r.progs.Loaded[bpf.MuxProgUnetPortLimited]); err != nil {
 			return err
 		}
-		if err := m.putLimits(l, uid, r); err != nil {
-			if r.User != (endpoint.Rate{}) && m.rates.users[uid] == 0 {
-				m.rates.emptied[uid] = struct{}{} // it may have an entry
+		if err := r.put(l, to); err != nil {
+			if to.User != (endpoint.Rate{}) && r.users[uid] == 0 {
+				r.emptied[uid] = struct{}{} // it may have an entry
 			}
 			return err
 		}
 	}
-	m.countRates(l, uid, r)
+	r.note(l, to)
 	return nil
 }
 
-// putLimits enters the rates of an endpoint. m.rates.mu is held.
-func (m *Mux) putLimits(l *Lease, uid uint32, r endpoint.Rates) error {
+// put puts the rates of an endpoint into the tables. mu is held.
+func (r *rates) put(l *Lease, to endpoint.Rates) error {
 	user := uint32(bpf.NoUser)
-	if r.User != (endpoint.Rate{}) {
-		m.sweepUsers()
-		user = uid
-		if err := tables.PutLimit(m.progs.Maps.UserLimits, user, r.User, bpf.NoUser); err != nil {
+	if to.User != (endpoint.Rate{}) {
+		r.sweepUsers()
+		user = l.uid
+		if err := tables.PutLimit(r.progs.Maps.UserLimits, user, to.User, bpf.NoUser); err != nil {
 			return err
 		}
 	}
-	return tables.PutLimit(m.progs.Maps.PortLimits, l.at.owner.Port, r.Endpoint, user)
+	return tables.PutLimit(r.progs.Maps.PortLimits, l.at.owner.Port, to.Endpoint, user)
 }
 
-// countRates notes the rates that an endpoint has now. m.rates.mu is held.
-func (m *Mux) countRates(l *Lease, uid uint32, r endpoint.Rates) {
+// note notes the rates that an endpoint has now. mu is held.
+func (r *rates) note(l *Lease, to endpoint.Rates) {
 	if l.rates.User != (endpoint.Rate{}) {
-		if m.rates.users[uid]--; m.rates.users[uid] == 0 {
-			delete(m.rates.users, uid)
-			m.rates.emptied[uid] = struct{}{}
+		if r.users[l.uid]--; r.users[l.uid] == 0 {
+			delete(r.users, l.uid)
+			r.emptied[l.uid] = struct{}{}
 		}
 	}
-	if r.User != (endpoint.Rate{}) {
-		m.rates.users[uid]++
+	if to.User != (endpoint.Rate{}) {
+		r.users[l.uid]++
 	}
-	l.rates = r
+	l.rates = to
 }
 
-// endRates forgets the rates of an endpoint whose port is deleted.
-func (m *Mux) endRates(l *Lease) error {
-	m.rates.mu.Lock()
-	defer m.rates.mu.Unlock()
+// end forgets the rates of an endpoint whose port is deleted.
+func (r *rates) end(l *Lease) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if l.at.owner.Port == 0 {
 		return nil // on a queue
 	}
-	err := tables.DeleteLimit(m.progs.Maps.PortLimits, l.at.owner.Port) // also one that setRates could not finish
+	err := tables.DeleteLimit(r.progs.Maps.PortLimits, l.at.owner.Port) // also one that set could not finish
 	if l.rates == (endpoint.Rates{}) {
 		return err
 	}
-	m.mu.Lock()
-	uid := l.owner.UID
-	m.mu.Unlock()
-	m.countRates(l, uid, endpoint.Rates{})
-	m.sweepUsers()
+	r.note(l, endpoint.Rates{})
+	r.sweepUsers()
 	return err
 }
 
-// sweepUsers deletes the entries of users without endpoints whose buckets are full. m.rates.mu is held.
-func (m *Mux) sweepUsers() {
+// sweepUsers deletes the entries of users without endpoints whose buckets are full. mu is held.
+func (r *rates) sweepUsers() {
 	now := clock()
-	for uid := range m.rates.emptied {
-		if m.rates.users[uid] == 0 {
-			l, _, err := tables.ReadLimit(m.progs.Maps.UserLimits, uid)
+	for uid := range r.emptied {
+		if r.users[uid] == 0 {
+			l, _, err := tables.ReadLimit(r.progs.Maps.UserLimits, uid)
 			if err == nil && l.FullAt() > now {
 				continue
 			}
-			if err = errors.Join(err, tables.DeleteLimit(m.progs.Maps.UserLimits, uid)); err != nil {
-				m.log.Warn("limit of a user without endpoints", "uid", uid, "error", err)
+			if err = errors.Join(err, tables.DeleteLimit(r.progs.Maps.UserLimits, uid)); err != nil {
+				r.log.Warn("limit of a user without endpoints", "uid", uid, "error", err)
 			}
 		}
-		delete(m.rates.emptied, uid)
+		delete(r.emptied, uid)
 	}
 }
 
@@ -157,12 +162,13 @@ func (m *Mux) UpdateRates() {
 		leased := l.leased
 		m.mu.Unlock()
 		if leased {
-			m.updateRates(l)
+			l.updateRates()
 		}
 	}
 }
 
-func (m *Mux) updateRates(l *Lease) {
+func (l *Lease) updateRates() {
+	m := l.m
 	m.mu.Lock()
 	o := l.owner
 	m.mu.Unlock()
@@ -176,71 +182,71 @@ func (m *Mux) updateRates(l *Lease) {
 		}
 		return
 	}
-	if err := m.setRates(l, r); err != nil {
+	if err := m.rates.set(l, r); err != nil {
 		m.log.Error("the rates of an endpoint cannot be changed", "endpoint", l.id, "uid", o.UID, "pid", o.PID, "error", err)
 	}
 }
 
-// adoptRates finds the rates of an endpoint of another process in the kernel.
-func (m *Mux) adoptRates(l *Lease) error {
-	m.rates.mu.Lock()
-	defer m.rates.mu.Unlock()
-	r, _, err := m.ratesInKernel(l)
+// adopt finds the rates of an endpoint of another process in the kernel.
+func (r *rates) adopt(l *Lease) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	has, _, err := r.read(l)
 	if err == nil {
-		m.countRates(l, l.owner.UID, r) // nobody else has the lease
+		r.note(l, has) // nobody else has the lease
 	}
 	return err
 }
 
-// ratesInKernel reads the rates of an endpoint on a port, and its entry.
-func (m *Mux) ratesInKernel(l *Lease) (r endpoint.Rates, of bpf.Limit, err error) {
-	of, there, err := tables.ReadLimit(m.progs.Maps.PortLimits, l.at.owner.Port)
+// read reads the rates of an endpoint on a port, and its entry.
+func (r *rates) read(l *Lease) (has endpoint.Rates, of bpf.Limit, err error) {
+	of, there, err := tables.ReadLimit(r.progs.Maps.PortLimits, l.at.owner.Port)
 	if err != nil || !there {
-		return r, of, err
+		return has, of, err
 	}
-	r.Endpoint = tables.RateOf(&of)
+	has.Endpoint = tables.RateOf(&of)
 	if of.Uid != bpf.NoUser {
 		var user bpf.Limit
-		user, _, err = tables.ReadLimit(m.progs.Maps.UserLimits, of.Uid)
-		r.User = tables.RateOf(&user)
+		user, _, err = tables.ReadLimit(r.progs.Maps.UserLimits, of.Uid)
+		has.User = tables.RateOf(&user)
 	}
-	return r, of, err
+	return has, of, err
 }
 
-// tellRates adds the rates of an endpoint to its description.
-func (m *Mux) tellRates(l *Lease, info *endpoint.Info) {
+// tell adds the rates of an endpoint to its description.
+func (r *rates) tell(l *Lease, info *endpoint.Info) {
 	if l.attach == endpoint.AttachQueue {
 		return
 	}
-	r, of, err := m.ratesInKernel(l)
+	has, of, err := r.read(l)
 	if err != nil {
-		m.log.Warn("rates of an endpoint", "endpoint", l.id, "error", err)
+		r.log.Warn("rates of an endpoint", "endpoint", l.id, "error", err)
 	}
-	info.Rates, info.TxRateEndpoint, info.TxRateUser = r, of.Refused, of.RefusedUser
+	info.Rates, info.TxRateEndpoint, info.TxRateUser = has, of.Refused, of.RefusedUser
 }
 
-// sweepLimits deletes what another process has left in the tables of limits: the entries of ports that are gone, and
+// sweep deletes what another process has left in the tables of limits: the entries of ports that are gone, and
 // of users without endpoints.
-func (m *Mux) sweepLimits(alive map[bpf.Owner]*Lease) error {
+func (r *rates) sweep(alive map[bpf.Owner]*Lease) error {
 	ports := map[uint32]bool{}
 	for owner := range alive {
 		ports[owner.Port] = true
 	}
-	m.rates.mu.Lock()
-	defer m.rates.mu.Unlock()
-	limited, err := tables.LimitKeys(m.progs.Maps.PortLimits)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	limited, err := tables.LimitKeys(r.progs.Maps.PortLimits)
 	for _, port := range limited {
 		if !ports[port] {
-			err = errors.Join(err, tables.DeleteLimit(m.progs.Maps.PortLimits, port))
+			err = errors.Join(err, tables.DeleteLimit(r.progs.Maps.PortLimits, port))
 		}
 	}
-	users, uerr := tables.LimitKeys(m.progs.Maps.UserLimits)
+	users, uerr := tables.LimitKeys(r.progs.Maps.UserLimits)
 	for _, uid := range users {
-		m.rates.emptied[uid] = struct{}{}
+		r.emptied[uid] = struct{}{}
 	}
 	if err = errors.Join(err, uerr); err != nil {
 		return fmt.Errorf("tables of limits: %w", err)
 	}
-	m.sweepUsers()
+	r.sweepUsers()
 	return nil
 }

@@ -60,7 +60,7 @@ func (m *Mux) newReserver() (*reserver, error) {
 var copyTime = 2 * time.Millisecond // tests change it
 
 // socketsLeft is the number of sockets that may still be made. m.mu is held.
-func (m *Mux) socketsLeft(limit int) int { return limit - m.tags.sockets() - len(m.groups) }
+func (m *Mux) socketsLeft(limit int) int { return limit - m.tags.sockets() - len(m.groups.held) }
 
 // ports reserves all ports of t, or none.
 func (r *reserver) ports(t endpoint.Tag) (fds []int, err error) {

@@ -66,7 +66,8 @@ type resetter struct {
 // resetConnections sends a RST to the peer of each connection in the table of a lease, whose process
 // has published it. held are the tags in effect that the lease held. It then returns; wait waits for the end of
 // the answers on owned addresses, if there are any, else it is nil.
-func (m *Mux) resetConnections(l *Lease, held map[endpoint.Tag]bool) (wait func()) {
+func (l *Lease) resetConnections(held map[endpoint.Tag]bool) (wait func()) {
+	m := l.m
 	r := &resetter{
 		l: l, m: m, batch: 1,
 		held: held, hops: map[netip.Addr]wire.LinkAddr{}, answerers: map[wire.EtherType]*os.File{},
@@ -74,7 +75,7 @@ func (m *Mux) resetConnections(l *Lease, held map[endpoint.Tag]bool) (wait func(
 	}
 	err := l.connections.each(0, func(_ uint32, c wire.Connection) error { return r.end(c) })
 	if r.left > 0 {
-		m.countSent(bpf.MuxRate, r.left)
+		m.sender.count(bpf.MuxRate, r.left)
 	}
 	if len(r.reset) > 0 || r.left > 0 || err != nil {
 		m.log.Debug("connections reset", "endpoint", l.id, "sent", len(r.reset), "not_sent", r.left, "error", err)
@@ -139,7 +140,7 @@ func (r *resetter) hash(f flow) uint64 { return maphash.Comparable(r.seed, f) }
 // several in advance, but at most as many as were sent, since what is left is lost.
 func (r *resetter) pay(f flow) bool {
 	for r.paid == 0 {
-		if r.paid = r.m.pay(r.l, r.batch, frameLen(f)); r.paid > 0 {
+		if r.paid = r.m.rates.pay(r.l, r.batch, frameLen(f)); r.paid > 0 {
 			r.batch = min(2*r.batch, maxBatch)
 			break
 		}
@@ -245,7 +246,7 @@ func (r *resetter) send(to resetPath, f flow, h wire.TCPFields) error {
 	tcp := frame[len(frame)-wire.TCPHeaderLen:]
 	wire.PutTCP(tcp, &h, wire.TCPHeaderLen, wire.PseudoHeader(wire.AddrFrom(src), wire.AddrFrom(dst), wire.ProtocolTCP, wire.TCPHeaderLen))
 	for {
-		if err := r.m.sendFrame(frame, to.ifindex, to.counter); err != errFull {
+		if err := r.m.sender.send(frame, to.ifindex, to.counter); err != errFull {
 			return nil // sent, or the device is down or gone, which need not concern the other peers
 		}
 		if time.Now().After(r.until) {
@@ -328,8 +329,8 @@ func (r *resetter) answer(from *os.File) {
 		if _, ended := r.reset[r.hash(f)]; !ok || !ended {
 			continue
 		}
-		if r.m.pay(r.l, 1, frameLen(f)) == 0 {
-			r.m.countSent(bpf.MuxRate, 1)
+		if r.m.rates.pay(r.l, 1, frameLen(f)) == 0 {
+			r.m.sender.count(bpf.MuxRate, 1)
 			continue
 		}
 		if r.send(resetPath{to, r.m.up.Index, bpf.MuxUplink}, f, h) != nil {

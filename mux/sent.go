@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -14,6 +16,7 @@ import (
 	"github.com/unet-go/unet/bpf"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/route"
+	"github.com/unet-go/unet/mux/internal/attach"
 	"github.com/unet-go/unet/mux/internal/tables"
 )
 
@@ -50,14 +53,11 @@ func clock() time.Duration {
 // pay takes up to n frames of a number of bytes from what an endpoint and its user may send. It returns how
 // many there is enough for. What a port program takes from a bucket between the read and the write here, a
 // microsecond, is lost (ADR 41).
-func (m *Mux) pay(l *Lease, n, size int) int {
-	m.rates.mu.Lock()
-	defer m.rates.mu.Unlock()
-	m.mu.Lock()
-	uid := l.owner.UID
-	m.mu.Unlock()
-	now := clock()
-	own := m.rates.ownOf(uid, now)
+func (r *rates) pay(l *Lease, n, size int) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	uid, now := l.uid, clock()
+	own := r.ownOf(uid, now)
 	try := *own
 	n = try.Take(n, size, now)
 	var limits [2]struct {
@@ -70,13 +70,13 @@ func (m *Mux) pay(l *Lease, n, size int) int {
 		rate  endpoint.Rate
 		table *ebpf.Map
 		key   uint32
-	}{{l.rates.Endpoint, m.progs.Maps.PortLimits, l.at.owner.Port}, {l.rates.User, m.progs.Maps.UserLimits, uid}} {
+	}{{l.rates.Endpoint, r.progs.Maps.PortLimits, l.at.owner.Port}, {l.rates.User, r.progs.Maps.UserLimits, uid}} {
 		if of.rate == (endpoint.Rate{}) {
 			continue
 		}
 		limit, there, err := tables.ReadLimit(of.table, of.key)
 		if err != nil {
-			m.log.Warn("rates of an endpoint", "endpoint", l.id, "uid", uid, "error", err)
+			r.log.Warn("rates of an endpoint", "endpoint", l.id, "uid", uid, "error", err)
 			return 0
 		}
 		if !there { // as in src/limit.h
@@ -94,7 +94,7 @@ func (m *Mux) pay(l *Lease, n, size int) int {
 		to := &limits[i]
 		to.limit.Take(n, size, now)
 		if err := tables.WriteLimit(to.table, to.key, &to.limit); err != nil {
-			m.log.Warn("rates of an endpoint", "endpoint", l.id, "uid", uid, "error", err)
+			r.log.Warn("rates of an endpoint", "endpoint", l.id, "uid", uid, "error", err)
 			return 0
 		}
 	}
@@ -121,18 +121,18 @@ func (r *rates) ownOf(uid uint32, now time.Duration) *bpf.Limit {
 
 // payFor pays n frames of a number of bytes, and waits until there is enough for them. The error is
 // endpoint.ErrBusy if that takes longer than payTime.
-func (m *Mux) payFor(ctx context.Context, l *Lease, n, size int) error {
+func (r *rates) payFor(ctx context.Context, l *Lease, n, size int) error {
 	busy := fmt.Errorf("%w: the rate that the policy permits leaves no packets for it: send less, or try again", endpoint.ErrBusy)
 	ctx, cancel := context.WithTimeoutCause(ctx, payTime, busy)
 	defer cancel()
 	for {
-		if n -= m.pay(l, n, size); n == 0 {
+		if n -= r.pay(l, n, size); n == 0 {
 			return nil
 		}
 		select {
 		case <-time.After(10 * resetPause):
 		case <-ctx.Done():
-			m.countSent(bpf.MuxRate, n)
+			r.sender.count(bpf.MuxRate, n)
 			return context.Cause(ctx)
 		}
 	}
@@ -159,7 +159,7 @@ func (c *claiming) pay(ctx context.Context) error {
 		if frames == 0 {
 			continue
 		}
-		if err := c.m.payFor(ctx, c.l, frames, claimFrame); err != nil {
+		if err := c.m.rates.payFor(ctx, c.l, frames, claimFrame); err != nil {
 			return fmt.Errorf("claim %v: %w", t, err)
 		}
 	}
@@ -169,34 +169,43 @@ func (c *claiming) pay(ctx context.Context) error {
 // claimFrame is about the length of these frames, in bytes.
 const claimFrame = 90
 
-// countSent adds n frames to one of the counters of frames that the mux sends, which only user space writes.
-func (m *Mux) countSent(c bpf.Counter, n int) {
-	m.counting.Lock()
-	defer m.counting.Unlock()
-	if m.uncounted { // a probe that was in progress
+// sender sends the frames, and counts them.
+type sender struct {
+	fd    int // a packet socket that only sends
+	progs *attach.Programs
+	log   *slog.Logger
+
+	mu     sync.Mutex // guards what follows, and the counters that count writes
+	closed bool       // the tables are closed
+}
+
+// count adds n frames to one of the counters of frames that the mux sends, which only user space writes.
+func (s *sender) count(c bpf.Counter, n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed { // a probe that was in progress
 		return
 	}
-	if err := m.progs.Maps.AddToCounter(c, n); err != nil {
-		m.log.Warn("counter of frames sent by unetd", "counter", bpf.CounterName(c), "error", err)
+	if err := s.progs.Maps.AddToCounter(c, n); err != nil {
+		s.log.Warn("counter of frames sent by unetd", "counter", bpf.CounterName(c), "error", err)
 	}
 }
 
-// releasePrograms closes the descriptors of programs and tables.
-func (m *Mux) releasePrograms() error {
-	m.counting.Lock()
-	m.uncounted = true
-	m.counting.Unlock()
-	return m.progs.Close()
+// stop ends the counting, before the tables are closed.
+func (s *sender) stop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
 }
 
-// sendFrame sends a frame by a device without waiting, and counts it. An error that is
+// send sends a frame by a device without waiting, and counts it. An error that is
 // errFull: the device's queue is full.
-func (m *Mux) sendFrame(frame []byte, ifindex int, as bpf.Counter) error {
-	err := unix.Sendto(m.sender, frame, unix.MSG_DONTWAIT, &unix.SockaddrLinklayer{Ifindex: ifindex})
+func (s *sender) send(frame []byte, ifindex int, as bpf.Counter) error {
+	err := unix.Sendto(s.fd, frame, unix.MSG_DONTWAIT, &unix.SockaddrLinklayer{Ifindex: ifindex})
 	// ENOBUFS of a port: the backlog of its inner end was full, which is counted as lost_deliver_backlog. In
 	// native mode the frame is not counted there.
-	if err == nil || as == bpf.MuxLocal && err == unix.ENOBUFS && m.progs.Mode != ModeNative {
-		m.countSent(as, 1)
+	if err == nil || as == bpf.MuxLocal && err == unix.ENOBUFS && s.progs.Mode != ModeNative {
+		s.count(as, 1)
 	}
 	if err == unix.EAGAIN || err == unix.ENOBUFS {
 		return errFull

@@ -14,7 +14,7 @@ import (
 // A frame can be redirected only to a socket on the queue that it came in on. So the frames of a
 // tag of an endpoint on a queue have to come in there. If the uplink spreads received frames over
 // several queues, the mux inserts a classification rule into the driver (ethtool -N) when it has
-// entered the tag, and removes it before it deletes the tag. A tag whose frames cannot be led to the queue is
+// added the tag, and removes it before it deletes the tag. A tag whose frames cannot be led to the queue is
 // refused. Where the sender chooses the queue, it is accepted with a warning: on a virtual link, and
 // with virtio_net in native mode, which adds queues for XDP on which the device receives
 // (virtnet_xdp_set in drivers/net/virtio_net.c).

@@ -182,7 +182,7 @@ func (m *Mux) updateUplink(a *netlink.LinkAttrs) error {
 		m.steerAgain()
 	}
 	if changed && !down {
-		m.announceAll()
+		m.announcer.beginAll()
 	}
 	return nil
 }

@@ -243,7 +243,7 @@ func (s *Steering) adoptAll(t endpoint.Tag, queue uint32) (rules []Rule, err err
 	return rules, nil
 }
 
-// adopt enters a rule that is in the driver already. It reports whether there is one.
+// adopt adds a rule that is in the driver already. It reports whether there is one.
 func (s *Steering) adopt(table *ruleTable, r Rule) bool {
 	for at, other := range table.byLocation() {
 		if other == r {

@@ -52,7 +52,7 @@ func inSet(sets *ebpf.Map, t endpoint.Tag, f func(*ebpf.Map) error) error {
 	return errors.Join(f(set), set.Close())
 }
 
-// PutMember enters a port in both sets, first in that of the ports, and DeleteMember deletes it there last: a
+// PutMember puts a port into both sets, first in that of the ports, and DeleteMember deletes it there last: a
 // process that takes over reads that set.
 func (b *Tables) PutMember(t endpoint.Tag, port uint32) error {
 	put := func(set *ebpf.Map) error { return set.Put(port, port) }

@@ -56,7 +56,7 @@ func (b *Tables) PutOwn(want map[[16]byte]uint8) (others int, err error) {
 	return others, nil
 }
 
-// putOwned enters an owned address in the map own, before its tag is in effect. The filter permits look-ups of a
+// putOwned puts an owned address into the map own, before its tag is in effect. The filter permits look-ups of a
 // deleted address until the next PutOwn.
 func (b *Tables) putOwned(a netip.Addr) error {
 	var filter bpf.OwnFilter

@@ -28,7 +28,7 @@ func AbsentIsFine(err error) error {
 	return err
 }
 
-// PutEndpoint enters an endpoint, for the next process.
+// PutEndpoint puts an endpoint into the table, for the next process.
 func (b *Tables) PutEndpoint(owner bpf.Owner, e bpf.Endpoint) error {
 	if err := b.Endpoints.Put(owner, e); err != nil {
 		return fmt.Errorf("endpoint into the table: %w", err)

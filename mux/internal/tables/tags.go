@@ -18,7 +18,7 @@ import (
 // The kernel's tag table is two maps, one of tags with an IPv6 address and one of all others.
 // Only this file uses their keys.
 
-// PutTag enters a tag: from now on its frames go to o.
+// PutTag puts a tag into the table: from now on its frames go to o.
 func (b *Tables) PutTag(t endpoint.Tag, o bpf.Owner) error {
 	if t.Kind == endpoint.TagAddr {
 		if err := b.putOwned(t.Addr); err != nil {
