@@ -49,7 +49,7 @@ func (m *Mux) HoldProbes() (release func()) {
 // ShareKernelTypes makes all muxes of this process read the types of the kernel once.
 func ShareKernelTypes() {
 	types := btf.NewCache()
-	attach.NewTypes = func() *btf.Cache { return types }
+	newTypes = func() *btf.Cache { return types }
 }
 
 // HideFillRings makes Open find that the kernel lacks a field of fill rings, until restore.

@@ -18,7 +18,6 @@ import (
 
 	"github.com/unet-go/unet/bpf"
 	"github.com/unet-go/unet/internal/xsk"
-	"github.com/unet-go/unet/mux/internal/attach"
 )
 
 // fillInterval is the time between two checks. So it is about the longest time for which an
@@ -212,11 +211,7 @@ var fillFields = []string{
 
 // checkFillFields finds out whether the programs can check fill rings on this kernel. If not,
 // untrusted owners get no endpoints, unless permitted.
-func (m *Mux) checkFillFields(permitted bool) error {
-	types := m.progs.TakeTypes()
-	if types == nil { // another process has loaded the programs
-		types = attach.NewTypes()
-	}
+func (m *Mux) checkFillFields(types *btf.Cache, permitted bool) error {
 	kernel, err := types.Kernel()
 	if err != nil {
 		return fmt.Errorf("types of the kernel: %w", err)

@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cilium/ebpf/btf"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"github.com/vishvananda/netns"
@@ -332,16 +333,21 @@ func Open(cfg Config) (_ *Mux, err error) {
 		if err := m.prepare(cfg); err != nil {
 			return err
 		}
-		if made, err = m.attach(cfg); err != nil {
+		types := newTypes()
+		if made, err = m.attach(cfg, types); err != nil {
 			return err
 		}
-		return m.start(cfg)
+		return m.start(cfg, types)
 	})
 	if err != nil {
 		return nil, err
 	}
 	return m, nil
 }
+
+// newTypes makes a cache for the types of the kernel, some MiB. Reading them takes as long as all else that Open does
+// in user space. Tests share one cache.
+var newTypes = btf.NewCache
 
 // openNetNS returns a descriptor of the mux's own for Config.NetNS.
 func openNetNS(of netns.NsHandle) (netns.NsHandle, error) {
@@ -395,7 +401,7 @@ func (m *Mux) prepare(cfg Config) (err error) {
 
 // attach attaches the programs, or takes over those that are pinned. made: it has attached
 // them.
-func (m *Mux) attach(cfg Config) (made bool, err error) {
+func (m *Mux) attach(cfg Config, types *btf.Cache) (made bool, err error) {
 	if cfg.Pin != "" {
 		if err := attach.Sweep(m.nl, m.deleter, cfg.Pin, m.up.Netns, m.log); err != nil {
 			return false, err
@@ -409,7 +415,7 @@ func (m *Mux) attach(cfg Config) (made bool, err error) {
 			return false, err
 		}
 	}
-	progs, err := attach.Attach(m.nl, &m.up, cfg.Mode, m.pins, m.log)
+	progs, err := attach.Attach(m.nl, &m.up, cfg.Mode, m.pins, types, m.log)
 	if err != nil {
 		return false, errors.Join(err, m.pins.Remove())
 	}
@@ -450,7 +456,7 @@ func (m *Mux) takeOver(cfg Config) (adopted bool, err error) {
 }
 
 // start starts the goroutines of a mux whose programs are attached.
-func (m *Mux) start(cfg Config) error {
+func (m *Mux) start(cfg Config, types *btf.Cache) error {
 	if m.up.Virtual && m.progs.Mode == ModeNative {
 		m.log.Info("in native mode on a virtual link XDP sees no VLAN tags if the other end has txvlan offload: if VLANs are used there, turn it off", "interface", m.up.Name)
 	}
@@ -461,7 +467,7 @@ func (m *Mux) start(cfg Config) error {
 	if err := m.holdPrograms(); err != nil {
 		return err
 	}
-	if err := m.checkFillFields(cfg.UncheckedFillRings); err != nil {
+	if err := m.checkFillFields(types, cfg.UncheckedFillRings); err != nil {
 		return err
 	}
 	if err := m.followAlarms(); err != nil {

@@ -69,7 +69,7 @@ func (q *queueHold) hold() error {
 	defer q.mu.Unlock()
 	if q.users == 0 {
 		err := route.Within(q.ns, func() (err error) {
-			q.links, err = q.progs.AttachQueue(q.up)
+			q.links, err = q.progs.AttachQueue(q.up, newTypes())
 			return err
 		})
 		if err != nil {
@@ -116,7 +116,7 @@ func (q *queueHold) adopt(users int) error {
 		return nil
 	}
 	if err = q.progs.DetachQueue(links); err == nil && users > 0 {
-		q.links, err = q.progs.AttachQueue(q.up)
+		q.links, err = q.progs.AttachQueue(q.up, newTypes())
 	}
 	return err
 }

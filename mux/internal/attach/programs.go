@@ -42,16 +42,16 @@ type Programs struct {
 	uplink    link.Link
 	sideLinks []link.Link // of the programs named by sidePrograms
 	Pins      *Pins
-	types     *btf.Cache // of the kernel; nil as soon as the mux is open
 }
 
 // Attach loads the programs and attaches them to the uplink in the mode want, or with
 // nic.ModeAuto in the best mode that works. The calling thread is in the uplink's namespace, which
 // is h's.
-func Attach(h *netlink.Handle, u *nic.Uplink, want nic.Mode, keep *Pins, log *slog.Logger) (*Programs, error) {
+// types are those of the kernel, as far as they have been read.
+func Attach(h *netlink.Handle, u *nic.Uplink, want nic.Mode, keep *Pins, types *btf.Cache, log *slog.Logger) (*Programs, error) {
 	switch want {
 	case nic.ModeNative, nic.ModeTCX:
-		p, err := attachIn(h, want, u, keep, log)
+		p, err := attachIn(h, want, u, keep, types, log)
 		if err != nil {
 			return nil, fmt.Errorf("attach to %s in %v mode: %w", u.Name, want, err)
 		}
@@ -62,7 +62,7 @@ func Attach(h *netlink.Handle, u *nic.Uplink, want nic.Mode, keep *Pins, log *sl
 	}
 	why := u.NotNative(nic.XDPFeatures(u.Index))
 	if why == "" {
-		p, err := attachIn(h, nic.ModeNative, u, keep, log)
+		p, err := attachIn(h, nic.ModeNative, u, keep, types, log)
 		if err == nil {
 			// Many drivers report only after the attachment that they accept redirected frames.
 			if nic.XDPFeatures(u.Index).All(nic.XDPNdoXmit) {
@@ -77,20 +77,16 @@ func Attach(h *netlink.Handle, u *nic.Uplink, want nic.Mode, keep *Pins, log *sl
 		why = err.Error()
 	}
 	log.Info("tcx mode chosen", "interface", u.Name, "driver", u.Driver, "because", why)
-	p, err := attachIn(h, nic.ModeTCX, u, keep, log)
+	p, err := attachIn(h, nic.ModeTCX, u, keep, types, log)
 	if err != nil {
 		return nil, fmt.Errorf("attach to %s in tcx mode: %w", u.Name, err)
 	}
 	return p, nil
 }
 
-// NewTypes makes a cache for the types of the kernel. Reading them takes as long as all else that Open does in
-// user space. Tests share one cache.
-var NewTypes = btf.NewCache
-
 // attachIn loads and attaches the programs in one mode. The uplink's link is pinned last, so
 // pins with it are complete.
-func attachIn(h *netlink.Handle, m nic.Mode, u *nic.Uplink, keep *Pins, log *slog.Logger) (_ *Programs, err error) {
+func attachIn(h *netlink.Handle, m nic.Mode, u *nic.Uplink, keep *Pins, types *btf.Cache, log *slog.Logger) (_ *Programs, err error) {
 	if err := CheckFree(h, u, m); err != nil {
 		return nil, err
 	}
@@ -126,9 +122,8 @@ func attachIn(h *netlink.Handle, m nic.Mode, u *nic.Uplink, keep *Pins, log *slo
 	if err := spec.Variables["config"].Set(config); err != nil {
 		return nil, err
 	}
-	p.types = NewTypes()
 	opts := pinMaps(spec, keep)
-	opts.Cache = p.types
+	opts.Cache = types
 	needed := programsOf(m)
 	for name := range spec.Programs {
 		if !slices.Contains(needed, name) {
@@ -359,14 +354,6 @@ func (p *Programs) ChangeState(change func(*bpf.State)) error {
 	}
 	p.state = s
 	return nil
-}
-
-// TakeTypes returns the types of the kernel that the attachment has read, once; nil: it has read none. They take
-// some MiB.
-func (p *Programs) TakeTypes() *btf.Cache {
-	types := p.types
-	p.types = nil
-	return types
 }
 
 // NextID is the number after that of the last endpoint.

@@ -8,6 +8,7 @@ import (
 	"os"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/link"
 
 	"github.com/unet-go/unet/bpf"
@@ -25,7 +26,7 @@ func QueuePrograms(u *nic.Uplink) []string {
 
 // AttachQueue loads the programs of queues over the tables of the mux, and attaches them. The
 // calling thread is in the uplink's namespace.
-func (p *Programs) AttachQueue(u *nic.Uplink) (links []link.Link, err error) {
+func (p *Programs) AttachQueue(u *nic.Uplink, types *btf.Cache) (links []link.Link, err error) {
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, p.DetachQueue(links))
@@ -52,7 +53,6 @@ func (p *Programs) AttachQueue(u *nic.Uplink) (links []link.Link, err error) {
 		bpf.MuxMapTagCounts:  p.Maps.TagCounts,
 	}
 	spec.Maps[bpf.MuxMapSockets].MaxEntries = p.Maps.Sockets.MaxEntries()
-	types := NewTypes()
 	if notes {
 		note, table, err := noteVLAN(types)
 		if err != nil {
