@@ -273,7 +273,7 @@ func TestClaimsOnIPv6AddressesOfUplink(t *testing.T) {
 	identity("2001:db8::1/64", "fe80::a/64") // the kernel prefers the newest
 	for _, kind := range []func(string) endpoint.Tag{udpTag, tcpTag, udpBlock, tcpBlock} {
 		for _, addr := range []string{"fd00::1", "fe80::a", "2001:db8::1", "2001:db8::dead"} {
-			tag := kind("[" + addr + "]:50048")
+			tag := kind("[" + addr + "]:30016") // the kernel chooses from 32768 on
 			if !tag.Block {
 				tag.Port = 7000
 			}
@@ -299,7 +299,7 @@ func TestClaimsOnIPv6AddressesOfUplink(t *testing.T) {
 	identity("", "fe80::a/64")
 	del("2001:db8::dead/64")
 	wildcard("fe80::a")
-	testutil.Must(t, a.lease.Unclaim(t.Context(), tcpBlock("[fd00::1]:50048"))) // the claim is still there, without the address
+	testutil.Must(t, a.lease.Unclaim(t.Context(), tcpBlock("[fd00::1]:30016"))) // the claim is still there, without the address
 	del("fe80::a/64")
 	if got, err := a.lease.Claim(t.Context(), udpTag("[::]:0")); !errors.Is(err, endpoint.ErrTagDenied) {
 		t.Errorf("without an address: %v, %v", got, err)
