@@ -45,11 +45,11 @@ build: unetd ## build all commands, and unetd's manual pages and completions, in
 	$(GO) build -C examples -trimpath -o ../bin/ ./...
 	$(GO) build -C bench -trimpath -o ../bin/ ./unetbench ./unetservice ./unetplot
 
-# unetd writes its manual pages and completions itself.
+# unetd writes its completions itself; its manual pages are its help.
 unetd:
 	$(GO) build -trimpath -o $(BIN)/ ./cmd/unetd
 	rm -rf $(BIN)/share && mkdir -p $(BIN)/share
-	$(BIN)/unetd man $(BIN)/share/man8 $(shell git log -1 --format=%cs)
+	deploy/man $(BIN)/unetd $(BIN)/share/man8 "$(shell git log -1 --format=%cs)"
 	for shell in bash zsh fish; do $(BIN)/unetd completion $$shell > $(BIN)/share/$$shell || exit 1; done
 
 # make install needs no go if make build was run before, by another user than root.

@@ -65,7 +65,7 @@ var layers = map[string]struct{ own, other []string }{
 	"internal/version":             {},
 	"internal/netlab/impair":       {own: []string{"internal/netlab", "internal/linksim"}, other: []string{"golang.org/x/sys/unix"}},
 	"cmd/unetd":                    {own: []string{"cmd/unetd/internal", "control", "endpoint", "internal/protocol", "internal/version", "internal/xsk", "mux"}, other: []string{"github.com/spf13/cobra"}},
-	"cmd/unetd/internal":           {own: []string{"mux", "control", "internal/account", "internal/protocol", "internal/route", "internal/share", "endpoint", "internal/xsk", "cmd/unetd/internal"}, other: []string{"github.com/cilium/ebpf", "github.com/vishvananda/netlink", "github.com/vishvananda/netns", "golang.org/x/sys/unix", "github.com/spf13/cobra", "go.yaml.in/yaml/v3", "github.com/prometheus/client_golang"}},
+	"cmd/unetd/internal":           {own: []string{"mux", "control", "internal/account", "internal/protocol", "internal/route", "internal/share", "endpoint", "internal/xsk", "cmd/unetd/internal"}, other: []string{"github.com/cilium/ebpf", "github.com/vishvananda/netlink", "github.com/vishvananda/netns", "golang.org/x/sys/unix", "go.yaml.in/yaml/v3", "github.com/prometheus/client_golang"}},
 	"bench/unetbench":              {own: []string{"*"}, other: []string{"github.com/spf13/cobra"}},
 	"bench/unetplot":               {own: []string{"bench/internal", "internal/version"}, other: []string{"github.com/spf13/cobra"}},
 	"bench/unetservice":            {own: []string{".", "bench/internal/cli", "bench/internal/load", "bench/internal/plan", "bench/internal/service", "internal/version"}, other: []string{"github.com/spf13/cobra"}},
@@ -85,10 +85,10 @@ var layers = map[string]struct{ own, other []string }{
 	"examples/postgres":            {own: []string{"."}, other: []string{"github.com/jackc/pgx/v5"}},
 	"examples/forward":             {own: []string{"."}},
 	"examples/multicast":           {own: []string{"."}},
+	"examples/demo":                {own: []string{".", "control", "datapath", "endpoint", "internal/netlab"}, other: []string{"github.com/vishvananda/netlink", "golang.org/x/sys/unix"}},
 	"examples/upcall":              {own: []string{".", "control", "datapath", "endpoint"}},
 
-	"cmd/unetd/internal/demo":    {own: []string{".", "control", "datapath", "endpoint", "internal/netlab"}, other: []string{"github.com/vishvananda/netlink", "golang.org/x/sys/unix"}},
-	"cmd/unetd/internal/capture": {own: []string{"bpf", "wire"}, other: []string{"github.com/cilium/ebpf", "github.com/google/gopacket", "golang.org/x/sys/unix"}},
+	"cmd/unetd/internal/capture": {own: []string{"bpf", "mux", "wire"}, other: []string{"github.com/cilium/ebpf", "github.com/google/gopacket", "golang.org/x/sys/unix"}},
 }
 
 // layerOf is the longest entry of layers that pkg lies in; folders named

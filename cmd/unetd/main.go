@@ -74,10 +74,7 @@ func newRoot(stderr *logWriter) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "unetd",
 		Short: "Grant applications endpoints on a network interface",
-		Example: `  # See it work, without any of this machine's interfaces.
-  unetd demo
-
-  # Serve eth0 by the policy in /etc/unet/policy.yaml.
+		Example: `  # Serve eth0 by the policy in /etc/unet/policy.yaml.
   unetd serve --interface eth0 --socket-mode 0666
 
   # Can unetd run here, and how well?
@@ -106,8 +103,8 @@ of their own. Frames that no application has claimed go to the kernel.`,
 		newList(), newStatus(), newCounters(), newUplinks(),
 		newRevoke(), newReload(), newDrain(),
 		newCleanup(),
-		newDoctor(), newCapture(), newDemo(),
-		newVersion(), newRegister(), newMan(), newDemoApplication(),
+		newDoctor(), newCapture(),
+		newVersion(), newRegister(),
 	)
 	return root
 }

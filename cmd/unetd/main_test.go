@@ -358,7 +358,6 @@ func TestCommandLine(t *testing.T) {
 		{"serve --interface", 2, "", "flag needs an argument"},
 		{"serve --colour red", 2, "", "unknown flag: --colour"},
 		{"serve --interface lo --mode fast", 2, "", `mode "fast"`},
-		{"serve --interface lo --queues 3-1", 2, "", `--queues: "3-1" ends before it begins: write 1-3`},
 		{"serve --interface lo --socket=", 2, "", "--socket: want a path"},
 		{"serve --interface lo --socket-mode 0999", 2, "", "octal"},
 		{"serve --interface lo --socket-mode 1777", 2, "", "octal"},
@@ -369,8 +368,6 @@ func TestCommandLine(t *testing.T) {
 		{"serve --interface lo --ready-fd x", 2, "", "invalid argument"},
 		{"serve --interface lo --ready-fd 99", 2, "", "--ready-fd 99: bad file descriptor: pass an open descriptor"},
 		{"serve --interface lo --metrics 9810", 2, "", "unetd: --metrics 9810: want HOST:PORT or unix:PATH: see unetd serve --help"},
-		{"demo now", 2, "", `unknown command "now" for "unetd demo": see unetd demo --help`},
-		{"demo --help", 0, "unetd demo --pause", ""},
 		{"serve --help", 0, "host's firewall (netfilter, tc) do not apply", ""},
 	} {
 		args := strings.Fields(c.args)

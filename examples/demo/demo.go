@@ -1,11 +1,6 @@
 //go:build linux
 
-// Package demo is the command unetd demo: it shows unet in two network namespaces, and explains each step.
-//
-// The namespaces have no names, and no other process uses the mount namespace with the socket and the
-// pins of unetd. When this process ends, its children are killed, and the kernel removes the namespaces
-// with all that is in them.
-package demo
+package main
 
 import (
 	"bufio"
@@ -64,7 +59,7 @@ type demo struct {
 // thread stays in another mount namespace.
 func Run(ctx context.Context, cfg Config) error {
 	if os.Geteuid() != 0 {
-		return errors.New("the demonstration makes network namespaces, which needs root: sudo unetd demo")
+		return errors.New("the demonstration makes network namespaces, which needs root: sudo bin/demo")
 	}
 	d := &demo{screen: screen{out: cfg.Stdout, color: cfg.Color}, cfg: cfg}
 	err := d.run(ctx)
@@ -265,7 +260,7 @@ func (d *demo) open(ctx context.Context) (err error) {
 	cmd.SysProcAttr = netlab.Nobody()
 	if d.application, err = d.start(ctx, "application", cmd); err != nil {
 		if errors.Is(err, os.ErrPermission) {
-			err = fmt.Errorf("%w: the file of unetd must be executable for user nobody", err)
+			err = fmt.Errorf("%w: the file of this command must be executable for user nobody", err)
 		}
 		return err
 	}

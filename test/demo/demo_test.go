@@ -1,6 +1,6 @@
 //go:build linux
 
-package main
+package demo
 
 import (
 	"bufio"
@@ -21,9 +21,12 @@ import (
 
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/internal/testutil"
+	"github.com/unet-go/unet/test/internal/unetd"
 )
 
-// demoRun is a running unetd demo. Its processes have the variable mark in their environment.
+func TestMain(m *testing.M) { unetd.Main(m) }
+
+// demoRun is a running demo. Its processes have the variable mark in their environment.
 type demoRun struct {
 	t        *testing.T
 	mark     string
@@ -41,8 +44,10 @@ func startDemo(t *testing.T, stdin io.Reader, args ...string) *demoRun {
 	t.Helper()
 	d := &demoRun{t: t, mark: fmt.Sprintf("UNETD_TEST_DEMO=%d-%s", os.Getpid(), strings.ReplaceAll(t.Name(), "/", "-"))}
 	d.mounts, d.folders = surroundings(t)
-	d.cmd = command(roleUnetd, append([]string{"demo"}, args...)...)
-	d.cmd.Env = append(d.cmd.Env, d.mark)
+	unetd.Command(t, "unetd") // the demonstration runs it
+	d.cmd = exec.Command(unetd.Command(t, "demo"), args...)
+	d.cmd.Env = append(os.Environ(), d.mark)
+	d.cmd.SysProcAttr = netlab.Bound()
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -54,12 +59,15 @@ func startDemo(t *testing.T, stdin io.Reader, args ...string) *demoRun {
 	if err != nil {
 		t.Fatal(err)
 	}
-	kill := time.AfterFunc(testTimeout, func() { d.cmd.Process.Kill() })
+	kill := time.AfterFunc(2*time.Minute, func() { d.cmd.Process.Kill() })
 	t.Cleanup(func() {
 		kill.Stop()
 		r.Close()
+		if d.cmd.ProcessState == nil {
+			d.cmd.Process.Kill()
+			d.cmd.Wait()
+		}
 	})
-	killAtEnd(t, d.cmd)
 	return d
 }
 
@@ -144,7 +152,15 @@ func (d *demoRun) end() (code int) {
 		d.t.Fatal(err)
 	}
 	testutil.Eventually(d.t, "all processes have ended", func() bool { return len(d.processes()) == 0 })
-	awaitUnloaded(d.t, d.programs)
+	for _, id := range d.programs {
+		testutil.Eventually(d.t, fmt.Sprint("program ", id, " is gone"), func() bool {
+			p, err := ebpf.NewProgramFromID(id)
+			if err == nil {
+				p.Close()
+			}
+			return errors.Is(err, os.ErrNotExist)
+		})
+	}
 	if mounts, folders := surroundings(d.t); mounts != d.mounts || folders != d.folders {
 		d.t.Errorf("mounts and folders have changed from\n%s%s\nto\n%s%s", d.mounts, d.folders, mounts, folders)
 	}
@@ -214,12 +230,12 @@ func TestInterruptedDemoLeavesNothing(t *testing.T) {
 			code := d.end()
 			switch {
 			case c.signal == syscall.SIGKILL && code == -1:
-			case code != 1 || d.stderr.String() != "unetd: interrupted; nothing is left of the demonstration\n":
+			case code != 1 || d.stderr.String() != "demo: interrupted; nothing is left of the demonstration\n":
 				t.Errorf("exit %d, %s", code, d.stderr.String())
 			}
 		})
 	}
-	t.Run("closed pipe", func(t *testing.T) { // as of unetd demo | head -1
+	t.Run("closed pipe", func(t *testing.T) { // as of demo | head -1
 		d := startDemo(t, nil)
 		d.awaitLine("1. ")
 		d.stdout.Close()
@@ -229,15 +245,16 @@ func TestInterruptedDemoLeavesNothing(t *testing.T) {
 	})
 	t.Run("no input for --pause", func(t *testing.T) {
 		d := startDemo(t, nil, "--pause")
-		if code := d.end(); code != 1 || d.stderr.String() != "unetd: --pause: standard input: EOF (unetd doctor examines this system)\n" {
+		if code := d.end(); code != 1 || d.stderr.String() != "demo: --pause: standard input: EOF (unetd doctor examines this system)\n" {
 			t.Errorf("exit %d, %s", code, d.stderr.String())
 		}
 	})
 	t.Run("user nobody", func(t *testing.T) {
-		cmd := command(roleUnetd, "demo")
+		cmd := exec.Command(unetd.Command(t, "demo"))
 		cmd.SysProcAttr = netlab.Nobody()
-		if code, stdout, stderr := finish(t, nil, cmd); code != 1 || stdout != "" || stderr != "unetd: the demonstration makes network namespaces, which needs root: sudo unetd demo\n" {
-			t.Errorf("exit %d, %s%s", code, stdout, stderr)
+		out, err := cmd.CombinedOutput()
+		if cmd.ProcessState.ExitCode() != 1 || string(out) != "demo: the demonstration makes network namespaces, which needs root: sudo bin/demo\n" {
+			t.Errorf("%v, %s", err, out)
 		}
 	})
 }
