@@ -301,7 +301,7 @@ func TestErrorHasCommandToDetach(t *testing.T) {
 	if err := set(-1); err == nil {
 		t.Error("netlink detached the program that a link holds")
 	}
-	refused(fmt.Sprintf("detach it (bpftool link detach id %d, or stop the process that holds the link: pid %d ", info.ID, os.Getpid()))
+	refused(fmt.Sprintf("detach it (bpftool link detach id %d, or stop the process that bpftool link show id %[1]d shows), or use another", info.ID))
 	if err := errors.Join(elsewhere.Close(), held.Detach()); err != nil { // BPF_LINK_DETACH, as bpftool does
 		t.Error(err)
 	}

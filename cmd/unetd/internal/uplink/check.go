@@ -3,19 +3,15 @@
 package uplink
 
 import (
-	"bytes"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
 	"os"
-	"path/filepath"
-	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
@@ -41,12 +37,12 @@ func Check(interfaces ...string) error {
 	if err := CheckSocket(); err != nil {
 		return err
 	}
-	status, err := os.ReadFile("/proc/self/status")
+	missing, err := MissingCapabilities()
 	if err != nil {
 		return err
 	}
-	if err := checkCapabilities(string(status)); err != nil {
-		return err
+	if len(missing) > 0 {
+		return fmt.Errorf("%w: %s missing: run unetd as root, or give it these capabilities", os.ErrPermission, strings.Join(missing, ", "))
 	}
 	for _, name := range interfaces {
 		if err := checkInterface(name); err != nil {
@@ -66,7 +62,7 @@ func CheckSocket() error {
 }
 
 // explainSocket explains an error of socket(AF_XDP). It ignores a missing capability:
-// checkCapabilities lists all of them.
+// MissingCapabilities lists all of them.
 func explainSocket(err error) error {
 	switch {
 	case err == nil, errors.Is(err, unix.EPERM):
@@ -77,44 +73,19 @@ func explainSocket(err error) error {
 	return fmt.Errorf("cannot make an AF_XDP socket: %w", err)
 }
 
-// checkCapabilities returns an error that lists the capabilities which /proc/PID/status lacks.
-func checkCapabilities(status string) error {
-	missing, err := missingCapabilities(status)
-	if err == nil && len(missing) > 0 {
-		err = fmt.Errorf("%w: %s missing: run unetd as root, or give it these capabilities",
-			os.ErrPermission, strings.Join(missing, ", "))
-	}
-	return err
-}
-
 // MissingCapabilities are the names of the capabilities that unetd needs and this process lacks.
-func MissingCapabilities() ([]string, error) {
-	status, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		return nil, err
+func MissingCapabilities() (missing []string, err error) {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var sets [2]unix.CapUserData // of 32 capabilities each
+	if err := unix.Capget(&header, &sets[0]); err != nil {
+		return nil, os.NewSyscallError("capget", err)
 	}
-	return missingCapabilities(string(status))
-}
-
-// missingCapabilities reads the effective set from /proc/PID/status (proc(5)).
-func missingCapabilities(status string) (missing []string, err error) {
-	for line := range strings.Lines(status) {
-		value, ok := strings.CutPrefix(line, "CapEff:")
-		if !ok {
-			continue
+	for _, c := range capabilities {
+		if sets[c.bit/32].Effective&(1<<(c.bit%32)) == 0 {
+			missing = append(missing, c.name)
 		}
-		effective, err := strconv.ParseUint(strings.TrimSpace(value), 16, 64)
-		if err != nil {
-			return nil, fmt.Errorf("/proc/self/status: CapEff: %w", err)
-		}
-		for _, c := range capabilities {
-			if effective&(1<<c.bit) == 0 {
-				missing = append(missing, c.name)
-			}
-		}
-		return missing, nil
 	}
-	return nil, errors.New("/proc/self/status has no CapEff: mount proc(5)")
+	return missing, nil
 }
 
 func checkInterface(name string) error {
@@ -152,39 +123,26 @@ func explainOpen(interfaceName string, err error) error {
 	return err
 }
 
-// Attributes in IFLA_XDP (linux/if_link.h).
-const (
-	iflaXDPDriverProg = 5
-	iflaXDPSKBProg    = 6
-	iflaXDPHWProg     = 7
-)
-
-// attached is one XDP program of an interface.
-type attached struct {
-	mode string // its name in ip-link(8)
-	id   uint32 // of the program
-}
-
 // DetachAdvice is the advice how to detach a foreign program from an interface. If a BPF link has
 // attached it, netlink cannot detach it: the link must be detached, or its holder must end. For
 // other programs the command must name the mode: "xdp off" means the driver's mode only if the
 // driver supports XDP.
 func DetachAdvice(interfaceName string) string {
-	index, programs := attachedTo(interfaceName)
-	var advice []string
-	for _, p := range programs {
-		links, err := xdpLinks(p.id, index)
-		if err != nil || len(links) == 0 {
-			advice = append(advice, "ip link set dev "+interfaceName+" "+p.mode+" off")
-		}
-		for _, id := range links {
-			advice = append(advice, fmt.Sprintf("bpftool link detach id %d%s", id, orStop(id)))
-		}
-	}
-	if advice == nil { // it has been detached since
+	device, err := netlink.LinkByName(interfaceName)
+	if err != nil || device.Attrs().Xdp == nil || !device.Attrs().Xdp.Attached { // it has been detached since
 		return "try again"
 	}
-	return "detach it (" + strings.Join(advice, " and ") + ")"
+	xdp := device.Attrs().Xdp
+	modes := map[uint32]string{nl.XDP_ATTACHED_DRV: "xdpdrv", nl.XDP_ATTACHED_SKB: "xdpgeneric", nl.XDP_ATTACHED_HW: "xdpoffload"}
+	mode, one := modes[xdp.AttachMode]
+	if !one {
+		return "detach its programs, which ip -d link show dev " + interfaceName + " shows"
+	}
+	links, err := xdpLinks(xdp.ProgId, device.Attrs().Index)
+	if err != nil || len(links) == 0 {
+		return "detach it (ip link set dev " + interfaceName + " " + mode + " off)"
+	}
+	return fmt.Sprintf("detach it (bpftool link detach id %d, or stop the process that bpftool link show id %[1]d shows)", links[0])
 }
 
 // xdpLinks are the ids of the BPF links that attach a program to an interface. There is none if the
@@ -205,65 +163,4 @@ func xdpLinks(program uint32, ifindex int) (ids []uint32, err error) {
 		return ids, err
 	}
 	return ids, nil
-}
-
-// orStop names the processes that hold a link and that this process may inspect.
-func orStop(id uint32) string {
-	files, err := filepath.Glob("/proc/[0-9]*/fdinfo/*")
-	if err != nil {
-		return ""
-	}
-	want := []byte(fmt.Sprintf("\nlink_id:\t%d\n", id)) // proc_pid_fdinfo(5)
-	var holders []string
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil || !bytes.Contains(text, want) {
-			continue
-		}
-		process := filepath.Dir(filepath.Dir(file))
-		name, _ := os.ReadFile(process + "/comm") // after an error the name is empty
-		if h := "pid " + filepath.Base(process) + " " + strings.TrimSpace(string(name)); !slices.Contains(holders, h) {
-			holders = append(holders, h)
-		}
-	}
-	if holders == nil {
-		return ", or end what holds the link, a process or a pin"
-	}
-	return ", or stop the process that holds the link: " + strings.Join(holders, ", ")
-}
-
-// attachedTo is the ifindex of an interface and its XDP programs; none after an error.
-func attachedTo(interfaceName string) (index int, programs []attached) {
-	device, err := net.InterfaceByName(interfaceName)
-	if err != nil {
-		return 0, nil
-	}
-	req := nl.NewNetlinkRequest(unix.RTM_GETLINK, 0)
-	ask := nl.NewIfInfomsg(unix.AF_UNSPEC)
-	ask.Index = int32(device.Index)
-	req.AddData(ask)
-	msgs, err := req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWLINK)
-	if err != nil || len(msgs) != 1 || len(msgs[0]) < unix.SizeofIfInfomsg {
-		return 0, nil
-	}
-	attrs, err := nl.ParseRouteAttrAsMap(msgs[0][unix.SizeofIfInfomsg:])
-	if err != nil {
-		return 0, nil
-	}
-	return device.Index, xdpPrograms(attrs[unix.IFLA_XDP].Value)
-}
-
-// xdpPrograms reads the nested attributes of IFLA_XDP.
-func xdpPrograms(nested []byte) (programs []attached) {
-	modes := map[uint16]string{iflaXDPDriverProg: "xdpdrv", iflaXDPSKBProg: "xdpgeneric", iflaXDPHWProg: "xdpoffload"}
-	attrs, err := nl.ParseRouteAttr(nested)
-	if err != nil {
-		return nil
-	}
-	for _, a := range attrs {
-		if mode, ok := modes[a.Attr.Type]; ok && len(a.Value) == 4 {
-			programs = append(programs, attached{mode, binary.NativeEndian.Uint32(a.Value)})
-		}
-	}
-	return programs
 }

@@ -3,7 +3,6 @@
 package uplink
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -26,25 +25,6 @@ func TestKernelWithoutAFXDP(t *testing.T) {
 	}
 	if err := explainSocket(unix.EMFILE); !errors.Is(err, unix.EMFILE) {
 		t.Errorf("%v", err)
-	}
-}
-
-// The error names the capabilities that are missing in /proc/self/status.
-func TestCheckCapabilities(t *testing.T) {
-	for _, c := range []struct{ status, want string }{
-		{"Name:\tunetd\nCapEff:\t000001ffffffffff\nCapBnd:\t0\n", ""},
-		{"CapPrm:\t000001ffffffffff\nCapEff:\t0000000000000000\n", "CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_ADMIN, CAP_IPC_LOCK, CAP_SETUID missing"},
-		{fmt.Sprintf("CapEff:\t%016x\n", 1<<unix.CAP_NET_ADMIN|1<<unix.CAP_NET_RAW|1<<unix.CAP_IPC_LOCK|1<<unix.CAP_SETUID), "permission denied: CAP_SYS_ADMIN missing"},
-		{"CapEff:\tall\n", "invalid syntax"},
-		{"", "mount proc(5)"},
-	} {
-		err := checkCapabilities(c.status)
-		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%q: %v, want %q", c.status, err, c.want)
-		}
-		if strings.Contains(c.want, "missing") && !errors.Is(err, os.ErrPermission) {
-			t.Errorf("%q: %v", c.status, err)
-		}
 	}
 }
 
@@ -76,31 +56,6 @@ func TestExplainOpen(t *testing.T) {
 		err := explainOpen("eth0", c.err)
 		if !errors.Is(err, c.err) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v became %v", c.err, err)
-		}
-	}
-}
-
-// The XDP programs in a netlink attribute, also if it is too short.
-func TestXDPPrograms(t *testing.T) {
-	attr := func(kind uint16, value ...byte) []byte {
-		b := binary.NativeEndian.AppendUint16(nil, uint16(4+len(value)))
-		b = append(binary.NativeEndian.AppendUint16(b, kind), value...)
-		return append(b, make([]byte, -len(b)&3)...)
-	}
-	for _, c := range []struct {
-		nested []byte
-		want   string
-	}{
-		{attr(2, 0), "[]"},
-		{append(attr(2, 2), attr(iflaXDPSKBProg, 7, 0, 0, 0)...), "[{xdpgeneric 7}]"},
-		{append(attr(iflaXDPDriverProg, 7, 0, 0, 0), attr(iflaXDPSKBProg, 8, 0, 0, 0)...), "[{xdpdrv 7} {xdpgeneric 8}]"},
-		{attr(iflaXDPHWProg, 7, 0, 0, 0), "[{xdpoffload 7}]"},
-		{attr(iflaXDPHWProg, 7, 0, 0, 0)[:6], "[]"},
-		{attr(iflaXDPHWProg, 7), "[]"},
-		{make([]byte, 8), "[]"},
-	} {
-		if got := fmt.Sprint(xdpPrograms(c.nested)); got != c.want {
-			t.Errorf("%v: %q, want %q", c.nested, got, c.want)
 		}
 	}
 }
