@@ -45,7 +45,7 @@ func TestCaptureRefusals(t *testing.T) {
 		{"--interface nosuch", 1, "unetd does not serve nosuch: it serves uplink"},
 		{"1 -w /nosuch/file", 1, "no such file"},
 		{"1 -w /dev/full", 1, "no space left"},
-		{"1 --bpffs /proc", 1, "not a BPF file system"},
+		{"1 --bpffs /proc", 1, "not a bpffs"},
 	} {
 		code, stdout, stderr := capture(strings.Fields(c.args)...)
 		if code != c.code || stdout != "" || !strings.Contains(stderr, c.want) || strings.Count(stderr, "\n") != 1 {

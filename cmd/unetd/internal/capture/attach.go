@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/bpf"
+	"github.com/unet-go/unet/mux"
 )
 
 // MaxSnap is the most bytes of a frame that are captured: a record of a perf buffer is shorter than 64 KiB.
@@ -36,7 +37,7 @@ type tracing struct {
 
 // attach starts a capture. wire: also of all frames that the uplink receives.
 func attach(t *target, snaplen int, wire bool) (_ *tracing, err error) {
-	if t.state.Mode == modeNative {
+	if mux.Mode(t.state.Mode) == mux.ModeNative {
 		return nil, fmt.Errorf("unetd serves %s in native mode, in which frames cannot be captured: start it with --mode tcx", t.name)
 	}
 	if err := rlimit.RemoveMemlock(); err != nil {
@@ -84,9 +85,6 @@ func attach(t *target, snaplen int, wire bool) (_ *tracing, err error) {
 	return tr, nil
 }
 
-// modeNative is ModeNative of package mux, as it is in the state of a mux.
-const modeNative = 2
-
 // explain adds what to do about an error of the kernel.
 func explain(err error) error {
 	switch {
@@ -119,13 +117,9 @@ func (t *target) config(snaplen int, wire bool) (bpf.CaptureUnetCapture, error) 
 	if !t.all {
 		c.Port, c.Inner = t.owner.Port, t.slot+bpf.FirstIfindex
 	}
-	untrusted := bpf.MuxProgUnetDeliverLinear
-	if t.state.Mode == modeNative {
-		untrusted = bpf.MuxProgUnetDeliverWhole
-	}
 	for name, id := range map[string]*uint32{
 		bpf.MuxProgUnetPort: &c.UnetPort[0], bpf.MuxProgUnetPortLimited: &c.UnetPort[1],
-		bpf.MuxProgUnetDeliver: &c.Deliver[0], untrusted: &c.Deliver[1],
+		bpf.MuxProgUnetDeliver: &c.Deliver[0], bpf.MuxProgUnetDeliverLinear: &c.Deliver[1],
 	} {
 		n, err := programID(filepath.Join(t.dir, name))
 		if err != nil {

@@ -81,11 +81,6 @@ func Run(ctx context.Context, cfg Config) error {
 		return errors.Join(err, tr.close())
 	}
 	cfg.announce(t)
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	if cfg.File == "" || cfg.File == "-" {
-		defer watch(cfg.Stdout, cancel)()
-	}
 	r := &run{cfg: cfg, t: t, tr: tr, out: out, decoder: newDecoder(t, cfg.Snaplen), window: newWindow()}
 	err = r.loop(ctx)
 	if err = errors.Join(err, tr.close(), closeOut()); errors.Is(err, unix.EPIPE) {
@@ -134,32 +129,11 @@ func (cfg *Config) announce(t *target) {
 	}
 }
 
-// watch calls cancel when the reader of a pipe has closed it. Without that, only the next packet shows it.
-func watch(file *os.File, cancel func()) (stop func()) {
-	end, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
-	if err != nil {
-		return func() {}
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		fds := []unix.PollFd{{Fd: int32(file.Fd())}, {Fd: int32(end), Events: unix.POLLIN}}
-		for {
-			_, err := unix.Poll(fds, -1)
-			if errors.Is(err, unix.EINTR) {
-				continue
-			}
-			if err == nil && fds[1].Revents == 0 && fds[0].Revents&unix.POLLERR != 0 {
-				cancel()
-			}
-			return
-		}
-	}()
-	return func() {
-		unix.Write(end, []byte{1, 0, 0, 0, 0, 0, 0, 0})
-		<-done
-		unix.Close(end)
-	}
+// unread reports whether the reader of a pipe has closed it. Without that, only the next packet shows it.
+func unread(file *os.File) bool {
+	fds := []unix.PollFd{{Fd: int32(file.Fd())}}
+	_, err := unix.Poll(fds, 0)
+	return err == nil && fds[0].Revents&unix.POLLERR != 0
 }
 
 // run is a running capture.
@@ -178,7 +152,8 @@ var errEnough = errors.New("enough packets")
 
 func (r *run) loop(ctx context.Context) error {
 	looked := time.Now()
-	for ctx.Err() == nil {
+	piped := r.cfg.File == "" || r.cfg.File == "-"
+	for ctx.Err() == nil && !(piped && unread(r.cfg.Stdout)) {
 		err := r.read(time.Now().Add(tick))
 		if err == nil {
 			err = r.write(monotonic())

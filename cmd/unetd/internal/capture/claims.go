@@ -27,7 +27,7 @@ func (t *target) claims(b []byte) (owner bpf.Owner, claimed bool) {
 		})
 	case kind == wire.EtherTypeIPv6 && len(b) >= 40:
 		addr := [16]byte(b[24:])
-		next, payload := skipExtensions(b[6], b[40:])
+		next, _, payload := skipExtensions(b[6], b[40:])
 		claimed = hasTag(next, payload, func(kind bpf.TagKind, port uint16) bool {
 			return t.maps.Tags6.Lookup(bpf.Key6(kind, addr, port), &owner) == nil
 		})
@@ -59,8 +59,9 @@ func hasTag(protocol byte, l4 []byte, has func(bpf.TagKind, uint16) bool) bool {
 	return has(bpf.TagAddr, 0)
 }
 
-// skipExtensions finds the first header of an IPv6 packet that is no extension header.
-func skipExtensions(next byte, b []byte) (byte, []byte) {
+// skipExtensions finds the first header of an IPv6 packet that is no extension header, and whether the packet is a
+// fragment.
+func skipExtensions(next byte, b []byte) (_ byte, fragment bool, rest []byte) {
 	for range maxExtensions {
 		if len(b) < 8 {
 			break
@@ -69,14 +70,15 @@ func skipExtensions(next byte, b []byte) (byte, []byte) {
 		switch next {
 		case 0, 43, 60, 135, 139, 140: // hop by hop, routing, destination options, mobility, HIP, shim6
 			length = (int(b[1]) + 1) * 8
-		case 44: // fragment
-			length = 8
+		case wire.ProtocolFragment:
+			length = wire.IPv6FragmentLen
+			fragment = fragment || binary.BigEndian.Uint16(b[2:])&0xfff9 != 0
 		case 51: // authentication
 			length = (int(b[1]) + 2) * 4
 		default:
-			return next, b
+			return next, fragment, b
 		}
 		next, b = b[0], b[min(length, len(b)):]
 	}
-	return next, b
+	return next, fragment, b
 }

@@ -14,9 +14,8 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
-	"golang.org/x/sys/unix"
-
 	"github.com/unet-go/unet/bpf"
+	"github.com/unet-go/unet/mux"
 )
 
 // target is a mux, as unetd has pinned it, and the endpoint of it that is captured.
@@ -35,13 +34,16 @@ type target struct {
 // find opens the mux of an interface, or of an endpoint if iface is "". The interface is in the network
 // namespace of this process.
 func find(bpffs, iface string, id uint64) (*target, error) {
-	dirs, err := muxes(bpffs)
+	pins, err := mux.Pins(bpffs)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("--bpffs %s: %w", bpffs, err)
 	}
 	var names, there []string
-	for _, dir := range dirs {
-		t, err := open(dir)
+	for _, pinned := range pins {
+		if !pinned.Here {
+			continue
+		}
+		t, err := open(pinned.Path)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // it was removed meanwhile, or is not complete yet
 		}
@@ -74,32 +76,6 @@ func find(bpffs, iface string, id uint64) (*target, error) {
 		return nil, fmt.Errorf("there is no endpoint %d: there are none on %s", id, strings.Join(names, ", "))
 	}
 	return nil, fmt.Errorf("there is no endpoint %d: there are %s on %s", id, strings.Join(there, ", "), strings.Join(names, ", "))
-}
-
-// muxes are the directories of pins of the muxes of this network namespace.
-func muxes(bpffs string) ([]string, error) {
-	var st unix.Statfs_t
-	if err := unix.Statfs(bpffs, &st); err != nil {
-		return nil, fmt.Errorf("--bpffs %s: %w", bpffs, err)
-	}
-	if st.Type != unix.BPF_FS_MAGIC {
-		return nil, fmt.Errorf("--bpffs %s: it is not a BPF file system", bpffs)
-	}
-	cookie, err := namespaceCookie()
-	if err != nil {
-		return nil, err
-	}
-	return filepath.Glob(filepath.Join(bpffs, "unet", strconv.FormatUint(cookie, 10)+"-*"))
-}
-
-// namespaceCookie is the cookie of this thread's network namespace.
-func namespaceCookie() (uint64, error) {
-	s, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return 0, err
-	}
-	defer unix.Close(s)
-	return unix.GetsockoptUint64(s, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
 }
 
 // open opens the maps of a mux. The link of the uplink is pinned last.
