@@ -19,8 +19,8 @@ func newDoctor() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Examine whether and how well unetd can run on this system",
-		Long: `Doctor examines the kernel, the limits, the BPF file system, the socket, the policy,
-the processors and the interfaces, and writes a line for each: ok, note (something to
+		Long: `Doctor examines the kernel, the limits, the BPF file system, the socket, the policy
+and the interfaces, and writes a line for each: ok, note (something to
 know, or that could not be seen) or problem, with what to do about it. Without
 --interface it examines each Ethernet interface that has an address.
 
@@ -49,6 +49,5 @@ root it says what it could not see. Exit status: 0 without a problem, 1 with one
 	flags.StringVar(&cfg.BPFFS, "bpffs", uplink.DefaultBPFFS, "BPF file system for the pins")
 	flags.StringVar(&cfg.Policy, "policy", "", "policy file (default "+policy.DefaultFile+" if it exists)")
 	flags.BoolVar(&asJSON, "json", false, "write JSON")
-	completeInterface(cmd)
 	return cmd
 }

@@ -96,7 +96,6 @@ func TestDoctorOnWorkingHost(t *testing.T) {
 	}
 	report.expect("endpoint", doctor.OK, "an endpoint was opened")
 	report.expect("BTF", doctor.OK)
-	report.expect("BPF", doctor.OK)
 	report.expect("pins", doctor.OK, "none")
 	report.expect("socket", doctor.OK, "no unetd is running")
 	report.expect("policy", doctor.OK, "rules: 2")
@@ -232,7 +231,6 @@ func TestDoctorWithoutPrivileges(t *testing.T) {
 	}
 	report.expect("privileges", doctor.Note, "CAP_SYS_ADMIN", "run unetd doctor as root")
 	report.expect("endpoint", doctor.Note, "run unetd doctor as root")
-	report.expect("BPF", doctor.Note, "not examined", "run unetd doctor as root")
 	report.expect("bpffs", doctor.Note, "not examined")
 	report.expect("policy", doctor.Note, "not examined")
 	report.expect("programs", doctor.Note, "not examined")

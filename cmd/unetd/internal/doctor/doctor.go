@@ -5,7 +5,6 @@ package doctor
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -22,7 +21,7 @@ const (
 
 // Finding is the result of one check.
 type Finding struct {
-	Area    string  `json:"area"` // system, files, processors, or the name of an interface
+	Area    string  `json:"area"` // system, files, or the name of an interface
 	Check   string  `json:"check"`
 	Verdict Verdict `json:"verdict"`
 	Found   string  `json:"found"`
@@ -45,7 +44,7 @@ func Examine(ctx context.Context, cfg Config) []Finding {
 	for _, area := range []struct {
 		name  string
 		check func(context.Context, *examination)
-	}{{"system", system}, {"files", files}, {"processors", processors}, {"", interfaces}} {
+	}{{"system", system}, {"files", files}, {"", interfaces}} {
 		e.area = area.name
 		area.check(ctx, e)
 	}
@@ -92,32 +91,3 @@ func (e *examination) read(path string) (string, error) {
 }
 
 func oneLine(s string) string { return strings.ReplaceAll(strings.TrimSpace(s), "\n", "; ") }
-
-// warnings is a slog.Handler that keeps the warnings.
-type warnings struct {
-	slog.Handler
-	list *[]string
-}
-
-func newWarnings() (*slog.Logger, *[]string) {
-	list := new([]string)
-	return slog.New(warnings{slog.DiscardHandler, list}), list
-}
-
-func (w warnings) Enabled(context.Context, slog.Level) bool { return true }
-
-func (w warnings) WithAttrs([]slog.Attr) slog.Handler { return w }
-func (w warnings) WithGroup(string) slog.Handler      { return w }
-
-func (w warnings) Handle(_ context.Context, r slog.Record) error {
-	if r.Level < slog.LevelWarn {
-		return nil
-	}
-	text := r.Message
-	r.Attrs(func(a slog.Attr) bool {
-		text += fmt.Sprintf(", %s %v", a.Key, a.Value)
-		return true
-	})
-	*w.list = append(*w.list, text)
-	return nil
-}

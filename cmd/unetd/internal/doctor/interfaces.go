@@ -6,15 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
-	"github.com/unet-go/unet/cmd/unetd/internal/policy"
 	"github.com/unet-go/unet/cmd/unetd/internal/uplink"
 	"github.com/unet-go/unet/mux"
 )
@@ -76,8 +72,7 @@ func oneInterface(e *examination, name string) {
 	offloads(e, &in)
 	e.ok("MTU", "%d bytes%s", in.MTU, mtuRoom(&in))
 	queues(e, &in)
-	interrupts(e, name)
-	filters(e, name)
+	acceptLocal(e)
 }
 
 func state(e *examination, in *mux.Inspection) {
@@ -161,54 +156,13 @@ func queues(e *examination, in *mux.Inspection) {
 		"%d of %d receive queues in use: ports get frames of all of them; an endpoint on a queue needs classification rules, which unetd inserts where the driver has them", in.Active, in.Queues)
 }
 
-// interrupts reads on which processors the interrupts of a card are handled.
-func interrupts(e *examination, name string) {
-	files, err := os.ReadDir(filepath.Join(e.root, "/", "sys/class/net", name, "device/msi_irqs"))
-	if errors.Is(err, fs.ErrNotExist) {
-		return // a virtual link, or one without such interrupts
-	}
+// acceptLocal looks whether a killed unetd has left a setting of lo.
+func acceptLocal(e *examination) {
+	local, err := e.read("proc/sys/net/ipv4/conf/lo/accept_local")
 	if err != nil {
-		e.unseen("interrupts", err)
+		e.unseen("accept_local", err)
 		return
 	}
-	list, _ := e.read("sys/devices/system/cpu/isolated")
-	isolated, err := policy.ParseQueues(list) // processors, in the same format as queues
-	if err != nil {
-		isolated = policy.Queues{} // none
-	}
-	on := map[string]int{}
-	for _, f := range files {
-		cpus, err := e.read("proc/irq/" + f.Name() + "/effective_affinity_list")
-		if err != nil {
-			cpus, err = e.read("proc/irq/" + f.Name() + "/smp_affinity_list")
-		}
-		if err != nil || cpus == "" {
-			continue
-		}
-		on[cpus]++
-		if n, err := strconv.ParseUint(cpus, 10, 32); err == nil && isolated.Has(uint32(n)) {
-			e.note("interrupts", fmt.Sprintf("echo LIST > /proc/irq/%s/smp_affinity_list", f.Name()), "interrupt %s is handled on processor %s, which is isolated", f.Name(), cpus)
-		}
-	}
-	if len(on) == 1 && len(files) > 2 { // more than one queue, and one of the device itself
-		for cpus := range on {
-			e.note("interrupts", "start irqbalance, or write other processors to /proc/irq/N/smp_affinity_list", "all %d interrupts are handled on processors %s", len(files), cpus)
-		}
-		return
-	}
-	e.ok("interrupts", "%d, on %d sets of processors", len(files), len(on))
-}
-
-// filters reads the settings of the kernel's source checks.
-func filters(e *examination, name string) {
-	all, err := e.read("proc/sys/net/ipv4/conf/all/rp_filter")
-	own, ownErr := e.read("proc/sys/net/ipv4/conf/" + name + "/rp_filter")
-	local, localErr := e.read("proc/sys/net/ipv4/conf/lo/accept_local")
-	if err := errors.Join(err, ownErr, localErr); err != nil {
-		e.unseen("rp_filter", err)
-		return
-	}
-	e.ok("rp_filter", "%s is %s, all is %s: they apply to the kernel's own traffic, not to that of endpoints", name, own, all)
 	if local != "0" && !anyServed(e) {
 		e.note("accept_local", "sysctl -w net.ipv4.conf.lo.accept_local=0, if you did not set it", "accept_local of lo is %s: a killed unetd may have left it", local)
 		return

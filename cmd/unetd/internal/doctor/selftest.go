@@ -6,7 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"runtime"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -22,29 +24,30 @@ const testUID = 65534
 // endpoint with a tag for a user who is not trusted. So the kernel checks all programs and has all
 // that unetd needs. The thread and the namespace end with the goroutine.
 func selfTest(ctx context.Context, e *examination) {
-	type result struct {
-		warned []string
-		err    error
-	}
-	done := make(chan result)
+	var warned strings.Builder
+	log := slog.New(slog.NewTextHandler(&warned, &slog.HandlerOptions{Level: slog.LevelWarn, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.TimeKey || a.Key == slog.LevelKey {
+			return slog.Attr{}
+		}
+		return a
+	}}))
+	done := make(chan error)
 	go func() {
 		runtime.LockOSThread()
-		log, warned := newWarnings()
-		err := openEndpoint(ctx, mux.Config{Interface: "unet0", Log: log, Policy: mux.Permit(mux.Terms{
+		done <- openEndpoint(ctx, mux.Config{Interface: "unet0", Log: log, Policy: mux.Permit(mux.Terms{
 			Rule: "doctor", Endpoints: 1, // not Registered: the kernel counts the endpoints of this user elsewhere, too
 		})})
-		done <- result{*warned, err}
 	}()
-	r := <-done
-	for _, w := range r.warned {
+	err := <-done
+	for w := range strings.Lines(warned.String()) {
 		e.note("endpoint", "", "the test of an endpoint warns: %s", w)
 	}
-	if r.err != nil {
+	if err != nil {
 		remedy := ""
-		if errors.Is(r.err, errors.ErrUnsupported) || errors.Is(r.err, mux.ErrFillRings) {
+		if errors.Is(err, errors.ErrUnsupported) || errors.Is(err, mux.ErrFillRings) {
 			remedy = newer
 		}
-		e.problem("endpoint", remedy, "an endpoint in a network namespace of its own: %v", r.err)
+		e.problem("endpoint", remedy, "an endpoint in a network namespace of its own: %v", err)
 		return
 	}
 	e.ok("endpoint", "an endpoint was opened for uid %d in a network namespace of its own: the kernel accepts the programs and checks fill rings", testUID)

@@ -8,13 +8,9 @@ import (
 	"fmt"
 	"os"
 	"runtime"
-	"strconv"
 	"strings"
 
-	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/btf"
-	"github.com/cilium/ebpf/features"
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/cmd/unetd/internal/daemon"
@@ -85,33 +81,6 @@ func kernelFeatures(e *examination) {
 	} else {
 		e.ok("BTF", "the kernel shows its types")
 	}
-	var lacks, unseen []string
-	for _, f := range []struct {
-		name string
-		err  error
-	}{
-		{"XDP programs", features.HaveProgramType(ebpf.XDP)},
-		{"programs of traffic control", features.HaveProgramType(ebpf.SchedCLS)},
-		{"XSKMAP", features.HaveMapType(ebpf.XSKMap)},
-		{"DEVMAP_HASH", features.HaveMapType(ebpf.DevMapHash)},
-		{"bpf_redirect_map", features.HaveProgramHelper(ebpf.XDP, asm.FnRedirectMap)},
-		{"bpf_redirect_peer", features.HaveProgramHelper(ebpf.SchedCLS, asm.FnRedirectPeer)},
-	} {
-		switch {
-		case errors.Is(f.err, ebpf.ErrNotSupported):
-			lacks = append(lacks, f.name)
-		case f.err != nil:
-			unseen = append(unseen, f.name)
-		}
-	}
-	switch {
-	case len(lacks) > 0:
-		e.problem("BPF", newer, "the kernel lacks %s", strings.Join(lacks, ", "))
-	case len(unseen) > 0:
-		e.unseen("BPF", fmt.Errorf("the kernel does not tell this process whether it has %s", strings.Join(unseen, ", ")))
-	default:
-		e.ok("BPF", "programs of XDP and of traffic control, XSKMAP, DEVMAP_HASH, bpf_redirect_peer")
-	}
 	socketOptions(e)
 }
 
@@ -168,7 +137,6 @@ func limits(e *examination) {
 		e.ok("open files", "RLIMIT_NOFILE can be %d", daemon.OpenFiles)
 	}
 	memoryCgroup(e)
-	hugePages(e)
 }
 
 func memoryCgroup(e *examination) {
@@ -182,19 +150,4 @@ func memoryCgroup(e *examination) {
 		e.note("memory cgroup", "MemoryMax= in the unit of unetd, if that is too little",
 			"the limit of this process's is %v: a unetd in it limits the segments of all users to %v", policy.Bytes(limit), policy.Bytes(segments))
 	}
-}
-
-func hugePages(e *examination) {
-	const folder = "sys/kernel/mm/hugepages/hugepages-2048kB/"
-	all, err := e.read(folder + "nr_hugepages")
-	if err != nil {
-		e.ok("huge pages", "the kernel has none of 2 MiB; only applications that ask for them (Config.Huge) need them")
-		return
-	}
-	free, _ := e.read(folder + "free_hugepages")
-	if n, _ := strconv.Atoi(free); n == 0 && all != "0" {
-		e.note("huge pages", "sysctl -w vm.nr_hugepages=N, if applications ask for them (Config.Huge)", "0 of %s pages of 2 MiB are free", all)
-		return
-	}
-	e.ok("huge pages", "%s of %s pages of 2 MiB are free; only applications that ask for them (Config.Huge) need them", free, all)
 }
