@@ -70,7 +70,7 @@ func (b *statisticsLab) sums() map[string][2]uint64 {
 	for _, name := range listObjects(b.t, b.A).cutters {
 		parts += b.statistics(name).TxPackets
 	}
-	ports := account.Check(b.counters())[0]
+	ports := account.Check(b.counters())
 	return map[string][2]uint64{
 		"the uplink":            {b.statistics(b.A.Interface).RxPackets - b.received, total("rx_", "rx_host") - parts},
 		"frames of endpoints":   {sent, total("tx_")},
@@ -186,7 +186,7 @@ func TestCountersShowFramesOfOtherPrograms(t *testing.T) {
 	settled := func() account.Balance {
 		v, err := account.Settle(t.Context(), l.mux.Counters)
 		testutil.Must(t, err)
-		return v.Balances[0]
+		return v.Balance
 	}
 	if b := settled(); b.Missing() != 0 {
 		t.Errorf("%+v", b)

@@ -47,63 +47,45 @@ func OutcomeOf(counter string) (f Outcome, ok bool) {
 // endpoint, sent by the mux itself for an endpoint, at the inner end of a port.
 var Stages = []string{"rx", "tx", "mux", "deliver"}
 
-// Balance is one check. On a mux at rest In equals Out.
+// Balance compares the frames that were redirected to ports, or sent there by the kernel itself, with those that have
+// reached the inner ends of ports or are counted as lost on the way. On a mux at rest In equals Out.
 type Balance struct {
-	Name    string   `json:"name"`
-	Help    string   `json:"help"` // what is compared, in one line
-	In      uint64   `json:"in"`   // frames
-	Out     uint64   `json:"out"`  // frames
-	InFrom  []string `json:"in_from"`
-	OutFrom []string `json:"out_from"` // names of counters; deliver_* is the sum of all with this prefix
+	In  uint64 `json:"in"`
+	Out uint64 `json:"out"`
 }
 
 // Missing is In - Out: frames that have disappeared, or, while traffic flows, are on their way. It
 // is negative if more came out than went in: another program has sent into a port.
 func (b Balance) Missing() int64 { return int64(b.In - b.Out) }
 
-// balances are the checks.
-var balances = []Balance{{
-	Name:    "ports",
-	Help:    "frames redirected to ports or sent there by the kernel itself, and frames that have reached the inner ends of ports or are counted as lost on the way",
-	InFrom:  []string{"rx_port", "rx_host", "rx_group", "tx_local", "tx_group", "deliver_kernel", "mux_local"},
-	OutFrom: []string{"deliver_*", "lost_uplink_redirect", "lost_local_redirect", "lost_port_full", "lost_port_down", "lost_deliver_backlog"},
-}}
+// The counters of both sides. All whose names begin with deliver_ count frames that came out.
+var (
+	inFrom  = []string{"rx_port", "rx_host", "rx_group", "tx_local", "tx_group", "deliver_kernel", "mux_local"}
+	outFrom = []string{"lost_uplink_redirect", "lost_local_redirect", "lost_port_full", "lost_port_down", "lost_deliver_backlog"}
+)
 
 // Check compares the counters of a mux, as control.Counters returns them.
-func Check(list []endpoint.Counter) []Balance {
-	sum := func(names []string) (n uint64) {
-		for _, c := range list {
-			for _, name := range names {
-				prefix, group := strings.CutSuffix(name, "*")
-				if c.Name == name || group && strings.HasPrefix(c.Name, prefix) {
-					n += c.Value
-				}
-			}
+func Check(list []endpoint.Counter) (b Balance) {
+	for _, c := range list {
+		if slices.Contains(inFrom, c.Name) {
+			b.In += c.Value
 		}
-		return n
+		if slices.Contains(outFrom, c.Name) || strings.HasPrefix(c.Name, "deliver_") {
+			b.Out += c.Value
+		}
 	}
-	done := slices.Clone(balances)
-	for i := range done {
-		b := &done[i]
-		b.In, b.Out = sum(b.InFrom), sum(b.OutFrom)
-	}
-	return done
+	return b
 }
 
-// Proven are the frames that are missing in two readings, one after the other, while traffic may
-// flow; by the name of the balance. It is the least that explains both: frames that were
+// Proven is how many frames are missing in two readings, one after the other, while traffic may
+// flow. It is the least that explains both: frames that were
 // counted between the reading of one counter and that of another are not missing. Frames that were on
 // their way during both readings are.
-func Proven(first, second []endpoint.Counter) map[string]int64 {
-	missing := map[string]int64{}
-	before, after := Check(first), Check(second)
-	for i, b := range before {
-		a := after[i]
-		// All of b.In went in before a.Out was read, and all of b.Out came out before a.In was.
-		lost, alien := int64(b.In-a.Out), int64(a.In-b.Out)
-		missing[b.Name] = max(lost, min(alien, 0))
-	}
-	return missing
+func Proven(first, second []endpoint.Counter) int64 {
+	b, a := Check(first), Check(second)
+	// All of b.In went in before a.Out was read, and all of b.Out came out before a.In was.
+	lost, alien := int64(b.In-a.Out), int64(a.In-b.Out)
+	return max(lost, min(alien, 0))
 }
 
 // Total is the frames of one stage by outcome.
@@ -134,15 +116,15 @@ func Totals(list []endpoint.Counter) []Total {
 
 // Verdict is the result of checks that were repeated while traffic may have flowed.
 type Verdict struct {
-	Balances []Balance `json:"balances"`
+	Balance
 	// Moving: the counters did not come to rest, so what is missing may be on its way and is not
-	// proven to be lost. Balances are those of the reading in which the least was missing; since
+	// proven to be lost. The balance is that of the reading in which the least was missing; since
 	// counters are read one after another, that can be negative, too.
 	Moving bool `json:"moving"`
 }
 
-// Balanced reports whether all counters add up.
-func (v Verdict) Balanced() bool { return missing(v.Balances) == 0 }
+// Balanced reports whether the counters add up.
+func (v Verdict) Balanced() bool { return v.Missing() == 0 }
 
 // How Settle reads.
 const (
@@ -155,7 +137,8 @@ const (
 // most: frames on their way at one reading have arrived at a later one. What is missing on a mux
 // at rest is lost.
 func Settle(ctx context.Context, read func() ([]endpoint.Counter, error)) (Verdict, error) {
-	var last, least []Balance
+	size := func(b Balance) uint64 { return max(b.In, b.Out) - min(b.In, b.Out) }
+	var last, least Balance
 	same := 0
 	for i := range settleReads {
 		if i > 0 {
@@ -170,33 +153,18 @@ func Settle(ctx context.Context, read func() ([]endpoint.Counter, error)) (Verdi
 			return Verdict{}, err
 		}
 		now := Check(list)
-		if missing(now) == 0 {
-			return Verdict{Balances: now}, nil
-		}
-		if i > 0 && slices.EqualFunc(now, last, func(a, b Balance) bool { return a.In == b.In && a.Out == b.Out }) {
+		if i > 0 && now == last {
 			same++
 		} else {
 			same = 0
 		}
-		if same == settleQuiet {
-			return Verdict{Balances: now}, nil
+		if now.Missing() == 0 || same == settleQuiet {
+			return Verdict{Balance: now}, nil
 		}
-		if least == nil || missing(now) < missing(least) {
+		if i == 0 || size(now) < size(least) {
 			least = now
 		}
 		last = now
 	}
-	return Verdict{Balances: least, Moving: true}, nil
-}
-
-// missing is the sum of what is missing or too much.
-func missing(list []Balance) (n uint64) {
-	for _, b := range list {
-		if m := b.Missing(); m < 0 {
-			n += uint64(-m)
-		} else {
-			n += uint64(m)
-		}
-	}
-	return n
+	return Verdict{least, true}, nil
 }

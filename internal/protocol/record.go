@@ -46,14 +46,20 @@ const (
 	OpDrain    = "drain"
 )
 
-// Operators reports whether op is for operators: it needs no lease.
-func Operators(op string) bool {
-	switch op {
-	case OpList, OpCounters, OpStatus, OpUplinks, OpRevoke, OpReload, OpDrain:
-		return true
-	}
-	return false
+// operations are the operations, and the arguments that they take: needs always, may only if wanted.
+var operations = map[string]struct {
+	operators bool // it is for operators: it needs no lease
+	needs     string
+	may       []string
+}{
+	OpOpen: {needs: "open"}, OpPresent: {}, OpClaim: {needs: "tag"}, OpUnclaim: {needs: "tag"}, OpResolve: {needs: "addr"},
+	OpList: {operators: true, may: []string{"after"}}, OpCounters: {operators: true, may: []string{"after"}},
+	OpStatus: {operators: true, may: []string{"after", "socket"}}, OpUplinks: {operators: true},
+	OpRevoke: {operators: true, needs: "endpoint", may: []string{"reason"}}, OpReload: {operators: true}, OpDrain: {operators: true, may: []string{"undo"}},
 }
+
+// Operators reports whether op is for operators: it needs no lease.
+func Operators(op string) bool { return operations[op].operators }
 
 // Request is a record from the application. Its argument is parsed later, by Operation: the
 // identifier is known then, so the answer to an invalid argument has it.
@@ -118,55 +124,23 @@ func ParseRequest(record []byte) (Request, error) {
 // checkArgument returns an error unless the record has the argument that its operation
 // takes, and no other.
 func (r Request) checkArgument() error {
-	var has, want string
+	o, known := operations[r.Op]
+	if !known {
+		return Violation("unknown op %q", r.Op)
+	}
 	for _, a := range []struct {
 		name    string
 		present bool
-	}{{"open", r.Open != nil}, {"tag", r.Tag != ""}, {"addr", r.Addr != ""}, {"after", r.After != nil},
-		{"socket", r.Socket != nil},
+	}{{"open", r.Open != nil}, {"tag", r.Tag != ""}, {"addr", r.Addr != ""}, {"after", r.After != nil}, {"socket", r.Socket != nil},
 		{"endpoint", r.Endpoint != nil}, {"reason", r.Reason != ""}, {"undo", r.Undo}} {
-		if a.present {
-			has += " " + a.name
+		switch {
+		case a.name == o.needs && !a.present:
+			return Violation("op %s takes the argument %s", r.Op, a.name)
+		case a.present && a.name != o.needs && !slices.Contains(o.may, a.name), a.present && a.name == "socket" && r.After == nil:
+			return Violation("op %s does not take the argument %s", r.Op, a.name)
 		}
 	}
-	switch r.Op {
-	case OpOpen:
-		want = " open"
-	case OpPresent, OpUplinks, OpReload:
-	case OpClaim, OpUnclaim:
-		want = " tag"
-	case OpResolve:
-		want = " addr"
-	case OpList, OpCounters:
-		if r.After != nil { // it may be missing
-			want = " after"
-		}
-	case OpStatus:
-		if r.After != nil {
-			want = " after"
-			if r.Socket != nil {
-				want += " socket"
-			}
-		}
-	case OpRevoke:
-		want = " endpoint"
-		if r.Reason != "" {
-			want += " reason"
-		}
-	case OpDrain:
-		if r.Undo {
-			want = " undo"
-		}
-	default:
-		return Violation("unknown op %q", r.Op)
-	}
-	switch {
-	case has == want:
-		return nil
-	case want == "":
-		return Violation("op %s does not take the argument%s", r.Op, has)
-	}
-	return Violation("op %s takes the argument%s and no other", r.Op, want)
+	return nil
 }
 
 // Operation parses the argument. endpoint.ErrTag, endpoint.ErrUnreachable (an address of no host)

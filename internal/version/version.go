@@ -26,39 +26,19 @@ func Of() string {
 
 // of is the version of this module, or of the repository's module bench: its tag, or
 // what go build makes of the commit (https://go.dev/ref/mod#pseudo-versions), with
-// +dirty if files had been changed. It is "devel" and the commit, if that is known,
-// where go build was told no version, as for tests.
+// +dirty if files had been changed. It is "devel" where go build was told no version, as for tests.
 func of(info *debug.BuildInfo) string {
 	version := info.Main.Version
 	if info.Main.Path != module && !strings.HasPrefix(info.Main.Path, module+"/") { // built as a tool of another module
 		version = ""
 		for _, m := range info.Deps {
-			if m.Path == module {
-				if m.Replace != nil {
-					m = m.Replace
-				}
+			if m.Path == module && m.Replace == nil {
 				version = m.Version
 			}
 		}
-		if version == "" {
-			return "devel" // the commit would be the other module's
-		}
-		return version
 	}
-	if version != "" && version != "(devel)" {
-		return version
+	if version == "" || version == "(devel)" {
+		return "devel"
 	}
-	var revision, dirty string
-	for _, s := range info.Settings {
-		switch {
-		case s.Key == "vcs.revision":
-			revision = " " + s.Value[:min(12, len(s.Value))]
-		case s.Key == "vcs.modified" && s.Value == "true":
-			dirty = "+dirty"
-		}
-	}
-	if revision == "" {
-		dirty = ""
-	}
-	return "devel" + revision + dirty
+	return version
 }

@@ -88,7 +88,7 @@ var (
 	uplinkBytes     = family(counter, "uplink_bytes_total", "Bytes of the interface, by the kernel's count.", "interface", "direction")
 	uplinkDropped   = family(counter, "uplink_dropped_packets_total", "Packets that the interface has dropped or missed, by the kernel's count.", "interface", "direction")
 	frames          = family(counter, "frames_total", "Frames by the counter that unetd counters shows, its stage (rx: received, tx: sent by endpoints, mux: sent by unetd for endpoints, deliver: at the end of a port, lost: by the kernel), and their outcome.", "interface", "counter", "stage", "outcome")
-	unaccounted     = family(gauge, "unaccounted_frames", "Frames that have disappeared, or are on their way at the moment; negative: frames in ports that are not of the mux. If it stays other than 0, counters do not add up.", "interface", "check")
+	unaccounted     = family(gauge, "unaccounted_frames", "Frames that have disappeared, or are on their way at the moment; negative: frames in ports that are not of the mux. If it stays other than 0, counters do not add up.", "interface")
 	draining        = family(gauge, "draining", "1 if unetd grants no new endpoints (unetd drain).")
 	leasesGranted   = family(counter, "leases_granted_total", "Endpoints opened since unetd was started.")
 	leasesPresented = family(counter, "leases_presented_total", "Endpoints of an earlier unetd that their applications have presented to this one.")
@@ -165,9 +165,7 @@ func collectMux(put put, m Mux) error {
 		return err
 	}
 	on := report.Uplink.Interface
-	for name, missing := range account.Proven(list, again) {
-		put(unaccounted, float64(missing), on, name)
-	}
+	put(unaccounted, float64(account.Proven(list, again)), on)
 	collectUplink(put, on, &report)
 	collectFrames(put, on, list, &report)
 	collectEndpoints(put, on, &report)

@@ -81,7 +81,7 @@ func TestCollector(t *testing.T) {
 		`
 # HELP unet_unaccounted_frames Frames that have disappeared, or are on their way at the moment; negative: frames in ports that are not of the mux. If it stays other than 0, counters do not add up.
 # TYPE unet_unaccounted_frames gauge
-unet_unaccounted_frames{check="ports",interface="eth0"} 1
+unet_unaccounted_frames{interface="eth0"} 1
 `: {"unet_unaccounted_frames"},
 		`
 # HELP unet_uplink_up 1 if the link of the interface is up; 0 also while the interface is gone.

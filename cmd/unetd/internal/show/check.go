@@ -58,19 +58,17 @@ func check(w io.Writer, totals []account.Total, verdict account.Verdict) error {
 		what := map[string]string{"rx": "received", "tx": "sent by endpoints", "mux": "sent for endpoints", "deliver": "at the ends of ports", "lost": "lost by the kernel"}[total.Stage]
 		fmt.Fprintf(t, "%s\t%d\t%s\n", what, total.Frames, strings.Join(parts, ", "))
 	}
-	for _, b := range verdict.Balances {
-		verdictOf := "they add up"
-		switch n := b.Missing(); {
-		case n > 0 && verdict.Moving:
-			verdictOf = fmt.Sprintf("%d are on their way or lost: traffic flows", n)
-		case n < 0 && verdict.Moving:
-			verdictOf = fmt.Sprintf("%d more than that: traffic flows", -n)
-		case n > 0:
-			verdictOf = fmt.Sprintf("%d HAVE DISAPPEARED", n)
-		case n < 0:
-			verdictOf = fmt.Sprintf("%d ARE NOT OF THE MUX", -n)
-		}
-		fmt.Fprintf(t, "to %s\t%d\t%d arrived or counted as lost: %s\n", b.Name, b.In, b.Out, verdictOf)
+	found := "they add up"
+	switch n := verdict.Missing(); {
+	case n > 0 && verdict.Moving:
+		found = fmt.Sprintf("%d are on their way or lost: traffic flows", n)
+	case n < 0 && verdict.Moving:
+		found = fmt.Sprintf("%d more than that: traffic flows", -n)
+	case n > 0:
+		found = fmt.Sprintf("%d HAVE DISAPPEARED", n)
+	case n < 0:
+		found = fmt.Sprintf("%d ARE NOT OF THE MUX", -n)
 	}
+	fmt.Fprintf(t, "to ports\t%d\t%d arrived or counted as lost: %s\n", verdict.In, verdict.Out, found)
 	return t.Flush()
 }

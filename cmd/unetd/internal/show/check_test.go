@@ -28,7 +28,7 @@ func TestCheckText(t *testing.T) {
 	} {
 		var out bytes.Buffer
 		list := counters(c.arrived)
-		if err := check(&out, account.Totals(list), account.Verdict{Balances: account.Check(list), Moving: c.moving}); err != nil {
+		if err := check(&out, account.Totals(list), account.Verdict{Balance: account.Check(list), Moving: c.moving}); err != nil {
 			t.Fatal(err)
 		}
 		want := "received              120  100 redirected, 20 passed\n" +

@@ -34,11 +34,7 @@ func List(ctx context.Context, socket string, w io.Writer, asJSON bool) error {
 	if err := list(w, all, userName); err != nil {
 		return err
 	}
-	// An earlier unetd does not know this request, and cannot be drained.
 	_, draining, err := control.Uplinks(ctx, socket)
-	if errors.Is(err, control.ErrProtocol) {
-		return nil
-	}
 	return errors.Join(err, drains(w, draining))
 }
 
