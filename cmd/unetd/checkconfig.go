@@ -25,7 +25,6 @@ type checkFlags struct {
 	user, iface string
 	groups      []string
 	cgroup      string
-	asJSON      bool
 }
 
 func newCheckConfig() *cobra.Command {
@@ -46,7 +45,7 @@ claimed, programs that use a port, and network address translation are not looke
 The file is described in docs/policy.md.`,
 		Example: `  unetd check-config
   unetd check-config ./policy.yaml --as alice
-  unetd check-config --as 1001 --group video --interface eth0 --json
+  unetd check-config --as 1001 --group video --interface eth0
   unetd check-config --as www-data --interface eth0 tcp:0.0.0.0:80 udp:10.0.0.1:0`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return f.run(args, cmd.OutOrStdout(), cmd.ErrOrStderr())
@@ -56,8 +55,6 @@ The file is described in docs/policy.md.`,
 	cmd.Flags().StringSliceVar(&f.groups, "group", nil, "with --as: further groups of the process, names or numbers")
 	cmd.Flags().StringVar(&f.cgroup, "cgroup", "", "with --as: path of the version 2 cgroup of the process, for rules with cgroups")
 	cmd.Flags().StringVar(&f.iface, "interface", "", "with --as: on this interface (default: on each)")
-	cmd.Flags().BoolVar(&f.asJSON, "json", false, "write JSON")
-	completeInterface(cmd)
 	return cmd
 }
 
@@ -81,36 +78,30 @@ func (f checkFlags) run(args []string, stdout, stderr io.Writer) error {
 	if warning != "" {
 		fmt.Fprintln(stderr, "unetd: warning:", warning)
 	}
-	if mistakes != nil {
-		return f.mistakes(file, mistakes, stdout, stderr)
+	switch {
+	case len(mistakes) == 1:
+		fmt.Fprintln(stderr, mistakes)
+		return failure{fmt.Errorf("%s has a mistake", file)}
+	case mistakes != nil:
+		fmt.Fprintln(stderr, mistakes)
+		return failure{fmt.Errorf("%s has %d mistakes", file, len(mistakes))}
+	case f.user == "":
+		return failed(show.Rules(stdout, p))
 	}
-	report := show.PolicyReport{Policy: p}
-	if f.user != "" {
-		owner, err := policy.OwnerOf(f.user)
+	q := show.Question{User: f.user, Tags: tags}
+	if q.Owner, err = policy.OwnerOf(f.user); err != nil {
+		return failure{err}
+	}
+	for _, g := range f.groups {
+		id, err := policy.GroupOf(g)
 		if err != nil {
 			return failure{err}
 		}
-		for _, g := range f.groups {
-			id, err := policy.GroupOf(g)
-			if err != nil {
-				return failure{err}
-			}
-			owner.Groups = append(owner.Groups, id)
-		}
-		owner.Cgroup = f.cgroup
-		own, alternative := uplink.Names(f.iface)
-		report.Ask(owner, f.user, own, alternative...)
-		report.Try(tags)
+		q.Owner.Groups = append(q.Owner.Groups, id)
 	}
-	if f.asJSON {
-		err = report.JSON(stdout)
-	} else {
-		err = report.Text(stdout)
-	}
-	if err == nil {
-		err = report.Refused()
-	}
-	return failed(err)
+	q.Owner.Cgroup = f.cgroup
+	q.Interface, q.Alternative = uplink.Names(f.iface)
+	return failed(q.Answer(stdout, p))
 }
 
 // parseArgs divides the arguments into a file ("": none) and tags. With an interface of this host, an
@@ -161,19 +152,4 @@ func ofInterface(t endpoint.Tag, name string) endpoint.Tag {
 		}
 	}
 	return t
-}
-
-// mistakes writes the mistakes of a file, a line each.
-func (f checkFlags) mistakes(file string, list policy.Errors, stdout, stderr io.Writer) error {
-	if f.asJSON {
-		if err := show.Mistakes(stdout, file, list); err != nil {
-			return failure{err}
-		}
-	} else {
-		fmt.Fprintln(stderr, list)
-	}
-	if len(list) == 1 {
-		return failure{fmt.Errorf("%s has a mistake", file)}
-	}
-	return failure{fmt.Errorf("%s has %d mistakes", file, len(list))}
 }

@@ -31,7 +31,7 @@ import (
 // serveFlags are the values of the flags of unetd serve.
 type serveFlags struct {
 	interfaces                      []string
-	mode, queues                    string
+	mode                            string
 	socket, socketMode, socketGroup string
 	policy, bpffs                   string
 	grace                           time.Duration
@@ -84,8 +84,8 @@ docs/policy.md.
 The rules of the host's firewall (netfilter, tc) do not apply to what endpoints send
 and receive. A rule with trusted: true lets a user attach to a queue of the interface
 itself: the owner of a queue reads every frame that arrives there, can keep other
-endpoints from getting any, and sends frames that are not checked. --queues and the
-rule's queues say which queues.
+endpoints from getting any, and sends frames that are not checked. The rule's queues
+say which queues.
 
 Network address translation: a port that a translated flow uses, or that a rule
 forwards, is refused as one in use. A port that masquerading may use later is refused too,
@@ -111,7 +111,7 @@ With several --interface, an endpoint is on the one that its request names
 (Config.Interface, UNET_INTERFACE), else on the one that has the addresses of its tags,
 else on the only one on which the policy gives its user an endpoint. The limits of the
 policy are for each interface; those of all users together are divided among them.
---mode and --queues are for each.
+--mode is for each.
 
 unetd needs root, or CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_ADMIN, CAP_IPC_LOCK and CAP_SETUID (and
 CAP_NET_BIND_SERVICE if the policy permits ports below
@@ -134,7 +134,6 @@ func newServe(stderr *logWriter) *cobra.Command {
 	flags := cmd.Flags()
 	flags.StringArrayVar(&f.interfaces, "interface", nil, "network interface to attach to, by any of its names (required); may be given several times")
 	flags.StringVar(&f.mode, "mode", "auto", "how programs are attached to the interface: native (XDP in the driver), tcx (traffic control), or auto: native on hardware that supports it, else tcx")
-	flags.StringVar(&f.queues, "queues", "all", "queues of the interface to which trusted users may attach, such as 0-3,8; all or none")
 	flags.StringVar(&f.socket, "socket", control.DefaultSocket, "unix socket to listen on; its folder is made if missing")
 	flags.StringVar(&f.socketMode, "socket-mode", "", "permissions of the socket, octal (default 0600, or 0660 with --socket-group)")
 	flags.StringVar(&f.socketGroup, "socket-group", "", "group of the socket, a name or a number")
@@ -146,7 +145,6 @@ func newServe(stderr *logWriter) *cobra.Command {
 	flags.StringVar(&f.logLevel, "log-level", "info", "lowest level that is logged: debug, info, warn or error")
 	flags.StringVar(&f.logFormat, "log-format", "text", "format of the log on stderr: text or json")
 	flags.StringVar(&f.metrics, "metrics", "", "answer Prometheus at HOST:PORT or unix:PATH, without authentication")
-	completeInterface(cmd)
 	flags.IntVar(&f.readyFD, "ready-fd", 0, "write a line to this open file descriptor (3 or above) when ready")
 	return cmd
 }
@@ -179,10 +177,6 @@ func (f serveFlags) run(ctx context.Context, stderr *logWriter) error {
 	mode, err := mux.ParseMode(f.mode)
 	if err != nil {
 		return fmt.Errorf("--mode: %w", err)
-	}
-	queues, err := policy.ParseQueues(f.queues)
-	if err != nil {
-		return fmt.Errorf("--queues: %w", err)
 	}
 	socket, err := f.parseSocket()
 	if err != nil {
@@ -235,7 +229,7 @@ func (f serveFlags) run(ctx context.Context, stderr *logWriter) error {
 		Open: func(limits mux.Limits) (daemon.Mux, error) {
 			u, err := uplink.Open(f.interfaces, mux.Config{
 				Mode: mode, Pin: f.bpffs, Grace: f.grace, Limits: limits, Log: log, UncheckedFillRings: f.uncheckedFills,
-			}, source, queues, registerCommand)
+			}, source, registerCommand)
 			if err != nil {
 				return nil, err
 			}

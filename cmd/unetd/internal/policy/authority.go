@@ -21,7 +21,6 @@ type Authority struct {
 	Source    *Source
 	Interface string
 	AltNames  []string // other names of the interface, as ip link shows them
-	Queues    Queues   // to which endpoints may attach
 	Log       *slog.Logger
 
 	// Register is mux.Terms.Register. MaxCharge is the largest amount of registered memory
@@ -77,9 +76,6 @@ func (a *Authority) Open(o mux.Owner, req endpoint.Request) (mux.Terms, error) {
 	case req.Attach == endpoint.AttachQueue && !r.Queues.Has(req.Queue):
 		return mux.Terms{}, fmt.Errorf("%w: %s does not give uid %d queue %d of %s (queues: %v): ask for one of these, or ask an operator to add it",
 			os.ErrPermission, r.nameIn(of), o.UID, req.Queue, a.Interface, r.Queues)
-	case req.Attach == endpoint.AttachQueue && !a.Queues.Has(req.Queue):
-		return mux.Terms{}, fmt.Errorf("%w: unetd gives nobody queue %d of %s (--queues %v): ask for one of these, or attach to a port",
-			os.ErrPermission, req.Queue, a.Interface, a.Queues)
 	}
 	t := mux.Terms{Rule: r.nameIn(of), Endpoints: max(r.Endpoints, 0), Memory: max(r.Memory, 0), Trusted: r.Trusted, Infrastructure: r.Infrastructure, Rates: r.Rates}
 	if r.Memory != Unlimited && r.Memory <= a.MaxCharge/RegisteredTimes {

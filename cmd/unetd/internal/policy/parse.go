@@ -369,17 +369,17 @@ func (p *parser) pattern(n *yaml.Node) Pattern {
 	return pattern
 }
 
-// queues reads a queue or a range of queues.
+// queues reads a queue or a range of queues. The kernel numbers queues in 16 bits.
 func (p *parser) queues(n *yaml.Node) Queues {
 	text, ok := p.scalar(n, "a queue")
 	if !ok {
 		return nil
 	}
-	q, err := ParseQueues(text)
-	if err != nil || len(q) == 0 { // all, none
+	q, ok := parseRange(text)
+	if !ok || q.last > math.MaxUint16 || q.first > q.last {
 		p.fail(n, "queues: %q: write a number such as 8, or a range such as 0-3; leave queues out for all", text)
 	}
-	return q
+	return Queues{q}
 }
 
 // choice reads one of two words.

@@ -118,10 +118,10 @@ func (p *Policy) changes(before *Policy) []string {
 
 // Error is an error at one place of a policy file.
 type Error struct {
-	File    string `json:"-"`
-	Line    int    `json:"line"`   // from 1
-	Column  int    `json:"column"` // from 1
-	Message string `json:"message"`
+	File    string
+	Line    int // from 1
+	Column  int // from 1
+	Message string
 }
 
 func (e *Error) Error() string {

@@ -200,9 +200,6 @@ func (p Pattern) String() string { return p.text }
 // Open reports whether the pattern's port is *.
 func (p Pattern) Open() bool { return p.open }
 
-// MarshalText returns the pattern as it was written.
-func (p Pattern) MarshalText() ([]byte, error) { return []byte(p.text), nil }
-
 // ParsePattern reads a pattern of tags:
 //
 //	udp:ADDR:PORT tcp:ADDR:PORT addr:ADDR msg:NUMBER
@@ -298,21 +295,27 @@ func parseNumbers(what, s string, last uint32) (span, error) {
 	if s == "*" {
 		return span{1, last}, nil
 	}
+	n, ok := parseRange(s)
+	switch {
+	case !ok || n.last > last:
+		return span{}, fmt.Errorf("%q is not a %s: want a number from 1 to %d, a range N-M, or *", s, what, last)
+	case n.first == 0:
+		return span{}, fmt.Errorf("%s 0 means any free one in a claim: begin at 1, or write * for all", what)
+	case n.first > n.last:
+		return span{}, fmt.Errorf("%q ends before it begins: write %d-%d", s, n.last, n.first)
+	}
+	return n, nil
+}
+
+// parseRange reads a number, or a range, which may end before it begins.
+func parseRange(s string) (_ span, ok bool) {
 	from, to, isRange := strings.Cut(s, "-")
 	if !isRange {
 		to = from
 	}
 	first, err := strconv.ParseUint(from, 10, 32)
-	end, endErr := strconv.ParseUint(to, 10, 32)
-	switch {
-	case err != nil || endErr != nil || end > uint64(last):
-		return span{}, fmt.Errorf("%q is not a %s: want a number from 1 to %d, a range N-M, or *", s, what, last)
-	case first == 0:
-		return span{}, fmt.Errorf("%s 0 means any free one in a claim: begin at 1, or write * for all", what)
-	case first > end:
-		return span{}, fmt.Errorf("%q ends before it begins: write %d-%d", s, end, first)
-	}
-	return span{uint32(first), uint32(end)}, nil
+	last, lastErr := strconv.ParseUint(to, 10, 32)
+	return span{uint32(first), uint32(last)}, err == nil && lastErr == nil
 }
 
 // hasAddr reports whether an address is one of the pattern's; for a wildcard, whether it may become

@@ -121,21 +121,16 @@ func TestDocumentedOutput(t *testing.T) {
 		if errors.As(err, &mistakes) {
 			fmt.Fprintf(&got, "%v\nunetd: %s has %d mistakes\n", mistakes, file, len(mistakes))
 		} else {
-			r := PolicyReport{Policy: p}
+			err := Rules(&got, p)
 			if len(words) > 5 {
-				interfaceName := ""
+				got.Reset()
+				q := Question{Owner: mux.Owner{UID: docUsers[words[5]], GID: 4711}, User: words[5]}
 				if len(words) > 7 {
-					interfaceName = words[7]
+					q.Interface, q.Tags = words[7], tags(t, words[8:]...)
 				}
-				r.Ask(mux.Owner{UID: docUsers[words[5]], GID: 4711}, words[5], interfaceName)
+				err = q.Answer(&got, p)
 			}
-			if len(words) > 8 {
-				r.Try(tags(t, words[8:]...))
-			}
-			if err := r.Text(&got); err != nil {
-				t.Fatal(err)
-			}
-			if err := r.Refused(); err != nil {
+			if err != nil {
 				fmt.Fprintln(&got, "unetd:", err)
 			}
 		}

@@ -35,10 +35,10 @@ type Uplinks struct {
 }
 
 // Open attaches to interfaces of this process's network namespace, or takes over what another unetd
-// has pinned for them. cfg is for each; Open sets Interface, Policy, which is source with queues, the
-// queues to which endpoints may attach, and the limit of memory. Limits of all users together are
+// has pinned for them. cfg is for each; Open sets Interface, Policy, which is source,
+// and the limit of memory. Limits of all users together are
 // divided among the interfaces. register is the command that runs xsk.RegisterMain. Call [Check] first.
-func Open(names []string, cfg mux.Config, source *policy.Source, queues policy.Queues, register []string) (_ *Uplinks, err error) {
+func Open(names []string, cfg mux.Config, source *policy.Source, register []string) (_ *Uplinks, err error) {
 	if err := prepareBPFFS(cfg.Pin, cfg.Log); err != nil {
 		return nil, err
 	}
@@ -59,7 +59,7 @@ func Open(names []string, cfg mux.Config, source *policy.Source, queues policy.Q
 	}()
 	for _, name := range names {
 		_, alternative := Names(name)
-		a := &policy.Authority{Source: source, Interface: name, AltNames: alternative, Queues: queues, Log: cfg.Log, Register: register, MaxCharge: maxCharge}
+		a := &policy.Authority{Source: source, Interface: name, AltNames: alternative, Log: cfg.Log, Register: register, MaxCharge: maxCharge}
 		cfg.Interface, cfg.Policy = name, a
 		u, err := openUplink(cfg, a)
 		if err != nil {
