@@ -19,7 +19,7 @@
 //
 //	dial.go, lease.go, change.go    Open, Claim, Unclaim, Resolve
 //	connection.go, reconnect.go     the connection, and the next one
-//	operator.go                     List and Counters, for operators
+//	operator.go                     Operator: what an operator asks and tells unetd
 //
 // Package internal/protocol has the records. cmd/unetd/internal/session is unetd's end.
 // [docs/control-protocol.md] is the reference: records, events, errors, order, limits and

@@ -27,8 +27,8 @@ func ExampleOpen() {
 }
 
 // What an operator asks: unetd counters.
-func ExampleCounters() {
-	counters, err := control.Counters(context.Background(), control.DefaultSocket)
+func ExampleOperator_Counters() {
+	counters, err := control.Operator{}.Counters(context.Background())
 	if err != nil {
 		log.Fatal(err)
 	}

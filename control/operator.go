@@ -3,6 +3,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,11 +12,16 @@ import (
 	"github.com/unet-go/unet/internal/protocol"
 )
 
-// List asks the unetd that listens at socket for all its endpoints, by
-// identifier. It is for operators: others get os.ErrPermission.
-func List(ctx context.Context, socket string) ([]endpoint.Info, error) {
+// Operator asks what only operators may ask of a unetd: root, unetd's user, and users whose
+// rule has operator: true. Others get os.ErrPermission. Each call is a connection of its own.
+type Operator struct {
+	Socket string // the path of unetd's socket; empty means DefaultSocket
+}
+
+// List returns all endpoints, by identifier.
+func (op Operator) List(ctx context.Context) ([]endpoint.Info, error) {
 	var all []endpoint.Info
-	err := ask(ctx, socket, protocol.Operation{Op: protocol.OpList}, func(a protocol.Answer, o *protocol.Operation) (more bool, err error) {
+	err := op.ask(ctx, protocol.Operation{Op: protocol.OpList}, func(a protocol.Answer, o *protocol.Operation) (more bool, err error) {
 		for _, e := range *a.Endpoints {
 			if n := len(all); n > 0 && e.ID <= all[n-1].ID {
 				return false, protocol.Violation("endpoint %d comes after %d", e.ID, all[n-1].ID)
@@ -31,11 +37,10 @@ func List(ctx context.Context, socket string) ([]endpoint.Info, error) {
 	return all, err
 }
 
-// Counters asks the unetd that listens at socket for all its counters. It is
-// for operators: others get os.ErrPermission.
-func Counters(ctx context.Context, socket string) ([]endpoint.Counter, error) {
+// Counters returns all counters.
+func (op Operator) Counters(ctx context.Context) ([]endpoint.Counter, error) {
 	var all []endpoint.Counter
-	err := ask(ctx, socket, protocol.Operation{Op: protocol.OpCounters}, func(a protocol.Answer, o *protocol.Operation) (more bool, err error) {
+	err := op.ask(ctx, protocol.Operation{Op: protocol.OpCounters}, func(a protocol.Answer, o *protocol.Operation) (more bool, err error) {
 		all = append(all, *a.Counters...)
 		n := uint64(len(all))
 		o.After = &n
@@ -44,12 +49,11 @@ func Counters(ctx context.Context, socket string) ([]endpoint.Counter, error) {
 	return all, err
 }
 
-// Status asks the unetd that listens at socket for the state of all endpoints and of the
-// sockets that their processes publish, by identifier and record. It is for operators: others
-// get os.ErrPermission. The error of an older unetd is an ErrProtocol.
-func Status(ctx context.Context, socket string) ([]endpoint.Status, error) {
+// Status returns the state of all endpoints and of the sockets that their processes publish,
+// by identifier and record. The error of an older unetd is an ErrProtocol.
+func (op Operator) Status(ctx context.Context) ([]endpoint.Status, error) {
 	var all []endpoint.Status
-	err := ask(ctx, socket, protocol.Operation{Op: protocol.OpStatus}, func(a protocol.Answer, o *protocol.Operation) (more bool, err error) {
+	err := op.ask(ctx, protocol.Operation{Op: protocol.OpStatus}, func(a protocol.Answer, o *protocol.Operation) (more bool, err error) {
 		for _, e := range *a.Status {
 			last := len(all) - 1
 			if last < 0 || e.ID > all[last].ID {
@@ -83,11 +87,10 @@ func Status(ctx context.Context, socket string) ([]endpoint.Status, error) {
 	return all, err
 }
 
-// Uplinks asks the unetd that listens at socket for the interfaces that it serves, and
-// whether it is being drained: it grants no endpoints then. It is for operators: others get
-// os.ErrPermission.
-func Uplinks(ctx context.Context, socket string) (list []endpoint.Uplink, draining bool, err error) {
-	a, err := askOnce(ctx, socket, protocol.Operation{Op: protocol.OpUplinks})
+// Uplinks returns the interfaces that unetd serves, and whether it is being drained: it grants
+// no endpoints then.
+func (op Operator) Uplinks(ctx context.Context) (list []endpoint.Uplink, draining bool, err error) {
+	a, err := op.askOnce(ctx, protocol.Operation{Op: protocol.OpUplinks})
 	if err != nil {
 		return nil, false, err
 	}
@@ -96,36 +99,38 @@ func Uplinks(ctx context.Context, socket string) (list []endpoint.Uplink, draini
 
 // Revoke ends the lease of an endpoint. Its application learns the reason, which may be empty
 // and is otherwise of one line and at most 256 bytes. When Revoke returns, tags and port are
-// free. The error is an endpoint.ErrNoEndpoint if there is no such endpoint. It is for
-// operators: others get os.ErrPermission.
-func Revoke(ctx context.Context, socket string, id uint64, reason string) error {
-	_, err := askOnce(ctx, socket, protocol.Operation{Op: protocol.OpRevoke, Endpoint: id, Reason: reason})
+// free. The error is an endpoint.ErrNoEndpoint if there is no such endpoint.
+func (op Operator) Revoke(ctx context.Context, id uint64, reason string) error {
+	_, err := op.askOnce(ctx, protocol.Operation{Op: protocol.OpRevoke, Endpoint: id, Reason: reason})
 	return err
 }
 
-// Reload makes the unetd that listens at socket read its policy again, and returns what has
-// changed. After an error the old policy stays. It is for operators: others get
-// os.ErrPermission.
-func Reload(ctx context.Context, socket string) (endpoint.PolicyChange, error) {
-	a, err := askOnce(ctx, socket, protocol.Operation{Op: protocol.OpReload})
+// Reload makes unetd read its policy again, and returns what has changed. After an error the
+// old policy stays.
+func (op Operator) Reload(ctx context.Context) (endpoint.PolicyChange, error) {
+	a, err := op.askOnce(ctx, protocol.Operation{Op: protocol.OpReload})
 	if err != nil {
 		return endpoint.PolicyChange{}, err
 	}
 	return *a.Reloaded, nil
 }
 
-// Drain makes the unetd that listens at socket grant no endpoints from now on, or, if on is
-// false, grant them again. Leases that there are go on, and those of an earlier unetd can be
-// presented. The next unetd grants endpoints. It is for operators: others get
-// os.ErrPermission.
-func Drain(ctx context.Context, socket string, on bool) error {
-	_, err := askOnce(ctx, socket, protocol.Operation{Op: protocol.OpDrain, Undo: !on})
+// Drain makes unetd grant no endpoints from now on. Existing leases are not affected, and those
+// of an earlier unetd can be presented. The next unetd grants endpoints.
+func (op Operator) Drain(ctx context.Context) error {
+	_, err := op.askOnce(ctx, protocol.Operation{Op: protocol.OpDrain})
+	return err
+}
+
+// Resume ends what Drain has begun: unetd grants endpoints again.
+func (op Operator) Resume(ctx context.Context) error {
+	_, err := op.askOnce(ctx, protocol.Operation{Op: protocol.OpDrain, Undo: true})
 	return err
 }
 
 // askOnce asks one question on a connection of its own.
-func askOnce(ctx context.Context, socket string, o protocol.Operation) (a protocol.Answer, err error) {
-	err = ask(ctx, socket, o, func(answer protocol.Answer, _ *protocol.Operation) (bool, error) {
+func (op Operator) askOnce(ctx context.Context, o protocol.Operation) (a protocol.Answer, err error) {
+	err = op.ask(ctx, o, func(answer protocol.Answer, _ *protocol.Operation) (bool, error) {
 		a = answer
 		return false, nil
 	})
@@ -134,7 +139,8 @@ func askOnce(ctx context.Context, socket string, o protocol.Operation) (a protoc
 
 // ask sends a request, and again as long as use says that there is more. use takes each answer
 // and changes the operation to the next one.
-func ask(ctx context.Context, socket string, o protocol.Operation, use func(protocol.Answer, *protocol.Operation) (more bool, err error)) error {
+func (op Operator) ask(ctx context.Context, o protocol.Operation, use func(protocol.Answer, *protocol.Operation) (more bool, err error)) error {
+	socket := cmp.Or(op.Socket, DefaultSocket)
 	conn, err := dial(ctx, socket)
 	if err != nil {
 		return err

@@ -42,7 +42,7 @@ func TestUnusableAnswersToList(t *testing.T) {
 				SendAll(t, conn, c.record, nil, 0)
 			}
 		}()
-		_, err := List(context.Background(), socket)
+		_, err := Operator{Socket: socket}.List(context.Background())
 		if err == nil || c.err != nil && !errors.Is(err, c.err) || !strings.Contains(err.Error(), c.text) {
 			t.Errorf("%s: %v, want %v, %q", c.record, err, c.err, c.text)
 		}

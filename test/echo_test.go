@@ -188,7 +188,7 @@ func TestApplicationOutlivesDaemon(t *testing.T) {
 // leased is the number of endpoints whose process is connected to unetd.
 func leased(t *testing.T, socket string) (n int) {
 	t.Helper()
-	all, err := control.List(t.Context(), socket)
+	all, err := control.Operator{Socket: socket}.List(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -127,7 +127,7 @@ that, change the policy first (unetd reload).
 			if err != nil {
 				return err
 			}
-			if err := control.Revoke(cmd.Context(), socket, id, reason); err != nil {
+			if err := (control.Operator{Socket: socket}).Revoke(cmd.Context(), id, reason); err != nil {
 				return failure{err}
 			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "endpoint %d revoked\n", id)
@@ -157,12 +157,12 @@ Draining ends with --undo, or with unetd: the next one grants endpoints.
   unetd drain --undo`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := control.Drain(cmd.Context(), socket, !undo); err != nil {
-				return failure{err}
-			}
-			text := "draining: no new endpoints are granted (unetd drain --undo)"
+			drain, text := control.Operator.Drain, "draining: no new endpoints are granted (unetd drain --undo)"
 			if undo {
-				text = "new endpoints are granted"
+				drain, text = control.Operator.Resume, "new endpoints are granted"
+			}
+			if err := drain(control.Operator{Socket: socket}, cmd.Context()); err != nil {
+				return failure{err}
 			}
 			_, err := fmt.Fprintln(cmd.OutOrStdout(), text)
 			return failed(err)

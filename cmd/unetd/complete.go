@@ -27,7 +27,7 @@ func endpointID(word string) (uint64, error) {
 func endpointWords(socket string) (words []string) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	all, err := control.List(ctx, socket)
+	all, err := control.Operator{Socket: socket}.List(ctx)
 	if err != nil {
 		return nil
 	}

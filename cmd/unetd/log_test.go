@@ -109,7 +109,7 @@ func TestUnetdWorksWhileLogIsNotRead(t *testing.T) {
 	// Each mistake of a policy is a line of the log. All lines together are longer than maxUnwritten.
 	const mistakes = maxUnwritten / 64
 	writePolicy(t, file, "rules: ["+strings.Repeat("{name: a, colour: red}, ", mistakes)+"]")
-	if _, err := control.Reload(t.Context(), s.socket); err == nil {
+	if _, err := (control.Operator{Socket: s.socket}).Reload(t.Context()); err == nil {
 		t.Fatal("a policy with mistakes was read")
 	}
 	s.openAndClose(t, 16)

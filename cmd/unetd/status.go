@@ -84,7 +84,7 @@ func (f *statusFlags) run(cmd *cobra.Command, args []string) error {
 	var before []endpoint.Status
 	var beforeAt time.Time
 	for {
-		all, err := control.Status(ctx, f.socket)
+		all, err := control.Operator{Socket: f.socket}.Status(ctx)
 		if err != nil {
 			return failure{err}
 		}

@@ -279,10 +279,10 @@ var claim = newCommand("claim", func(a *agent, arg claimArg) (endpoint.Tag, erro
 var readOperatorData = newCommand("readOperatorData", func(a *agent, socket string) (nothing, error) {
 	ctx, cancel := timeout()
 	defer cancel()
-	if _, err := control.List(ctx, socket); err == nil {
+	if _, err := (control.Operator{Socket: socket}).List(ctx); err == nil {
 		return nothing{}, errors.New("the list was given")
 	}
-	_, err := control.Counters(ctx, socket)
+	_, err := control.Operator{Socket: socket}.Counters(ctx)
 	return nothing{}, err
 })
 

@@ -99,7 +99,9 @@ func (s *caseRun) resetsInLoop(uid uint32, remote netip.Addr, burst, rate int) {
 		s.Errorf("of %d connections %d got a RST by the uplink (%d came) and %d on this host, want at most %d in %v; %d were not sent", connections, sent, wire, local, most, took, refused)
 	}
 	s.row.note("%d connections, %d RSTs in %s: %.0f a second, at most %d and a burst of %d", connections, passed, rounded(took), float64(passed)/took.Seconds(), rate, burst)
-	verdict, err := account.Settle(s.Context(), func() ([]endpoint.Counter, error) { return control.Counters(s.Context(), s.unetd.Socket) })
+	verdict, err := account.Settle(s.Context(), func() ([]endpoint.Counter, error) {
+		return control.Operator{Socket: s.unetd.Socket}.Counters(s.Context())
+	})
 	if err != nil || !verdict.Balanced() {
 		s.Errorf("the counters do not add up: %+v, %v", verdict, err)
 	}

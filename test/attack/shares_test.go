@@ -317,7 +317,7 @@ func (s *caseRun) beside(most float64, attack func() (processes []*agentProcess)
 		tripBeside = append(tripBeside, trip())
 		for range 10 {
 			ctx, cancel := context.WithTimeout(s.Context(), unetd.TestTimeout)
-			if _, err := control.List(ctx, s.unetd.Socket); err != nil {
+			if _, err := (control.Operator{Socket: s.unetd.Socket}).List(ctx); err != nil {
 				s.Errorf("root's list: %v", err)
 			}
 			cancel()

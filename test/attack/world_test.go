@@ -177,7 +177,7 @@ func countersOf(t testing.TB, d *unetd.Daemon) map[string]uint64 {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), unetd.TestTimeout)
 	defer cancel()
-	all, err := control.Counters(ctx, d.Socket)
+	all, err := control.Operator{Socket: d.Socket}.Counters(ctx)
 	if err != nil {
 		t.Fatalf("counters: %v", err)
 	}
@@ -195,7 +195,7 @@ func list(t testing.TB, d *unetd.Daemon) []endpoint.Info {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), unetd.TestTimeout)
 	defer cancel()
-	all, err := control.List(ctx, d.Socket)
+	all, err := control.Operator{Socket: d.Socket}.List(ctx)
 	if err != nil {
 		t.Fatalf("list: %v", err)
 	}

@@ -135,7 +135,7 @@ func socket(ctx context.Context, e *examination) {
 	}
 	asking, cancel := context.WithTimeout(ctx, answerWait)
 	defer cancel()
-	_, err = control.List(asking, path)
+	_, err = control.Operator{Socket: path}.List(asking)
 	switch {
 	case err == nil, errors.Is(err, fs.ErrPermission) && !errors.Is(err, unix.EACCES):
 		e.ok("socket", "a unetd answers at %s, mode %#o", path, info.Mode().Perm())

@@ -101,7 +101,7 @@ func TestConnectionsAreLeftForOthers(t *testing.T) {
 		})
 	}
 	for range 10 {
-		if _, err := control.List(context.Background(), socket); err != nil {
+		if _, err := (control.Operator{Socket: socket}).List(context.Background()); err != nil {
 			t.Errorf("list: %v", err)
 		}
 	}

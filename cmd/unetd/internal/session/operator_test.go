@@ -59,11 +59,12 @@ func TestListAndCounters(t *testing.T) {
 	p := newFakeProvider(t)
 	socket, stop := start(t, &Server{Provider: p})
 	defer stop()
+	op := control.Operator{Socket: socket}
 	ctx := context.Background()
-	if list, err := control.List(ctx, socket); err != nil || len(list) != 0 {
+	if list, err := op.List(ctx); err != nil || len(list) != 0 {
 		t.Errorf("List: %v, %v", list, err)
 	}
-	if list, err := control.Counters(ctx, socket); err != nil || len(list) != 0 {
+	if list, err := op.Counters(ctx); err != nil || len(list) != 0 {
 		t.Errorf("Counters: %v, %v", list, err)
 	}
 	// Entries of the greatest length.
@@ -81,7 +82,7 @@ func TestListAndCounters(t *testing.T) {
 		p.counters = append(p.counters, endpoint.Counter{Name: fmt.Sprintf("counter_%d", i), Help: strings.Repeat("help ", 40), Value: uint64(i)})
 	}
 	p.mu.Unlock()
-	list, err := control.List(ctx, socket)
+	list, err := op.List(ctx)
 	if err != nil || len(list) != 40 {
 		t.Fatalf("List: %d, %v", len(list), err)
 	}
@@ -91,7 +92,7 @@ func TestListAndCounters(t *testing.T) {
 			t.Errorf("entry %d: id %d, %d tags of %d", i, e.ID, len(e.Tags), e.TagsTotal)
 		}
 	}
-	counters, err := control.Counters(ctx, socket)
+	counters, err := op.Counters(ctx)
 	if err != nil || len(counters) != 3000 {
 		t.Fatalf("Counters: %d, %v", len(counters), err)
 	}
@@ -108,7 +109,8 @@ func TestStatus(t *testing.T) {
 	p := newFakeProvider(t)
 	socket, stop := start(t, &Server{Provider: p})
 	defer stop()
-	if list, err := control.Status(t.Context(), socket); err != nil || len(list) != 0 {
+	op := control.Operator{Socket: socket}
+	if list, err := op.Status(t.Context()); err != nil || len(list) != 0 {
 		t.Errorf("Status: %v, %v", list, err)
 	}
 	addr := netip.MustParseAddr("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff")
@@ -132,7 +134,7 @@ func TestStatus(t *testing.T) {
 	p.mu.Lock()
 	p.status = all
 	p.mu.Unlock()
-	got, err := control.Status(t.Context(), socket)
+	got, err := op.Status(t.Context())
 	if err != nil || len(got) != len(all) {
 		t.Fatalf("%d endpoints, %v", len(got), err)
 	}
@@ -153,36 +155,37 @@ func TestStatus(t *testing.T) {
 func TestOperatorsOnly(t *testing.T) {
 	p := newFakeProvider(t)
 	socket, _ := start(t, &Server{Provider: p})
+	op := control.Operator{Socket: socket}
 	permitAll(t, socket)
 	as(t, 1001, func() {
-		if _, err := control.List(context.Background(), socket); !errors.Is(err, os.ErrPermission) || !strings.Contains(err.Error(), socket) {
+		if _, err := op.List(context.Background()); !errors.Is(err, os.ErrPermission) || !strings.Contains(err.Error(), socket) {
 			t.Errorf("List: %v", err)
 		}
-		if _, err := control.Counters(context.Background(), socket); !errors.Is(err, os.ErrPermission) {
+		if _, err := op.Counters(context.Background()); !errors.Is(err, os.ErrPermission) {
 			t.Errorf("Counters: %v", err)
 		}
-		if _, err := control.Status(context.Background(), socket); !errors.Is(err, os.ErrPermission) {
+		if _, err := op.Status(context.Background()); !errors.Is(err, os.ErrPermission) {
 			t.Errorf("Status: %v", err)
 		}
-		if _, _, err := control.Uplinks(context.Background(), socket); !errors.Is(err, os.ErrPermission) {
+		if _, _, err := op.Uplinks(context.Background()); !errors.Is(err, os.ErrPermission) {
 			t.Errorf("Uplinks: %v", err)
 		}
-		if err := control.Revoke(context.Background(), socket, 1, ""); !errors.Is(err, os.ErrPermission) {
+		if err := op.Revoke(context.Background(), 1, ""); !errors.Is(err, os.ErrPermission) {
 			t.Errorf("Revoke: %v", err)
 		}
-		if _, err := control.Reload(context.Background(), socket); !errors.Is(err, os.ErrPermission) {
+		if _, err := op.Reload(context.Background()); !errors.Is(err, os.ErrPermission) {
 			t.Errorf("Reload: %v", err)
 		}
-		if err := control.Drain(context.Background(), socket, true); !errors.Is(err, os.ErrPermission) {
+		if err := op.Drain(context.Background()); !errors.Is(err, os.ErrPermission) {
 			t.Errorf("Drain: %v", err)
 		}
 	})
-	if _, err := control.List(context.Background(), socket+"x"); err == nil || !strings.Contains(err.Error(), "unetd is not running at "+socket+"x") {
+	if _, err := (control.Operator{Socket: socket + "x"}).List(context.Background()); err == nil || !strings.Contains(err.Error(), "unetd is not running at "+socket+"x") {
 		t.Errorf("without unetd: %v", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if _, err := control.List(ctx, socket); !errors.Is(err, context.Canceled) {
+	if _, err := op.List(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("%v", err)
 	}
 }
@@ -192,17 +195,18 @@ func TestOperatorsOnly(t *testing.T) {
 func TestRevokeAndReload(t *testing.T) {
 	p := newFakeProvider(t)
 	socket, _ := start(t, &Server{Provider: p})
+	op := control.Operator{Socket: socket}
 	ctx := context.Background()
 	g, l := mustOpen(t, socket, endpoint.Request{})
 	for _, reason := range []string{strings.Repeat("x", 257), "one\ntwo", "\x1b[2J"} {
-		if err := control.Revoke(ctx, socket, g.ID, reason); !errors.Is(err, control.ErrProtocol) || strings.Contains(err.Error(), "\n") {
+		if err := op.Revoke(ctx, g.ID, reason); !errors.Is(err, control.ErrProtocol) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("reason %q: %v", reason, err)
 		}
 	}
 	if l.Err() != nil {
 		t.Errorf("ended: %v", l.Err())
 	}
-	if err := control.Revoke(ctx, socket, g.ID, "moved to another host"); err != nil {
+	if err := op.Revoke(ctx, g.ID, "moved to another host"); err != nil {
 		t.Error(err)
 	}
 	Await(t, "the end of the lease", l.Done())
@@ -210,11 +214,11 @@ func TestRevokeAndReload(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	p.awaitClosed()
-	if err := control.Revoke(ctx, socket, g.ID, ""); !errors.Is(err, endpoint.ErrNoEndpoint) {
+	if err := op.Revoke(ctx, g.ID, ""); !errors.Is(err, endpoint.ErrNoEndpoint) {
 		t.Errorf("again: %v", err)
 	}
 	p.hook(hooks{reload: func() error { return errors.New("policy.yaml:1:1: one\npolicy.yaml:2:1: two") }})
-	if _, err := control.Reload(ctx, socket); err == nil || !strings.HasSuffix(err.Error(), "policy.yaml:1:1: one; policy.yaml:2:1: two") {
+	if _, err := op.Reload(ctx); err == nil || !strings.HasSuffix(err.Error(), "policy.yaml:1:1: one; policy.yaml:2:1: two") {
 		t.Errorf("%v", err)
 	}
 }
@@ -223,12 +227,13 @@ func TestRevokeAndReload(t *testing.T) {
 func TestReloadOfManyRules(t *testing.T) {
 	p := newFakeProvider(t)
 	socket, _ := start(t, &Server{Provider: p})
+	op := control.Operator{Socket: socket}
 	many := []string{"rule " + strings.Repeat("x", 100_000) + ": added"}
 	for i := range 10_000 {
 		many = append(many, fmt.Sprintf("rule web-%05d: changed", i))
 	}
 	p.hook(hooks{changes: many})
-	c, err := control.Reload(context.Background(), socket)
+	c, err := op.Reload(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,7 +22,7 @@ var ErrUnbalanced = errors.New("the counters do not add up")
 func Check(ctx context.Context, socket string, w io.Writer, asJSON bool) error {
 	var list []endpoint.Counter
 	verdict, err := account.Settle(ctx, func() (_ []endpoint.Counter, err error) {
-		list, err = control.Counters(ctx, socket)
+		list, err = control.Operator{Socket: socket}.Counters(ctx)
 		return list, err
 	})
 	if err != nil {

@@ -24,7 +24,7 @@ import (
 
 // List writes all endpoints of the unetd at socket.
 func List(ctx context.Context, socket string, w io.Writer, asJSON bool) error {
-	all, err := control.List(ctx, socket)
+	all, err := control.Operator{Socket: socket}.List(ctx)
 	if err != nil {
 		return err
 	}
@@ -34,7 +34,7 @@ func List(ctx context.Context, socket string, w io.Writer, asJSON bool) error {
 	if err := list(w, all, userName); err != nil {
 		return err
 	}
-	_, draining, err := control.Uplinks(ctx, socket)
+	_, draining, err := control.Operator{Socket: socket}.Uplinks(ctx)
 	return errors.Join(err, drains(w, draining))
 }
 
@@ -49,7 +49,7 @@ func drains(w io.Writer, draining bool) error {
 
 // Uplinks writes the interfaces that the unetd at socket serves.
 func Uplinks(ctx context.Context, socket string, w io.Writer, asJSON bool) error {
-	all, draining, err := control.Uplinks(ctx, socket)
+	all, draining, err := control.Operator{Socket: socket}.Uplinks(ctx)
 	if err != nil {
 		return err
 	}
@@ -80,7 +80,7 @@ func Uplinks(ctx context.Context, socket string, w io.Writer, asJSON bool) error
 
 // Reload makes the unetd at socket read its policy again, and writes what has changed.
 func Reload(ctx context.Context, socket string, w io.Writer, asJSON bool) error {
-	c, err := control.Reload(ctx, socket)
+	c, err := control.Operator{Socket: socket}.Reload(ctx)
 	if err != nil {
 		return err
 	}
@@ -192,7 +192,7 @@ func userName(uid uint32) string {
 
 // Counters writes the counters of the unetd at socket; without zeros, those that are not 0.
 func Counters(ctx context.Context, socket string, w io.Writer, asJSON, zeros bool) error {
-	all, err := control.Counters(ctx, socket)
+	all, err := control.Operator{Socket: socket}.Counters(ctx)
 	if err != nil {
 		return err
 	}
