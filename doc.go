@@ -46,7 +46,7 @@
 // gateway. The error for a destination without a route is ENETUNREACH; for a neighbour that
 // does not answer it is EHOSTUNREACH. While the interface is down sends fail with ENETDOWN and
 // reads wait; TCP connections stay open.
-// [Host.Watch] reports the changes to the application. unetd itself may be restarted:
+// [Host.Notices] reports the changes to the application. unetd itself may be restarted:
 // see [Host].
 //
 // # Waiting

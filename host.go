@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"net"
 	"net/netip"
 	"runtime"
@@ -17,6 +18,7 @@ import (
 	"github.com/unet-go/unet/datapath"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/endpointlink"
+	"github.com/unet-go/unet/internal/notices"
 	"github.com/unet-go/unet/internal/ports"
 	"github.com/unet-go/unet/internal/wait"
 	"github.com/unet-go/unet/stack"
@@ -85,14 +87,16 @@ type TCPConfig = stack.TCPConfig
 // connection dead when its keepalive or its user timeout expires. The same is true for a
 // host made by [New].
 type Host struct {
-	lease   *ports.Lease
-	ep      *datapath.Endpoint    // nil if the link is not an endpoint (NewOnLink)
-	table   *datapath.Connections // nil: connections are not published
-	stack   *stack.Stack
-	locals  ports.Locals
-	groups  *groups
-	names   *net.Resolver // of NewOnLink; nil: the default
-	unwatch func()
+	lease  *ports.Lease
+	ep     *datapath.Endpoint    // nil if the link is not an endpoint (NewOnLink)
+	table  *datapath.Connections // nil: connections are not published
+	stack  *stack.Stack
+	locals ports.Locals
+	groups *groups
+	names  *net.Resolver // of NewOnLink; nil: the default
+
+	watchers    *notices.Watchers // get the notices that the host has acted on
+	stopNotices func()            // ends the goroutine that acts on notices, and waits for it
 
 	linkAddr wire.LinkAddr
 	zones    [2]string // the name and the number of the interface; empty: there is none (NewOnLink)
@@ -272,12 +276,18 @@ func newHost(lease endpoint.Lease, cfg stack.Config) (*Host, error) {
 	}
 	h.stack = s
 	h.close = sync.OnceValue(h.shut)
-	h.unwatch = lease.Watch(h.notice) // the first, so it is called before the functions of Host.Watch
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	h.watchers = notices.New(ended)
+	h.stopNotices = func() { cancel(); <-ended }
+	changes := lease.Notices(ctx)
 	go func() {
-		select {
-		case <-lease.Done():
-			s.Fail(&leaseError{lease.Err()})
-		case <-h.closed:
+		defer close(ended)
+		for list := range changes {
+			h.notice(list)
+		}
+		if why := lease.Err(); why != nil {
+			s.Fail(&leaseError{why})
 		}
 	}()
 	return h, nil
@@ -296,11 +306,11 @@ func newHost(lease endpoint.Lease, cfg stack.Config) (*Host, error) {
 func (h *Host) Close() error { return h.close() }
 
 func (h *Host) shut() error {
-	h.unwatch()
 	if why := h.lease.Err(); why != nil { // the goroutine that waits for this may not have run yet
 		h.stack.Fail(&leaseError{why})
 	}
 	err := h.stack.Close()
+	h.stopNotices()
 	h.stack.Do(func() { close(h.closed) }) // under the stack's lock, so that no Stats is in progress
 	if h.ep != nil {
 		closeEndpoint := h.ep.Close
@@ -387,7 +397,7 @@ const (
 // ParseWaitMode reads what [WaitMode] prints: spin, adaptive or block.
 func ParseWaitMode(s string) (WaitMode, error) { return wait.Parse(s) }
 
-// notice reports the lease's notices to the stack.
+// notice reports the lease's notices to the stack, then those that concern the host to its watchers.
 func (h *Host) notice(list []endpoint.Notice) {
 	for _, n := range list {
 		switch n.Kind {
@@ -399,24 +409,23 @@ func (h *Host) notice(list []endpoint.Notice) {
 			h.stack.SetLink(n.Kind == endpoint.NoticeLinkUp)
 		case endpoint.NoticeAddrGone, endpoint.NoticeAddrBack:
 			h.stack.SetAddress(n.Addr, n.Kind == endpoint.NoticeAddrBack)
+			if n.Addr.IsValid() && h.locals.At(n.Addr) == nil {
+				continue
+			}
 		}
+		h.watchers.Tell(n)
 	}
 }
 
-// Watch calls f with each notice about the network around the host until stop is
-// called: a route has changed, the link is down or up, the machine has lost an address of the
-// host or has it again, unetd is gone or back. When f is called the host has acted on the notice: it asks
-// for the route again, and its sends fail with ENETDOWN while the link is down; those from an
-// address that is gone fail with EADDRNOTAVAIL. If unetd is gone already, the link down, or the
-// address gone, f is called with that first. One goroutine calls all functions that watch, possibly
-// before Watch returns. f must not block: it would delay the host's own notices too. A call in
-// progress may end after stop has returned.
-func (h *Host) Watch(f func(endpoint.Notice)) (stop func()) {
-	return h.lease.Watch(func(list []endpoint.Notice) {
-		for _, n := range list {
-			if h.locals.At(n.Addr) != nil || n.Kind != endpoint.NoticeAddrGone && n.Kind != endpoint.NoticeAddrBack {
-				f(n)
-			}
-		}
-	})
-}
+// Notices returns what changes around the host from now on, for one range loop: a route has
+// changed, the link is down or up, the machine has lost an address of the host or has it again,
+// unetd is gone or back. When the loop gets a notice the host has acted on it: it asks for the
+// route again, and its sends fail with ENETDOWN while the link is down; those from an address
+// that is gone fail with EADDRNOTAVAIL. If unetd is gone already, the link down, or an address
+// gone, the loop gets that first.
+//
+// The loop ends when ctx or the host does, or its lease. It may be slow: of the notices that it
+// has not got yet, the last one about unetd, about the link and about each address is kept, and
+// one for each of up to 256 destinations, beyond which there is one for all. They are kept from
+// the call on, until the end or until the loop is left.
+func (h *Host) Notices(ctx context.Context) iter.Seq[endpoint.Notice] { return h.watchers.Each(ctx) }

@@ -227,10 +227,11 @@ func TestLinkDownOrAddressRemovedForATime(t *testing.T) {
 			if _, err := l.host.Dial("tcp", "10.0.0.2:7000"); !errors.Is(err, c.send) || errors.Is(err, endpoint.ErrTagDenied) {
 				t.Errorf("dial meanwhile: %v, want %v", err, c.send)
 			}
-			late := make(chan endpoint.Notice, 10)
-			t.Cleanup(l.host.Watch(func(n endpoint.Notice) { late <- n }))
-			if n := <-late; n != removed {
-				t.Errorf("Watch meanwhile: %v, want %v", n, removed)
+			for n := range l.host.Notices(t.Context()) {
+				if n != removed {
+					t.Errorf("Notices meanwhile: %v, want %v", n, removed)
+				}
+				break
 			}
 			l.on(t, l.A, c.restore)
 			l.await(t, "restored", func(n endpoint.Notice) bool { return n.Kind == c.restored })

@@ -17,7 +17,7 @@ const module = "github.com/unet-go/unet"
 // layers lists what each package may import: own of this module, other of other modules. A package
 // that is missing here is an error.
 var layers = map[string]struct{ own, other []string }{
-	".":                            {own: []string{"stack", "datapath", "endpoint", "control", "internal/endpointlink", "internal/ports", "internal/wait", "wire", "proto/udp", "proto/tcp"}},
+	".":                            {own: []string{"stack", "datapath", "endpoint", "control", "internal/endpointlink", "internal/notices", "internal/ports", "internal/wait", "wire", "proto/udp", "proto/tcp"}},
 	"internal/endpointlink":        {own: []string{"datapath", "queues", "stack"}},
 	"internal/ports":               {own: []string{"endpoint", "proto/tcp"}},
 	"wire":                         {},

@@ -86,8 +86,18 @@ func openLabWith(t *testing.T, cfg netlab.Config) *lab {
 	})
 	l.mux = openMux(t, l.A)
 	l.host = newHost(t, l.mux, &l.lease, unet.Config{})
-	t.Cleanup(l.host.Watch(func(n endpoint.Notice) { l.notices <- n }))
+	collect(t, l.host, l.notices)
 	return l
+}
+
+// collect sends a host's notices to a channel, until the test ends.
+func collect(t *testing.T, h *unet.Host, to chan<- endpoint.Notice) {
+	changes := h.Notices(t.Context())
+	go func() {
+		for n := range changes {
+			to <- n
+		}
+	}()
 }
 
 // openMux opens a mux in front of a kernel.

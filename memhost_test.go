@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"net"
 	"net/netip"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/notices"
 	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/stack"
 	"github.com/unet-go/unet/stack/memlink"
@@ -26,13 +28,13 @@ import (
 type memLease struct {
 	done chan struct{}
 
-	mu      sync.Mutex
-	silent  bool       // requests get no answer
-	deny    netip.Addr // tags on it are denied
-	held    []endpoint.Tag
-	claims  int
-	next    uint16
-	watches []func([]endpoint.Notice)
+	mu       sync.Mutex
+	silent   bool       // requests get no answer
+	deny     netip.Addr // tags on it are denied
+	held     []endpoint.Tag
+	claims   int
+	next     uint16
+	watchers *notices.Watchers // set by Notices
 }
 
 func memLinkAddr(a netip.Addr) wire.LinkAddr { return wire.LinkAddr{2, 0, 0, 0, 0, lastByte(a)} }
@@ -118,9 +120,9 @@ func (l *memLease) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route,
 	return endpoint.Route{LinkAddr: memLinkAddr(dst)}, nil
 }
 
-func (l *memLease) Watch(f func([]endpoint.Notice)) func() {
-	l.watches = append(l.watches, f)
-	return func() {}
+func (l *memLease) Notices(ctx context.Context) iter.Seq[[]endpoint.Notice] {
+	l.watchers = notices.New(l.done)
+	return l.watchers.Notices(ctx)
 }
 
 func (l *memLease) Done() <-chan struct{} { return l.done }
@@ -259,8 +261,8 @@ func TestErrorTexts(t *testing.T) {
 	c.Close()
 }
 
-// Watch reports the notices that concern the host, after the host has acted on them.
-func TestHostWatch(t *testing.T) {
+// Notices has the notices that concern the host, after the host has acted on them. It ends with the host.
+func TestHostNotices(t *testing.T) {
 	a, _, lease := newSharedMemHosts(t)
 	c, err := a.Dial("udp", "10.0.0.2:9")
 	if err != nil {
@@ -268,11 +270,7 @@ func TestHostWatch(t *testing.T) {
 	}
 	var got []endpoint.NoticeKind
 	var errs []error
-	stop := a.Watch(func(n endpoint.Notice) {
-		got = append(got, n.Kind)
-		_, err := c.Write(nil)
-		errs = append(errs, err)
-	})
+	next, stop := iter.Pull(a.Notices(t.Context()))
 	defer stop()
 	other := netip.MustParseAddr("10.0.0.3")
 	for _, n := range []endpoint.Notice{
@@ -286,9 +284,14 @@ func TestHostWatch(t *testing.T) {
 		{Kind: endpoint.NoticeUnetdGone},
 		{Kind: endpoint.NoticeUnetdBack},
 	} {
-		for _, f := range lease.watches { // in the order of Watch
-			f([]endpoint.Notice{n})
+		lease.watchers.Tell(n)
+		if n.Addr == other {
+			continue
 		}
+		n, _ := next()
+		got = append(got, n.Kind)
+		_, err := c.Write(nil)
+		errs = append(errs, err)
 	}
 	if want := []endpoint.NoticeKind{endpoint.NoticeLinkDown, endpoint.NoticeLinkUp, endpoint.NoticeAddrGone, endpoint.NoticeAddrBack, endpoint.NoticeRoute, endpoint.NoticeUnetdGone, endpoint.NoticeUnetdBack}; !slices.Equal(got, want) {
 		t.Fatalf("got %v, want %v", got, want)
@@ -297,6 +300,20 @@ func TestHostWatch(t *testing.T) {
 		if !errors.Is(errs[i], want) {
 			t.Errorf("notice %d: write: %v, want %v", got[i], errs[i], want)
 		}
+	}
+	a.Close()
+	if n, ok := next(); ok {
+		t.Errorf("after Close, %v", n)
+	}
+}
+
+// The loop over a host's notices ends with the lease.
+func TestHostNoticesEndWithLease(t *testing.T) {
+	a, _, lease := newSharedMemHosts(t)
+	changes := a.Notices(t.Context())
+	close(lease.done)
+	for n := range changes {
+		t.Errorf("notice %v", n)
 	}
 }
 

@@ -90,7 +90,11 @@ func FuzzClientRecord(f *testing.F) {
 				t.Fatalf("grant %+v, %v", g, err)
 			}
 			g.Close()
-			l.Watch(func([]endpoint.Notice) {})
+			changes := l.Notices(ctx)
+			go func() {
+				for range changes {
+				}
+			}()
 			if _, err := l.Resolve(ctx, netip.MustParseAddr("10.0.0.2")); errors.Is(err, context.DeadlineExceeded) {
 				t.Fatal(err)
 			}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"net"
 	"net/netip"
 	"os"
@@ -245,10 +246,13 @@ func (l *Lease) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route, er
 	}
 }
 
-// Watch calls f with notices; see [endpoint.Lease]. When the connection is lost, f gets a
-// NoticeUnetdGone. When the lease has connected to another unetd, f gets a NoticeUnetdBack and a NoticeRoute for all destinations: changes until then were not reported,
+// Notices returns what changes around the endpoint; see [endpoint.Lease]. When the connection
+// is lost, there is a NoticeUnetdGone. When the lease has connected to another unetd, there are a
+// NoticeUnetdBack and a NoticeRoute for all destinations: changes until then were not reported,
 // and the new unetd reports only on destinations that it has resolved itself.
-func (l *Lease) Watch(f func([]endpoint.Notice)) (stop func()) { return l.watchers.Watch(f) }
+func (l *Lease) Notices(ctx context.Context) iter.Seq[[]endpoint.Notice] {
+	return l.watchers.Notices(ctx)
+}
 
 // Done is closed when the lease has ended: by Close, by unetd, or because no unetd has the
 // endpoint any more.

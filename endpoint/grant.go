@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"net/netip"
 	"os"
 
@@ -355,15 +356,15 @@ type Lease interface {
 	// the uplink, and another ErrUnreachable if the next hop does not answer ARP or neighbour
 	// discovery, or the route is an unreachable one.
 	Resolve(ctx context.Context, dst netip.Addr) (Route, error)
-	// Watch calls f until stop is called, each time with what has changed since the last
-	// call: whether unetd is there first, then the link, then the endpoint's addresses, then routes of destinations that
-	// this lease has resolved. For more than 256 destinations there is one notice for all. If
-	// unetd is gone, the link is down or an address is gone, the first call reports that at once.
+	// Notices returns what changes around the endpoint from now on, for one range loop. Each
+	// turn of the loop gets what has changed since the last one: whether unetd is there first,
+	// then the link, then the endpoint's addresses, then routes of destinations that this lease
+	// has resolved. For more than 256 destinations there is one notice for all. If unetd is gone,
+	// the link is down or an address is gone, the first turn reports that at once.
 	//
-	// One goroutine calls all functions that watch the lease, in the order of Watch, possibly
-	// before Watch returns. One that blocks delays the others. A call in progress may end
-	// after stop has returned.
-	Watch(f func([]Notice)) (stop func())
+	// The loop ends when ctx or the lease does. Notices are kept for it from the call on, until
+	// then or until the loop is left. A loop delays no other.
+	Notices(ctx context.Context) iter.Seq[[]Notice]
 	// Done is closed when the lease has ended: it was closed, or its grantor took it
 	// back. The endpoint has no tags and no port then: it can neither send nor receive.
 	Done() <-chan struct{}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"net/netip"
 	"os"
@@ -175,9 +176,11 @@ func (m *Mux) routeToOwned(dst netip.Addr) (endpoint.Route, error) {
 	return r, nil
 }
 
-// Watch calls f with notices; see [endpoint.Lease]. If the lease was presented, the first
-// notices report the state of the link and of all addresses.
-func (l *Lease) Watch(f func([]endpoint.Notice)) (stop func()) { return l.watchers.Watch(f) }
+// Notices returns what changes around the endpoint; see [endpoint.Lease]. If the lease was
+// presented, the first notices report the state of the link and of all addresses.
+func (l *Lease) Notices(ctx context.Context) iter.Seq[[]endpoint.Notice] {
+	return l.watchers.Notices(ctx)
+}
 
 // Done is closed when the lease has been closed, or the mux.
 func (l *Lease) Done() <-chan struct{} { return l.done }

@@ -3,6 +3,7 @@
 package mux_test
 
 import (
+	"context"
 	"errors"
 	"net"
 	"net/netip"
@@ -24,15 +25,21 @@ type noticeLog struct {
 	list []endpoint.Notice
 }
 
-// watchNotices watches a lease until stop.
+// watchNotices collects the notices of a lease until stop.
 func watchNotices(l *mux.Lease) (h *noticeLog, stop func()) {
 	h = &noticeLog{}
-	stop = l.Watch(func(list []endpoint.Notice) {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		h.list = append(h.list, list...)
-	})
-	return h, stop
+	ctx, cancel := context.WithCancel(context.Background())
+	changes := l.Notices(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for list := range changes {
+			h.mu.Lock()
+			h.list = append(h.list, list...)
+			h.mu.Unlock()
+		}
+	}()
+	return h, func() { cancel(); <-ended }
 }
 
 func (h *noticeLog) all() []endpoint.Notice {
@@ -59,8 +66,8 @@ func routeTo(s string) endpoint.Notice {
 	return endpoint.Notice{Kind: endpoint.NoticeRoute, Addr: netip.MustParseAddr(s)}
 }
 
-// Watchers of a lease get notices when the uplink goes down, by its own flags or by its other end, and when it
-// goes up. A new watcher gets the present state.
+// Loops over the notices of a lease get one when the uplink goes down, by its own flags or by its other end, and when
+// it goes up. A new loop gets the present state.
 func TestLinkNotices(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
@@ -74,7 +81,7 @@ func TestLinkNotices(t *testing.T) {
 	for _, h := range []*noticeLog{late, fresh} {
 		testutil.Eventually(t, "a notice of the state", func() bool { return len(h.all()) > 0 })
 		if got := h.all(); !slices.Equal(got, []endpoint.Notice{linkDown}) {
-			t.Errorf("a late watcher, or one of a new endpoint, got %v", got)
+			t.Errorf("a late loop, or one of a new endpoint, got %v", got)
 		}
 	}
 	stop()

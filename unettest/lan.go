@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"net/netip"
 	"slices"
 	"sync"
@@ -341,9 +342,18 @@ type lease struct {
 
 func (l *lease) Claim(_ context.Context, t endpoint.Tag) (endpoint.Tag, error) { return t, nil }
 func (l *lease) Unclaim(context.Context, endpoint.Tag) error                   { return nil }
-func (l *lease) Watch(func([]endpoint.Notice)) func()                          { return func() {} }
 func (l *lease) Done() <-chan struct{}                                         { return l.done }
 func (l *lease) Close() error                                                  { l.once.Do(func() { close(l.done) }); return nil }
+
+// Notices has none: the network and its hosts do not change.
+func (l *lease) Notices(ctx context.Context) iter.Seq[[]endpoint.Notice] {
+	return func(func([]endpoint.Notice) bool) {
+		select {
+		case <-l.done:
+		case <-ctx.Done():
+		}
+	}
+}
 
 func (l *lease) Err() error {
 	select {

@@ -28,7 +28,12 @@ func TestNewPeersAreAnsweredWithoutUnetd(t *testing.T) {
 	}
 	defer host.Close()
 	notices := make(chan endpoint.NoticeKind, 100)
-	host.Watch(func(n endpoint.Notice) { notices <- n.Kind })
+	changes := host.Notices(ctx)
+	go func() {
+		for n := range changes {
+			notices <- n.Kind
+		}
+	}()
 	awaitNotice := func(kind endpoint.NoticeKind) {
 		t.Helper()
 		for {

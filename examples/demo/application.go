@@ -56,14 +56,17 @@ func Application(ctx context.Context, socket string, in io.Reader, out io.Writer
 		return err
 	}
 	defer host.Close()
-	host.Watch(func(n endpoint.Notice) {
-		switch n.Kind {
-		case endpoint.NoticeUnetdGone:
-			say(saysGone)
-		case endpoint.NoticeUnetdBack:
-			say(saysBack)
+	notices := host.Notices(ctx)
+	go func() {
+		for n := range notices {
+			switch n.Kind {
+			case endpoint.NoticeUnetdGone:
+				say(saysGone)
+			case endpoint.NoticeUnetdBack:
+				say(saysBack)
+			}
 		}
-	})
+	}()
 	listener, err := host.Listen(ctx, "tcp", fmt.Sprint(":", port))
 	if err != nil {
 		return err

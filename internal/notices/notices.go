@@ -1,30 +1,30 @@
-// Package notices delivers the notices of a lease to the functions that watch it. For each
-// of them it keeps the notices that are not delivered yet, so that the sender never waits.
+// Package notices delivers the notices of a lease to the loops that range over them. For each
+// loop it keeps what is not delivered yet, so that the sender never waits.
 package notices
 
 import (
+	"context"
+	"iter"
 	"maps"
 	"net/netip"
 	"slices"
 	"sync"
-	"sync/atomic"
 
 	"github.com/unet-go/unet/endpoint"
 )
 
-// maxAddrs bounds the destinations that are kept for a watcher. Beyond it one NoticeRoute
+// maxAddrs bounds the destinations that are kept for a loop. Beyond it one NoticeRoute
 // without an address stands for all.
 const maxAddrs = 256
 
-// Watchers has the watchers of one lease, and the state of unetd, of the link and of the
-// endpoint's addresses. One goroutine calls all watchers, from the first Watch to the end of the lease.
+// Watchers has the loops over the notices of one lease, and the state of unetd, of the link and
+// of the endpoint's addresses.
 type Watchers struct {
 	done <-chan struct{}
-	wake chan struct{} // of capacity 1
 
 	mu sync.Mutex
 	// +checklocks:mu
-	list []*watcher // in the order of Watch
+	list []*watcher
 	// +checklocks:mu
 	alone bool // unetd is gone
 	down  bool // +checklocks:mu
@@ -32,53 +32,110 @@ type Watchers struct {
 	gone map[netip.Addr]bool // addresses that the host does not have now
 	// +checklocks:mu
 	presented bool // see Presented
-	running   bool // +checklocks:mu
 }
 
 type watcher struct {
-	f       func([]endpoint.Notice)
-	stopped atomic.Bool
-	pending pending // guarded by Watchers.mu
+	wake    chan struct{} // of capacity 1
+	pending pending       // guarded by Watchers.mu
 }
 
 // New makes the watchers of a lease that ends when done is closed.
 func New(done <-chan struct{}) *Watchers {
-	return &Watchers{done: done, wake: make(chan struct{}, 1), gone: map[netip.Addr]bool{}}
+	return &Watchers{done: done, gone: map[netip.Addr]bool{}}
 }
 
-// Watch is that of [endpoint.Lease].
-func (w *Watchers) Watch(f func([]endpoint.Notice)) (stop func()) {
-	one := &watcher{f: f}
+// Notices is that of [endpoint.Lease].
+func (w *Watchers) Notices(ctx context.Context) iter.Seq[[]endpoint.Notice] {
+	one := w.add()
+	ctx, cancel := context.WithCancel(ctx)
+	context.AfterFunc(ctx, func() { w.remove(one) })
+	return func(yield func([]endpoint.Notice) bool) {
+		defer cancel()
+		for {
+			select {
+			case <-one.wake:
+			case <-ctx.Done():
+			case <-w.done:
+			}
+			if w.ended(ctx) {
+				return
+			}
+			if list := w.take(one); len(list) > 0 && !yield(list) {
+				return
+			}
+		}
+	}
+}
+
+// Each is Notices with one notice at a time.
+func (w *Watchers) Each(ctx context.Context) iter.Seq[endpoint.Notice] {
+	all := w.Notices(ctx)
+	return func(yield func(endpoint.Notice) bool) {
+		for list := range all {
+			for _, n := range list {
+				if w.ended(ctx) || !yield(n) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// ended reports whether ctx or the lease has ended.
+func (w *Watchers) ended(ctx context.Context) bool {
+	select {
+	case <-w.done:
+		return true
+	default:
+		return ctx.Err() != nil
+	}
+}
+
+// add adds a watcher, for which the states that are not normal are pending.
+func (w *Watchers) add() *watcher {
+	one := &watcher{wake: make(chan struct{}, 1)}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.presented {
-		one.pending.add(endpoint.Notice{Kind: endpoint.NoticeLinkUp})
-		one.pending.add(endpoint.Notice{Kind: endpoint.NoticeAddrBack})
+		one.add(endpoint.Notice{Kind: endpoint.NoticeLinkUp})
+		one.add(endpoint.Notice{Kind: endpoint.NoticeAddrBack})
 	}
 	if w.alone {
-		one.pending.add(endpoint.Notice{Kind: endpoint.NoticeUnetdGone})
+		one.add(endpoint.Notice{Kind: endpoint.NoticeUnetdGone})
 	}
 	if w.down {
-		one.pending.add(endpoint.Notice{Kind: endpoint.NoticeLinkDown})
+		one.add(endpoint.Notice{Kind: endpoint.NoticeLinkDown})
 	}
 	for a := range w.gone {
-		one.pending.add(endpoint.Notice{Kind: endpoint.NoticeAddrGone, Addr: a})
+		one.add(endpoint.Notice{Kind: endpoint.NoticeAddrGone, Addr: a})
 	}
 	w.list = append(w.list, one)
-	w.nudge()
-	if !w.running {
-		w.running = true
-		go w.run()
-	}
-	return func() {
-		one.stopped.Store(true)
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.list = slices.DeleteFunc(w.list, func(o *watcher) bool { return o == one })
+	return one
+}
+
+func (w *Watchers) remove(one *watcher) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.list = slices.DeleteFunc(w.list, func(o *watcher) bool { return o == one })
+}
+
+// take returns and removes what is pending for one.
+func (w *Watchers) take(one *watcher) []endpoint.Notice {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return one.pending.take()
+}
+
+// add makes a notice pending and wakes the loop. Watchers.mu is held.
+func (one *watcher) add(n endpoint.Notice) {
+	one.pending.add(n)
+	select {
+	case one.wake <- struct{}{}:
+	default:
 	}
 }
 
-// Presented makes every later Watch begin with the whole state. It is called when the
+// Presented makes every later loop begin with the whole state. It is called when the
 // endpoint has been presented to a new unetd: the state that the last one reported may be
 // out of date.
 func (w *Watchers) Presented() {
@@ -87,7 +144,7 @@ func (w *Watchers) Presented() {
 	w.presented = true
 }
 
-// Tell gives notices to all watchers. It leaves out states of unetd, of the link and of
+// Tell gives notices to all loops. It leaves out states of unetd, of the link and of
 // addresses that have not changed. It does not block.
 func (w *Watchers) Tell(list ...endpoint.Notice) {
 	w.mu.Lock()
@@ -95,11 +152,10 @@ func (w *Watchers) Tell(list ...endpoint.Notice) {
 	for _, n := range list {
 		for _, n := range w.news(n) {
 			for _, one := range w.list {
-				one.pending.add(n)
+				one.add(n)
 			}
 		}
 	}
-	w.nudge()
 }
 
 // news records the state in n and returns the notices of what has changed. w.mu is held.
@@ -141,42 +197,7 @@ func (w *Watchers) news(n endpoint.Notice) []endpoint.Notice {
 	return []endpoint.Notice{n}
 }
 
-func (w *Watchers) nudge() {
-	select {
-	case w.wake <- struct{}{}:
-	default:
-	}
-}
-
-// run calls the watchers until the lease ends, each time in the order of the list.
-func (w *Watchers) run() {
-	type call struct {
-		to   *watcher
-		list []endpoint.Notice
-	}
-	for {
-		select {
-		case <-w.done:
-			return
-		case <-w.wake:
-		}
-		var calls []call
-		w.mu.Lock()
-		for _, one := range w.list {
-			if list := one.pending.take(); len(list) > 0 {
-				calls = append(calls, call{one, list})
-			}
-		}
-		w.mu.Unlock()
-		for _, c := range calls {
-			if !c.to.stopped.Load() {
-				c.to.f(c.list)
-			}
-		}
-	}
-}
-
-// pending is what a watcher has not been called with yet: one notice for each destination
+// pending is what a loop has not got yet: one notice for each destination
 // that has changed, and the last state of unetd, of the link and of each address. It has at
 // most as many addresses as the endpoint has tags.
 type pending struct {
@@ -217,7 +238,7 @@ func (p *pending) add(n endpoint.Notice) {
 	}
 }
 
-// take returns and removes what is pending, in the order of [endpoint.Lease]'s Watch.
+// take returns and removes what is pending, in the order of [endpoint.Lease]'s Notices.
 func (p *pending) take() []endpoint.Notice {
 	var list []endpoint.Notice
 	if p.unetd != 0 {

@@ -1,11 +1,14 @@
 package notices
 
 import (
+	"context"
+	"iter"
 	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"testing"
+	"testing/synctest"
 
 	"github.com/unet-go/unet/endpoint"
 )
@@ -115,10 +118,11 @@ func TestPendingAgainstModel(t *testing.T) {
 	}
 }
 
-// watch makes a watcher whose calls arrive on a channel. It blocks until they are taken.
-func watch(w *Watchers) (calls chan []endpoint.Notice, stop func()) {
-	calls = make(chan []endpoint.Notice)
-	return calls, w.Watch(func(list []endpoint.Notice) { calls <- list })
+// watch begins a loop, of which next is the next turn.
+func watch(t *testing.T, w *Watchers) (next func() []endpoint.Notice, stop func()) {
+	pull, stop := iter.Pull(w.Notices(t.Context()))
+	t.Cleanup(stop)
+	return func() []endpoint.Notice { list, _ := pull(); return list }, stop
 }
 
 func want(t *testing.T, got []endpoint.Notice, want ...endpoint.Notice) {
@@ -128,101 +132,142 @@ func want(t *testing.T, got []endpoint.Notice, want ...endpoint.Notice) {
 	}
 }
 
-// A state that has not changed is not delivered. A new watcher gets the states that are
+// A state that has not changed is not delivered. A new loop gets the states that are
 // not normal: unetd gone, link down, address gone.
 func TestUnchangedStatesAreNotDelivered(t *testing.T) {
-	done := make(chan struct{})
-	defer close(done)
-	w := New(done)
+	w := New(nil)
 	w.Tell(unetdBack, linkUp, addrBack(here), addrBack(netip.Addr{}))
-	first, _ := watch(w)
+	first, _ := watch(t, w)
 	w.Tell(linkDown)
-	want(t, <-first, linkDown)
+	want(t, first(), linkDown)
 	w.Tell(linkDown, addrGone(here), addrGone(there), addrGone(here), unetdGone)
-	want(t, <-first, unetdGone, addrGone(here), addrGone(there))
+	want(t, first(), unetdGone, addrGone(here), addrGone(there))
 	w.Tell(unetdGone)
 	w.Tell(addrBack(there), routeTo(there))
-	want(t, <-first, addrBack(there), routeTo(there))
-	late, _ := watch(w)
-	want(t, <-late, unetdGone, linkDown, addrGone(here))
+	want(t, first(), addrBack(there), routeTo(there))
+	late, _ := watch(t, w)
+	want(t, late(), unetdGone, linkDown, addrGone(here))
 	w.Tell(addrBack(netip.Addr{}), linkUp, allRoutes, unetdBack)
-	for _, calls := range []chan []endpoint.Notice{first, late} {
-		want(t, <-calls, unetdBack, linkUp, addrBack(here), allRoutes)
+	for _, next := range []func() []endpoint.Notice{first, late} {
+		want(t, next(), unetdBack, linkUp, addrBack(here), allRoutes)
 	}
 }
 
-// A watcher of a lease that was presented gets every state, the normal ones too.
-func TestWatcherOfPresentedLeaseGetsAllStates(t *testing.T) {
-	done := make(chan struct{})
-	defer close(done)
-	w := New(done)
+// A loop over the notices of a lease that was presented gets every state, the normal ones too.
+func TestLoopOfPresentedLeaseGetsAllStates(t *testing.T) {
+	w := New(nil)
 	w.Presented()
-	usual, _ := watch(w)
-	want(t, <-usual, linkUp, addrBack(netip.Addr{}))
+	usual, _ := watch(t, w)
+	want(t, usual(), linkUp, addrBack(netip.Addr{}))
 	w.Tell(linkDown, addrGone(there))
-	want(t, <-usual, linkDown, addrGone(there))
-	late, _ := watch(w)
-	want(t, <-late, linkDown, addrBack(netip.Addr{}), addrGone(there))
+	want(t, usual(), linkDown, addrGone(there))
+	late, _ := watch(t, w)
+	want(t, late(), linkDown, addrBack(netip.Addr{}), addrGone(there))
 }
 
-// Tell does not wait for a watcher that blocks. The notices meanwhile come in one call. Watchers are called in the
-// order in which they were added.
-func TestTellDoesNotWaitForWatchers(t *testing.T) {
-	done := make(chan struct{})
-	defer close(done)
-	w := New(done)
-	first, _ := watch(w)
-	second, stop := watch(w)
+// Tell does not wait for a loop that blocks. The notices meanwhile come in one turn.
+func TestTellDoesNotWaitForLoops(t *testing.T) {
+	w := New(nil)
+	first, _ := watch(t, w)
+	second, stop := watch(t, w)
 	w.Tell(routeTo(here))
-	want(t, <-first, routeTo(here))
+	want(t, first(), routeTo(here))
+	want(t, second(), routeTo(here))
 	w.Tell(routeTo(there), linkDown)
-	want(t, <-second, routeTo(here))
-	want(t, <-first, linkDown, routeTo(there))
+	want(t, first(), linkDown, routeTo(there))
 	for i := range byte(100) {
 		w.Tell(routeTo(netip.AddrFrom4([4]byte{10, 0, 1, i})), linkUp, linkDown)
 	}
-	want(t, <-second, linkDown, routeTo(there))
 	all := []endpoint.Notice{linkDown}
 	for i := range byte(100) {
 		all = append(all, routeTo(netip.AddrFrom4([4]byte{10, 0, 1, i})))
 	}
-	want(t, <-first, all...)
-	want(t, <-second, all...)
+	want(t, first(), all...)
+	want(t, second(), slices.Insert(all, 1, routeTo(there))...)
 	stop()
 	w.Tell(allRoutes)
-	want(t, <-first, allRoutes)
-	w.Tell(linkUp)
-	select {
-	case got := <-first:
-		want(t, got, linkUp)
-	case got := <-second:
-		t.Errorf("called after stop: %v", got)
+	want(t, first(), allRoutes)
+	want(t, second())
+}
+
+// A loop gets what was told from the call of Notices on. When it is left, and when ctx or the lease ends, it gets
+// nothing more, not even what comes in the same turn, and nothing is kept for it.
+func TestEndsOfLoops(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		body func(cancel, end func()) (more bool) // of the loop
+	}{
+		{"break", func(_, _ func()) bool { return false }},
+		{"context", func(cancel, _ func()) bool { cancel(); return true }},
+		{"lease", func(_, end func()) bool { end(); return true }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				done := make(chan struct{})
+				w := New(done)
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				changes := w.Each(ctx)
+				w.Tell(linkDown, routeTo(here))
+				var got []endpoint.Notice
+				for n := range changes {
+					got = append(got, n)
+					if !c.body(cancel, func() { close(done) }) {
+						break
+					}
+				}
+				want(t, got, linkDown)
+				for n := range changes {
+					t.Errorf("the second loop got %v", n)
+				}
+				kept(t, w, 0)
+			})
+		})
 	}
 }
 
-// The function of a watcher may stop the watcher and add others.
-func TestWatcherMayStopAndAddWatchers(t *testing.T) {
-	done := make(chan struct{})
-	defer close(done)
-	w := New(done)
-	got := make(chan endpoint.Notice, 2)
-	var stop func()
-	ready := make(chan struct{})
-	stop = w.Watch(func(list []endpoint.Notice) {
-		<-ready
-		stop()
-		w.Watch(func(list []endpoint.Notice) { got <- list[0] })
-		got <- list[0]
-	})
-	close(ready)
-	w.Tell(linkDown)
-	for range 2 {
-		if n := <-got; n != linkDown {
-			t.Errorf("got %v", n)
+// The end of ctx, or of the lease, ends a loop that waits. What is kept for a loop that never begins ends with ctx.
+func TestEndsOfWaitingLoops(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		done := make(chan struct{})
+		w := New(done)
+		ctx, cancel := context.WithCancel(t.Context())
+		wait := func(changes iter.Seq[[]endpoint.Notice]) {
+			for list := range changes {
+				t.Errorf("got %v", list)
+			}
 		}
+		go wait(w.Notices(ctx))
+		w.Notices(ctx)
+		go wait(w.Notices(t.Context()))
+		kept(t, w, 3)
+		cancel()
+		kept(t, w, 1)
+		close(done)
+		kept(t, w, 0)
+	})
+}
+
+// kept checks for how many loops notices are kept.
+func kept(t *testing.T, w *Watchers, loops int) {
+	t.Helper()
+	synctest.Wait()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.list) != loops {
+		t.Errorf("notices are kept for %d loops, want %d", len(w.list), loops)
 	}
-	w.Tell(linkUp)
-	if n := <-got; n != linkUp {
-		t.Errorf("got %v", n)
+}
+
+// The body of a loop may begin others.
+func TestLoopInLoop(t *testing.T) {
+	w := New(nil)
+	w.Tell(linkDown)
+	for outer := range w.Notices(t.Context()) {
+		for inner := range w.Notices(t.Context()) {
+			want(t, inner, outer...)
+			break
+		}
+		break
 	}
 }

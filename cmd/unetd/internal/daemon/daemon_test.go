@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"iter"
 	"log/slog"
 	"net"
 	"os"
@@ -101,7 +102,9 @@ func (l *fakeLease) Done() <-chan struct{} { return l.done }
 
 func (l *fakeLease) Err() error { return l.cause }
 
-func (l *fakeLease) Watch(func([]endpoint.Notice)) (stop func()) { return func() {} }
+func (l *fakeLease) Notices(context.Context) iter.Seq[[]endpoint.Notice] {
+	return func(func([]endpoint.Notice) bool) {}
+}
 
 func (l *fakeLease) Close() error {
 	l.mux.record("close lease")

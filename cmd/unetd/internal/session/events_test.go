@@ -67,9 +67,7 @@ func TestEventRecords(t *testing.T) {
 		t.Error("the event was sent before the lease was closed")
 	}
 	a.wantEOF()
-	if l.watched.Load() != 0 {
-		t.Error("the lease is still watched")
-	}
+	until(t, "the session to leave the notices", func() bool { return l.watched.Load() == 0 })
 }
 
 // A link that is down is reported right after the grant.
@@ -116,11 +114,25 @@ func TestEventsNotRead(t *testing.T) {
 	}
 }
 
-// noticeLog collects the notices that a watcher gets, and apart from them the last one about unetd.
+// noticeLog collects the notices that a loop gets, and apart from them the last one about unetd.
 type noticeLog struct {
 	mu    sync.Mutex
 	list  []endpoint.Notice
 	unetd endpoint.NoticeKind // the last notice about unetd
+}
+
+// collect adds the notices of a lease, until stop or the end of the test.
+func (w *noticeLog) collect(t *testing.T, l endpoint.Lease) (stop func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	changes := l.Notices(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for list := range changes {
+			w.add(list)
+		}
+	}()
+	return func() { cancel(); <-ended }
 }
 
 func (w *noticeLog) add(list []endpoint.Notice) {
@@ -155,15 +167,15 @@ func (w *noticeLog) await(t *testing.T, want ...endpoint.Notice) {
 	until(t, fmt.Sprint(want), func() bool { return slices.Equal(w.all(), want) })
 }
 
-// Watchers get the notices of their time, and when they begin the state of the link. After a restart of unetd they
+// Loops over notices get those of their time, and when they begin the state of the link. After a restart of unetd they
 // get the state of the link and of the routes again.
-func TestWatchLinkAndRoutes(t *testing.T) {
+func TestNoticesOfLinkAndRoutes(t *testing.T) {
 	p := newFakeProvider(t)
 	d := newDaemon(t, p)
 	_, l := mustOpen(t, d.socket, endpoint.Request{})
 	var first, second, late noticeLog
-	stopFirst := l.Watch(first.add)
-	l.Watch(second.add)
+	stopFirst := first.collect(t, l)
+	second.collect(t, l)
 	lease := p.newestLease()
 	lease.notify(routeTo(remoteAddr))
 	first.await(t, routeTo(remoteAddr))
@@ -171,7 +183,7 @@ func TestWatchLinkAndRoutes(t *testing.T) {
 	stopFirst()
 	lease.notify(linkDown)
 	second.await(t, routeTo(remoteAddr), linkDown)
-	l.Watch(late.add)
+	late.collect(t, l)
 	late.await(t, linkDown)
 
 	// The next unetd reports that the link is up, and that all routes may have changed.
@@ -196,15 +208,15 @@ func TestWatchLinkAndRoutes(t *testing.T) {
 	}
 }
 
-// Watchers get one notice that an address is gone and one that it is back, also if unetd repeats them. A new watcher
-// gets the addresses that are gone. The next unetd reports all states again, so watchers also get a notice of an
+// Loops get one notice that an address is gone and one that it is back, also if unetd repeats them. A new loop
+// gets the addresses that are gone. The next unetd reports all states again, so loops also get a notice of an
 // address that came back while no unetd ran.
-func TestWatchAddresses(t *testing.T) {
+func TestNoticesOfAddresses(t *testing.T) {
 	p := newFakeProvider(t)
 	d := newDaemon(t, p)
 	_, l := mustOpen(t, d.socket, endpoint.Request{})
 	var first, late noticeLog
-	l.Watch(first.add)
+	first.collect(t, l)
 	lease := p.newestLease()
 	lease.notify(addrGone(localAddr))
 	lease.notify(addrGone(remoteAddr))
@@ -212,7 +224,7 @@ func TestWatchAddresses(t *testing.T) {
 	lease.notify(addrGone(remoteAddr))
 	lease.notify(addrBack(remoteAddr))
 	first.await(t, addrGone(localAddr), addrGone(remoteAddr), addrBack(remoteAddr))
-	l.Watch(late.add)
+	late.collect(t, l)
 	late.await(t, addrGone(localAddr))
 
 	d.kill()
@@ -229,31 +241,21 @@ func TestWatchAddresses(t *testing.T) {
 	}
 }
 
-// A watcher that blocks delays other watchers, but no answer. A watcher may use the lease
-// and its own stop.
-func TestWatcherUsesLease(t *testing.T) {
+// A loop over notices that blocks delays no other and no answer. It may use the lease.
+func TestLoopOverNoticesUsesLease(t *testing.T) {
 	p := newFakeProvider(t)
 	socket, _ := start(t, &Server{Provider: p})
 	_, l := mustOpen(t, socket, endpoint.Request{})
-	resolved := make(chan error, 1)
-	var stop func()
-	ready := make(chan struct{})
-	stop = l.Watch(func([]endpoint.Notice) {
-		<-ready
-		_, err := l.Resolve(context.Background(), remoteAddr)
-		stop()
-		l.Watch(func([]endpoint.Notice) {})
-		resolved <- err
-	})
-	close(ready)
+	changes, others := l.Notices(t.Context()), l.Notices(t.Context())
 	p.newestLease().notify(linkDown)
-	select {
-	case err := <-resolved:
-		if err != nil {
+	for range changes {
+		for range others {
+			break
+		}
+		if _, err := l.Resolve(t.Context(), remoteAddr); err != nil {
 			t.Error(err)
 		}
-	case <-time.After(TestTimeout):
-		t.Error("a watcher could not use the lease")
+		break
 	}
 }
 
@@ -291,7 +293,9 @@ func TestProviderEndsLease(t *testing.T) {
 		if _, err := l.Claim(context.Background(), endpoint.MessageTag(1)); !errors.Is(err, endpoint.ErrLeaseClosed) || !strings.HasPrefix(err.Error(), c.want) {
 			t.Errorf("Claim: %v, want %s", err, c.want)
 		}
-		l.Watch(func([]endpoint.Notice) {})()
+		for list := range l.Notices(t.Context()) {
+			t.Errorf("notices after the end: %v", list)
+		}
 		if err := l.Close(); err != nil {
 			t.Error(err)
 		}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"net/netip"
 	"os"
@@ -72,7 +73,8 @@ type fakeLease struct {
 	p        *fakeProvider
 	e        *fakeEndpoint
 	watchers *notices.Watchers
-	watched  atomic.Int32 // number of watchers
+	watched  atomic.Int32                            // number of loops over the notices
+	sent     atomic.Pointer[func([]endpoint.Notice)] // called when the session has sent notices
 	resolved notices.Destinations
 
 	mu   sync.Mutex
@@ -483,12 +485,19 @@ func (l *fakeLease) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route
 	return endpoint.Route{Source: localAddr, NextHop: dst, LinkAddr: wire.LinkAddr{2, 0, 0, 0, 0, 2}, MTU: 1500}, nil
 }
 
-func (l *fakeLease) Watch(f func([]endpoint.Notice)) (stop func()) {
-	unwatch := l.watchers.Watch(f)
+func (l *fakeLease) Notices(ctx context.Context) iter.Seq[[]endpoint.Notice] {
+	changes := l.watchers.Notices(ctx)
 	l.watched.Add(1)
-	return func() {
-		l.watched.Add(-1)
-		unwatch()
+	return func(yield func([]endpoint.Notice) bool) {
+		defer l.watched.Add(-1)
+		for list := range changes {
+			if !yield(list) {
+				return
+			}
+			if sent := l.sent.Load(); sent != nil {
+				(*sent)(list)
+			}
+		}
 	}
 }
 

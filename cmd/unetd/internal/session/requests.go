@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"net/netip"
 	"os"
 	"slices"
@@ -155,26 +156,28 @@ func (s *session) open(id uint64, req endpoint.Request, fds []int, mistake error
 }
 
 // notify writes the events of notices, after the answer that gives the lease to the
-// application. It is called by the goroutine of the lease's watchers, so an application that
-// does not read delays no other.
-func (s *session) notify(list []endpoint.Notice) {
+// application, until the session ends.
+func (s *session) notify(changes iter.Seq[[]endpoint.Notice]) {
 	defer s.contain()
 	select {
 	case <-s.leased:
 	case <-s.ctx.Done():
 	}
-	for _, e := range protocol.Events(list) {
-		s.send(e, nil)
+	for list := range changes {
+		for _, e := range protocol.Events(list) {
+			s.send(e, nil)
+		}
 	}
 }
 
-// hold records the lease and watches it. shared: the application has the XSK, so it can
+// hold records the lease and reports its notices. shared: the application has the XSK, so it can
 // present the endpoint to another unetd.
 func (s *session) hold(lease endpoint.Lease, id uint64, shared bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.lease, s.endpoint, s.shared = lease, id, shared
-	s.unwatch = lease.Watch(s.notify)
+	changes := lease.Notices(s.ctx)
+	s.disposal.Go(func() { s.notify(changes) })
 }
 
 // finish answers a request, which is then no longer in progress.

@@ -22,8 +22,8 @@ import (
 )
 
 // session is one connection at unetd's end: one lease, or an operator's queries. One
-// goroutine reads records. Each request has a goroutine of its own. The goroutine that
-// calls the lease's watchers writes events. run waits for the goroutines in work. It does
+// goroutine reads records. Each request has a goroutine of its own. Another
+// writes events. run waits for the goroutines in work. It does
 // not wait for those in disposal, which the peer can make block.
 type session struct {
 	conn     *net.UnixConn
@@ -44,8 +44,7 @@ type session struct {
 
 	first string // op of the first request, which determines what may follow; used by the reader only
 
-	leased  chan struct{} // closed when the grant, or the answer to present, was sent
-	unwatch func()        // of lease; nil: there is no lease; read when all work has ended
+	leased chan struct{} // closed when the grant, or the answer to present, was sent
 
 	writing sync.Mutex // held around protocol.WriteRecord
 
@@ -133,9 +132,6 @@ func reasonOfEnd(err error) string {
 // message of the event closed; empty: there is none to send.
 func (s *session) endLease(reason error) (farewell string) {
 	defer s.contain()
-	if s.unwatch != nil {
-		s.unwatch()
-	}
 	if errors.Is(reason, errFault) {
 		farewell = reason.Error()
 	}

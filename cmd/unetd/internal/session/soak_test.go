@@ -65,7 +65,7 @@ func TestRestartsOfUnetdDuringCalls(t *testing.T) {
 				}
 			})
 		}
-		l.Watch(func([]endpoint.Notice) {})
+		(&noticeLog{}).collect(t, l)
 	}
 	var before uint64
 	for i := range restarts {

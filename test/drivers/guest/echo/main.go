@@ -69,7 +69,12 @@ func serve(socket, listen string, req endpoint.Request) error {
 	if err != nil {
 		return err
 	}
-	h.Watch(func(n endpoint.Notice) { fmt.Printf("notice %+v\n", n) })
+	notices := h.Notices(ctx)
+	go func() {
+		for n := range notices {
+			fmt.Printf("notice %+v\n", n)
+		}
+	}()
 	datagrams, err := h.ListenPacket(ctx, "udp", listen)
 	if err != nil {
 		return err
