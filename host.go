@@ -251,7 +251,7 @@ func (cfg *Config) addresses(id endpoint.Identity) (addr netip.Prefix, addrs6 []
 
 // newHost makes a host on a lease and a link.
 func newHost(lease endpoint.Lease, cfg stack.Config) (*Host, error) {
-	giving := ports.NewLease(lease)
+	releasing := ports.NewLease(lease)
 	var addrs []netip.Addr
 	for _, p := range append([]netip.Prefix{cfg.Addr}, cfg.Addrs6...) {
 		if p.IsValid() {
@@ -259,13 +259,13 @@ func newHost(lease endpoint.Lease, cfg stack.Config) (*Host, error) {
 		}
 	}
 	h := &Host{
-		lease:  giving,
-		locals: ports.NewLocals(giving, cfg.OwnedAddress, addrs...),
+		lease:  releasing,
+		locals: ports.NewLocals(releasing, cfg.OwnedAddress, addrs...),
 		closed: make(chan struct{}),
 
 		linkAddr: cfg.LinkAddr,
 	}
-	h.groups = newGroups(giving, &h.zones)
+	h.groups = newGroups(releasing, &h.zones)
 	if !cfg.OwnedAddress { // otherwise all ports are the host's
 		cfg.TCPPorts = h.locals
 	}

@@ -66,14 +66,14 @@ func (h *Host) listenTCP(ctx context.Context, network string, asked netip.AddrPo
 	if err != nil {
 		return fail(err)
 	}
-	port, giveBack, err := some.Get(ctx, ports.TCP, asked.Port(), false)
+	port, release, err := some.Get(ctx, ports.TCP, asked.Port(), false)
 	if err != nil {
 		return fail(err)
 	}
-	o.Released, o.Network = giveBack, network
+	o.Released, o.Network = release, network
 	l, err := h.stack.ListenTCP(netip.AddrPortFrom(bound, port), o)
 	if err != nil {
-		giveBack()
+		release()
 		return fail(err)
 	}
 	return l, nil
@@ -107,14 +107,14 @@ func (h *Host) dialTCP(ctx context.Context, network string, asked, remote netip.
 		}
 		return c, nil
 	}
-	_, giveBack, err := l.TCP.Get(ctx, asked.Port(), true)
+	_, release, err := l.TCP.Get(ctx, asked.Port(), true)
 	if err != nil {
 		return fail("bind", err)
 	}
-	o.Released = giveBack
+	o.Released = release
 	c, err := h.stack.DialTCP(ctx, netip.AddrPortFrom(l.Addr, asked.Port()), remote, o)
 	if err != nil {
-		giveBack()
+		release()
 		return fail("connect", err)
 	}
 	return c, nil
@@ -179,20 +179,20 @@ func (h *Host) openUDP(ctx context.Context, op, network string, asked, remote ne
 	if err != nil {
 		return fail(call, err)
 	}
-	port, giveBack, err := some.Get(ctx, ports.UDP, asked.Port(), remote.IsValid())
+	port, release, err := some.Get(ctx, ports.UDP, asked.Port(), remote.IsValid())
 	if err != nil {
 		return fail("bind", err)
 	}
 	local := netip.AddrPortFrom(bound, port)
 	var c *UDPConn
-	o.Released, o.Network, o.Groups = giveBack, network, h.groups
+	o.Released, o.Network, o.Groups = release, network, h.groups
 	if remote.IsValid() {
 		c, err = h.stack.DialUDP(local, remote, o)
 	} else {
 		c, err = h.stack.ListenUDP(local, o)
 	}
 	if err != nil {
-		giveBack()
+		release()
 		return fail("bind", err)
 	}
 	return c, nil
@@ -214,13 +214,13 @@ func (h *Host) OpenUDPPort(ctx context.Context, asked netip.AddrPort, handler st
 	if err != nil {
 		return fail(err)
 	}
-	port, giveBack, err := some.Get(ctx, ports.UDP, asked.Port(), false)
+	port, release, err := some.Get(ctx, ports.UDP, asked.Port(), false)
 	if err != nil {
 		return fail(err)
 	}
-	p, err := h.stack.OpenUDPPort(netip.AddrPortFrom(bound, port), handler, giveBack)
+	p, err := h.stack.OpenUDPPort(netip.AddrPortFrom(bound, port), handler, release)
 	if err != nil {
-		giveBack()
+		release()
 		return fail(err)
 	}
 	return p, nil

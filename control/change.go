@@ -34,7 +34,7 @@ func (l *Lease) changeTags(ctx context.Context, o protocol.Operation) (endpoint.
 		case results <- result{tag, err}:
 		case <-left:
 			if err == nil && o.Op == protocol.OpClaim {
-				l.undo(tag)
+				l.release(tag)
 			}
 		}
 	}()
@@ -47,9 +47,10 @@ func (l *Lease) changeTags(ctx context.Context, o protocol.Operation) (endpoint.
 	}
 }
 
-// undo gives a tag back whose claimant has gone. While unetd is busy, as when it is stopped, it
-// tries again. After another error the tag stays claimed until the lease ends.
-func (l *Lease) undo(t endpoint.Tag) {
+// release asks unetd to release a tag whose claimant has gone. While unetd is busy, as when it
+// is stopped, release tries again. After another error the tag stays claimed until the lease
+// ends.
+func (l *Lease) release(t endpoint.Tag) {
 	for {
 		if _, err := l.change(context.Background(), protocol.Operation{Op: protocol.OpUnclaim, Tag: t}); !errors.Is(err, endpoint.ErrBusy) {
 			return

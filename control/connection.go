@@ -41,7 +41,7 @@ type connection struct {
 	conn     *net.UnixConn
 	watchers *notices.Watchers // get the notices that unetd sends; nil for an operator, who gets none
 
-	// A request takes a slot before it is sent, and its answer gives the slot back, also
+	// A request takes a slot before it is sent, and its answer frees the slot, also
 	// when the caller no longer waits: unetd's limit is on requests in progress.
 	slots chan struct{}
 	// A resolve takes one of these too, so that some slots are left for claims: a resolve
@@ -148,7 +148,7 @@ func (c *connection) send(ctx context.Context, o protocol.Operation) (*call, err
 	case len(o.Files) > 0 && errors.Is(err, unix.EPERM):
 		err = protocol.Busy("unetd has not taken a request with a descriptor for %v", c.requestTimeout)
 	}
-	c.forget(request)
+	c.free(request)
 	return nil, err
 }
 
@@ -213,8 +213,8 @@ func (c *connection) finish() {
 	c.end()
 }
 
-// forget removes a request that was answered, or not sent.
-func (c *connection) forget(request *call) {
+// free removes a request that was answered, or not sent, and frees its slot.
+func (c *connection) free(request *call) {
 	c.mu.Lock()
 	delete(c.calls, request.id)
 	c.mu.Unlock()
@@ -297,7 +297,7 @@ func (c *connection) deliver(record []byte, fds []int) error {
 	if a.Lease != nil && a.Lease.More {
 		return nil
 	}
-	c.forget(request)
+	c.free(request)
 	close(request.answered)
 	return nil
 }

@@ -68,7 +68,7 @@ type Lease struct {
 
 var _ endpoint.Lease = (*Lease)(nil)
 
-// Pauses before a resolve, or the undoing of a claim, is repeated that failed with ErrBusy:
+// Pauses before a resolve, or the release of a tag, is repeated that failed with ErrBusy:
 // other resolves are in progress at unetd, for seconds at most, or it is stopped.
 const (
 	shortestBusy = 50 * time.Millisecond
@@ -198,12 +198,12 @@ func duplicate(f *os.File) (*os.File, error) {
 }
 
 // Claim adds a tag; see [endpoint.Lease]. If ctx ends first, a claim that
-// succeeds nevertheless is given back.
+// succeeds nevertheless is released.
 func (l *Lease) Claim(ctx context.Context, t endpoint.Tag) (endpoint.Tag, error) {
 	return l.changeTags(ctx, protocol.Operation{Op: protocol.OpClaim, Tag: t})
 }
 
-// Unclaim gives a tag back; see [endpoint.Lease]. It may take effect also when
+// Unclaim releases a tag; see [endpoint.Lease]. It may take effect also when
 // ctx ends first.
 func (l *Lease) Unclaim(ctx context.Context, t endpoint.Tag) error {
 	_, err := l.changeTags(ctx, protocol.Operation{Op: protocol.OpUnclaim, Tag: t})

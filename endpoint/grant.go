@@ -350,7 +350,7 @@ type Lease interface {
 	// port, or the first of a free block, the unspecified address becomes the uplink's,
 	// message tag 0 becomes a free tag.
 	Claim(ctx context.Context, t Tag) (Tag, error)
-	// Unclaim gives a tag back.
+	// Unclaim releases a tag.
 	Unclaim(ctx context.Context, t Tag) error
 	// Resolve asks the route service. The error is ErrNoRoute if the address has no route by
 	// the uplink, and another ErrUnreachable if the next hop does not answer ARP or neighbour

@@ -332,7 +332,7 @@ func (c *claiming) vacant(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 		err = m.routes.Vacant(ctx, m.up.Addr, some)
-		m.probes.Give(user, 1)
+		m.probes.Return(user, 1)
 		var used *route.InUse
 		if errors.As(err, &used) {
 			return held(endpoint.AddrTag(used.Addr), "the host at MAC address %v has it", used.At)

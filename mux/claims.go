@@ -373,7 +373,7 @@ func (m *Mux) removeTag(t endpoint.Tag) error {
 	m.tags.remove(t)
 	m.users.uncount(c.by.uid, Usage{Tags: costOf(t)})
 	if c.sharesAddress(t) {
-		m.users.portsOf(t).Give(share.ByUID(c.by.uid), costOf(t))
+		m.users.portsOf(t).Return(share.ByUID(c.by.uid), costOf(t))
 	}
 	err := c.free()
 	m.gaveBack = time.Now()

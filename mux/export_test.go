@@ -43,7 +43,7 @@ func UndoDistrust(iface string) error {
 func (m *Mux) HoldProbes() (release func()) {
 	nobody := share.User{UID: math.MaxUint32}
 	m.probes.Add(nobody, probesAtOnce)
-	return func() { m.probes.Give(nobody, probesAtOnce) }
+	return func() { m.probes.Return(nobody, probesAtOnce) }
 }
 
 // ShareKernelTypes makes all muxes of this process read the types of the kernel once.

@@ -195,8 +195,8 @@ func (gs *groups) leave(l *Lease, t endpoint.Tag) error {
 	delete(g.members, l)
 	delete(l.tags, t)
 	gs.users.uncount(l.uid, Usage{Tags: costOf(t)})
-	gs.users.groups.Give(share.ByUID(l.uid), 1)
-	g.users.Give(share.ByUID(l.uid), 1)
+	gs.users.groups.Return(share.ByUID(l.uid), 1)
+	g.users.Return(share.ByUID(l.uid), 1)
 	if len(g.members) > 0 {
 		return gs.maps.CountMembers(t, len(g.members))
 	}

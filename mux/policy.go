@@ -244,9 +244,9 @@ func (g *ledger) count(uid uint32, more Usage) {
 // uncount is the inverse of count.
 func (g *ledger) uncount(uid uint32, less Usage) {
 	u := share.ByUID(uid)
-	g.endpoints.Give(u, less.Endpoints)
-	g.memory.Give(u, less.Memory)
-	g.tags.Give(u, less.Tags)
+	g.endpoints.Return(u, less.Endpoints)
+	g.memory.Return(u, less.Memory)
+	g.tags.Return(u, less.Tags)
 }
 
 func (g *ledger) bar(uid uint32, until time.Time) {
@@ -276,7 +276,7 @@ func (g *ledger) open(uid uint32, bytes int64, t Terms) error {
 		return err
 	}
 	if err := g.memory.Take(u, bytes); err != nil {
-		g.endpoints.Give(u, 1)
+		g.endpoints.Return(u, 1)
 		return err
 	}
 	return nil

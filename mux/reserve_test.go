@@ -121,7 +121,7 @@ func TestClaimWaitsForCopiesOfClosedSockets(t *testing.T) {
 	l := openLab(t, mux.ModeAuto)
 	a := l.open()
 	tags := []endpoint.Tag{tcpTag("10.0.0.1:7300"), udpTag("10.0.0.1:7300")}
-	giveBack := func(tag endpoint.Tag) (copies []int) {
+	release := func(tag endpoint.Tag) (copies []int) {
 		if _, err := a.lease.Claim(t.Context(), tag); err != nil {
 			t.Fatal(err)
 		}
@@ -131,7 +131,7 @@ func TestClaimWaitsForCopiesOfClosedSockets(t *testing.T) {
 	}
 	defer mux.SetCopyTime(0)()
 	for _, tag := range tags {
-		copies := giveBack(tag)
+		copies := release(tag)
 		if _, err := a.lease.Claim(t.Context(), tag); !errors.Is(err, endpoint.ErrTagHeld) {
 			t.Errorf("claim of %v, which a process still has: %v", tag, err)
 		}
@@ -139,7 +139,7 @@ func TestClaimWaitsForCopiesOfClosedSockets(t *testing.T) {
 	}
 	mux.SetCopyTime(time.Hour)
 	for _, tag := range tags {
-		copies := giveBack(tag)
+		copies := release(tag)
 		claimed := make(chan error)
 		go func() {
 			_, err := a.lease.Claim(t.Context(), tag)

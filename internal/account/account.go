@@ -64,7 +64,7 @@ var (
 	outFrom = []string{"lost_uplink_redirect", "lost_local_redirect", "lost_port_full", "lost_port_down", "lost_deliver_backlog"}
 )
 
-// Check compares the counters of a mux, as control.Counters returns them.
+// Check compares the counters of a mux, as control.Operator.Counters returns them.
 func Check(list []endpoint.Counter) (b Balance) {
 	for _, c := range list {
 		if slices.Contains(inFrom, c.Name) {

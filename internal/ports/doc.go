@@ -1,5 +1,5 @@
 // Package ports has the local ports of a host: which it has claimed, who uses them, and when they
-// are given back.
+// are released.
 //
 // A host that shares its addresses with others may use only ports that unetd has granted it: tags of the
 // mux (package endpoint). A claim is a request to unetd, so ports of outgoing sockets are claimed in

@@ -11,51 +11,52 @@ import (
 )
 
 // Lease is a lease whose Unclaim does not wait, so that the close of a socket does
-// not wait for unetd. It queues the tag, and one goroutine gives the queued tags back, one
-// after the other. While no unetd runs they stay queued. The end of the lease gives all of
-// them back. No tag is in the queue twice.
+// not wait for unetd. It queues the tag, and one goroutine releases the queued tags, one
+// after the other. While no unetd runs they stay queued. The end of the lease releases all of
+// them. No tag is in the queue twice.
 type Lease struct {
 	endpoint.Lease
 
 	mu sync.Mutex
 	// +checklocks:mu
-	giving []endpoint.Tag // the queue; the request for the first has been sent
+	releasing []endpoint.Tag // the queue; the request for the first has been sent
 	// +checklocks:mu
-	given chan struct{} // closed, and replaced, when the first has been given back
+	released chan struct{} // closed, and replaced, when the first has been released
 }
 
 // NewLease makes a Lease of l.
 func NewLease(l endpoint.Lease) *Lease {
-	return &Lease{Lease: l, given: make(chan struct{})}
+	return &Lease{Lease: l, released: make(chan struct{})}
 }
 
-// Unclaim queues a tag to be given back. It returns nil at once.
+// Unclaim queues a tag to be released. It returns nil at once.
 func (g *Lease) Unclaim(_ context.Context, t endpoint.Tag) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.giving = append(g.giving, t); len(g.giving) == 1 {
-		go g.giveBack()
+	if g.releasing = append(g.releasing, t); len(g.releasing) == 1 {
+		go g.releaseQueued()
 	}
 	return nil
 }
 
-func (g *Lease) giveBack() {
+func (g *Lease) releaseQueued() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for len(g.giving) > 0 {
-		t := g.giving[0]
+	for len(g.releasing) > 0 {
+		t := g.releasing[0]
 		g.mu.Unlock()
-		g.unclaim(t)
+		g.release(t)
 		g.mu.Lock()
-		g.giving = slices.Delete(g.giving, 0, 1)
-		close(g.given)
-		g.given = make(chan struct{})
+		g.releasing = slices.Delete(g.releasing, 0, 1)
+		close(g.released)
+		g.released = make(chan struct{})
 	}
 }
 
-// unclaim gives a tag back. It repeats a request that unetd had no room for, as when it was
-// stopped for some seconds. After another error the tag stays claimed until the lease ends.
-func (g *Lease) unclaim(t endpoint.Tag) {
+// release asks unetd to release a tag. It repeats a request that unetd had no room for, as
+// when it was stopped for some seconds. After another error the tag stays claimed until the
+// lease ends.
+func (g *Lease) release(t endpoint.Tag) {
 	const longest = time.Second
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, longest) {
 		if err := g.Lease.Unclaim(context.Background(), t); !errors.Is(err, endpoint.ErrBusy) {
@@ -71,19 +72,19 @@ func (g *Lease) unclaim(t endpoint.Tag) {
 
 // Claim claims a tag. If t is in the queue and not the first, the host still holds it:
 // Claim takes it out of the queue and returns it. If t is the first, or has a port in
-// common with another queued tag, Claim waits until that one has been given back. If the
+// common with another queued tag, Claim waits until that one has been released. If the
 // claim fails with [endpoint.ErrBusy] (the host has as many tags as it may have) and tags
-// are queued, Claim tries again when the first has been given back.
+// are queued, Claim tries again when the first has been released.
 func (g *Lease) Claim(ctx context.Context, t endpoint.Tag) (endpoint.Tag, error) {
 	for {
 		g.mu.Lock()
-		i := slices.IndexFunc(g.giving, func(o endpoint.Tag) bool { return overlap(t, o) })
-		if i > 0 && g.giving[i] == t {
-			g.giving = slices.Delete(g.giving, i, i+1)
+		i := slices.IndexFunc(g.releasing, func(o endpoint.Tag) bool { return overlap(t, o) })
+		if i > 0 && g.releasing[i] == t {
+			g.releasing = slices.Delete(g.releasing, i, i+1)
 			g.mu.Unlock()
 			return t, nil
 		}
-		given, any := g.given, len(g.giving) > 0
+		released, any := g.released, len(g.releasing) > 0
 		g.mu.Unlock()
 		if i < 0 {
 			tag, err := g.Lease.Claim(ctx, t)
@@ -92,7 +93,7 @@ func (g *Lease) Claim(ctx context.Context, t endpoint.Tag) (endpoint.Tag, error)
 			}
 		}
 		select {
-		case <-given:
+		case <-released:
 		case <-ctx.Done():
 			return endpoint.Tag{}, context.Cause(ctx)
 		}

@@ -63,17 +63,17 @@ func (l *manualLease) Done() <-chan struct{} { return l.done }
 // newManual makes the ports of an address by a lease whose requests the test answers.
 func newManual() (*Lease, *Local, *manualLease) {
 	l := newManualLease()
-	giving := NewLease(l)
-	return giving, NewLocals(giving, false, netip.MustParseAddr("10.0.0.1"))[0], l
+	releasing := NewLease(l)
+	return releasing, NewLocals(releasing, false, netip.MustParseAddr("10.0.0.1"))[0], l
 }
 
 func (l *Local) at(port uint16) netip.AddrPort { return netip.AddrPortFrom(l.Addr, port) }
 
-// While unetd does not answer, giving ports back does not block, and one goroutine does it for all
+// While unetd does not answer, the release of ports does not block, and one goroutine does it for all
 // ports. A claim of a port whose Unclaim was not sent yet sends no request.
 func TestUnclaimDoesNotBlock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		giving, at, l := newManual()
+		releasing, at, l := newManual()
 		ctx := t.Context()
 		const sockets = 20
 		var give []func()
@@ -100,13 +100,13 @@ func TestUnclaimDoesNotBlock(t *testing.T) {
 			f()
 		}
 		if d := time.Since(start); d != 0 {
-			t.Errorf("giving the ports back took %v", d)
+			t.Errorf("the release of the ports took %v", d)
 		}
 		if n := runtime.NumGoroutine() - before; n > 1 {
 			t.Errorf("%d goroutines more", n)
 		}
 		// A claim of the last one sends no request.
-		port, giveBack, err := at.TCP.Get(ctx, 7000+sockets-1, false)
+		port, release, err := at.TCP.Get(ctx, 7000+sockets-1, false)
 		if err != nil || port != 7000+sockets-1 {
 			t.Fatalf("port %d, %v", port, err)
 		}
@@ -140,10 +140,10 @@ func TestUnclaimDoesNotBlock(t *testing.T) {
 			r.answer <- nil
 		}
 		// At the end of the lease its remaining tags are given back with it.
-		giveBack()
+		release()
 		close(l.done)
 		synctest.Wait()
-		if n := len(giving.giving); n != 0 {
+		if n := len(releasing.releasing); n != 0 {
 			t.Errorf("%d tags are still to be given back", n)
 		}
 	})
@@ -153,11 +153,11 @@ func TestUnclaimDoesNotBlock(t *testing.T) {
 // Unclaim in progress.
 func TestBusyClaimWaitsForAnUnclaim(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		giving, at, l := newManual()
-		giving.Unclaim(t.Context(), endpoint.UDPTag(at.at(1)))
+		releasing, at, l := newManual()
+		releasing.Unclaim(t.Context(), endpoint.UDPTag(at.at(1)))
 		got := make(chan error, 1)
 		go func() {
-			_, err := giving.Claim(t.Context(), endpoint.UDPTag(at.at(2)))
+			_, err := releasing.Claim(t.Context(), endpoint.UDPTag(at.at(2)))
 			got <- err
 		}()
 		(<-l.claims).answer <- endpoint.ErrBusy
@@ -171,7 +171,7 @@ func TestBusyClaimWaitsForAnUnclaim(t *testing.T) {
 			t.Error(err)
 		}
 		go func() {
-			_, err := giving.Claim(t.Context(), endpoint.UDPTag(at.at(3)))
+			_, err := releasing.Claim(t.Context(), endpoint.UDPTag(at.at(3)))
 			got <- err
 		}()
 		(<-l.claims).answer <- endpoint.ErrBusy
@@ -238,15 +238,15 @@ func TestListenWaitsOnlyForClaimsOfItsPort(t *testing.T) {
 // An Unclaim that unetd refuses because it is busy is repeated, until the lease ends.
 func TestBusyUnclaimIsRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		giving, at, l := newManual()
+		releasing, at, l := newManual()
 		tag := endpoint.UDPTag(at.at(7000))
 		left := func() int {
 			synctest.Wait()
-			giving.mu.Lock()
-			defer giving.mu.Unlock()
-			return len(giving.giving)
+			releasing.mu.Lock()
+			defer releasing.mu.Unlock()
+			return len(releasing.releasing)
 		}
-		giving.Unclaim(t.Context(), tag)
+		releasing.Unclaim(t.Context(), tag)
 		for range 12 {
 			(<-l.unclaims).answer <- endpoint.ErrBusy
 		}
@@ -258,7 +258,7 @@ func TestBusyUnclaimIsRepeated(t *testing.T) {
 		if n := left(); n != 0 {
 			t.Errorf("%d tags are still to be given back", n)
 		}
-		giving.Unclaim(t.Context(), tag)
+		releasing.Unclaim(t.Context(), tag)
 		(<-l.unclaims).answer <- endpoint.ErrBusy
 		close(l.done)
 		if n := left(); n != 0 {

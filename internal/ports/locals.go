@@ -147,22 +147,22 @@ func familyName(a netip.Addr) string {
 // samePortTries is how many free ports are tried until one is free at all addresses.
 const samePortTries = 16
 
-// Get makes the caller a user of the same port at several addresses until it calls giveBack:
+// Get makes the caller a user of the same port at several addresses until it calls release:
 // see [Ports.Get]. Addresses at which the host may have no such port are left out if there is
 // another one; so are addresses that the interface does not have now.
-func (all Locals) Get(ctx context.Context, of func(*Local) *Ports, number uint16, outgoing bool) (port uint16, giveBack func(), err error) {
+func (all Locals) Get(ctx context.Context, of func(*Local) *Ports, number uint16, outgoing bool) (port uint16, release func(), err error) {
 	for range samePortTries {
-		port, giveBack, err = all.getOnce(ctx, of, number, outgoing)
+		port, release, err = all.getOnce(ctx, of, number, outgoing)
 		if number != 0 || !errors.Is(err, endpoint.ErrTagHeld) && !errors.Is(err, syscall.EADDRINUSE) {
 			break
 		}
 	}
-	return port, giveBack, err
+	return port, release, err
 }
 
-func (all Locals) getOnce(ctx context.Context, of func(*Local) *Ports, number uint16, outgoing bool) (port uint16, giveBack func(), err error) {
+func (all Locals) getOnce(ctx context.Context, of func(*Local) *Ports, number uint16, outgoing bool) (port uint16, release func(), err error) {
 	var back []func()
-	giveBack = func() {
+	release = func() {
 		for _, f := range back {
 			f()
 		}
@@ -175,7 +175,7 @@ func (all Locals) getOnce(ctx context.Context, of func(*Local) *Ports, number ui
 		case err == nil:
 			port, back = got, append(back, f)
 		case !errors.Is(err, endpoint.ErrTagDenied):
-			giveBack()
+			release()
 			return 0, nil, err
 		case denied == nil:
 			denied = err
@@ -184,5 +184,5 @@ func (all Locals) getOnce(ctx context.Context, of func(*Local) *Ports, number ui
 	if back == nil {
 		return 0, nil, denied
 	}
-	return port, giveBack, nil
+	return port, release, nil
 }

@@ -157,12 +157,12 @@ func TestOnePortAtAllAddresses(t *testing.T) {
 			}
 		}
 	}
-	port, giveBack, err := all.Get(t.Context(), TCP, 80, false)
+	port, release, err := all.Get(t.Context(), TCP, 80, false)
 	if err != nil || port != 80 {
 		t.Fatalf("port %d, %v", port, err)
 	}
 	wantHeld(80, true, true, true)
-	giveBack()
+	release()
 	wantHeld(80, false, false, false)
 
 	// Another endpoint has the port at the last address.
@@ -178,21 +178,21 @@ func TestOnePortAtAllAddresses(t *testing.T) {
 	if _, err := lease.Claim(t.Context(), tag(2, lease.free())); err != nil {
 		t.Fatal(err)
 	}
-	port, giveBack, err = all.Get(t.Context(), TCP, 0, false)
+	port, release, err = all.Get(t.Context(), TCP, 0, false)
 	if err != nil || port == 0 {
 		t.Fatalf("port %d, %v", port, err)
 	}
 	wantHeld(port, true, true, true)
-	giveBack()
+	release()
 	wantHeld(port, false, false, false)
 
 	lease.deny = all[1].Addr
-	port, giveBack, err = all.Get(t.Context(), TCP, 81, false)
+	port, release, err = all.Get(t.Context(), TCP, 81, false)
 	if err != nil || port != 81 {
 		t.Fatalf("with an address denied: port %d, %v", port, err)
 	}
 	wantHeld(81, true, false, true)
-	giveBack()
+	release()
 	if _, _, err := all[1:2].Get(t.Context(), TCP, 81, false); !errors.Is(err, endpoint.ErrTagDenied) {
 		t.Errorf("all addresses denied: %v", err)
 	}

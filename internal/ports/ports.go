@@ -15,7 +15,7 @@ import (
 )
 
 // Ports has the local ports of one protocol that a host has claimed. It claims them,
-// counts the users of each, and gives back those without users.
+// counts the users of each, and releases those without users.
 //
 // A port that is asked for by number is claimed singly. Its users share it: a TCP
 // listener, the connections that were accepted there, and those that were dialled from
@@ -76,13 +76,13 @@ func newPorts(lease endpoint.Lease, any endpoint.Tag, owned bool) *Ports {
 	return &Ports{lease: lease, any: any, owned: owned, blocks: make(map[uint16]*block), claiming: make(map[uint16]chan struct{})}
 }
 
-// Get makes the caller a user of a port until it calls giveBack, which does not block.
+// Get makes the caller a user of a port until it calls release, which does not block.
 // Number 0 asks for a free port; that of an outgoing socket is in a block, if the host gets
 // one. A TCP connection from a free port gets it by Choose instead, and may share it.
 //
 // Errors: EADDRINUSE if connections use the port that they got by Choose; those of the
 // lease and of Obtain; that of ctx.
-func (p *Ports) Get(ctx context.Context, number uint16, outgoing bool) (port uint16, giveBack func(), err error) {
+func (p *Ports) Get(ctx context.Context, number uint16, outgoing bool) (port uint16, release func(), err error) {
 	switch {
 	case p.owned:
 		return number, func() {}, nil
@@ -222,7 +222,7 @@ func (p *Ports) Choose(pick func([]tcp.PortBlock) uint16) uint16 {
 }
 
 // Release ends one use of a port. It does not block. A port that was claimed singly is
-// given back when it has no users. A block is given back when it has no users and at least
+// released when it has no users. A block is released when it has no users and at least
 // 32 ports of other blocks have none: half a block in reserve.
 func (p *Ports) Release(port uint16) {
 	p.mu.Lock()
@@ -243,9 +243,9 @@ func (p *Ports) Release(port uint16) {
 	unused.Port = port
 	switch {
 	case !b.whole && b.used&bit == 0:
-		p.forget(b, bit)
+		p.remove(b, bit)
 	case b.whole && b.used == 0 && p.room(b) >= endpoint.BlockPorts/2:
-		p.forget(b, ^uint64(0))
+		p.remove(b, ^uint64(0))
 		unused = unused.AsBlock()
 	default:
 		return
@@ -297,10 +297,10 @@ func (p *Ports) offer(b *block) {
 	}
 }
 
-// forget removes ports of a block. p.mu is held.
+// remove takes ports out of a block. p.mu is held.
 //
 // +checklocks:p.mu
-func (p *Ports) forget(b *block, ports uint64) {
+func (p *Ports) remove(b *block, ports uint64) {
 	b.own &^= ports
 	p.offer(b)
 	if b.own == 0 {

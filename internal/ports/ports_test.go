@@ -118,12 +118,12 @@ func TestPortsAreTakenFromBlocks(t *testing.T) {
 		port uint16
 		own  bool
 	}{{32767, false}, {32768, true}, {32768 + 2*endpoint.BlockPorts, false}} {
-		port, giveBack, err := p.Get(ctx, c.port, false)
+		port, release, err := p.Get(ctx, c.port, false)
 		if (err == nil) != c.own || c.own && port != c.port {
 			t.Errorf("port %d: %d, %v", c.port, port, err)
 		}
 		if err == nil {
-			giveBack()
+			release()
 		}
 	}
 	give(32768 + 3)

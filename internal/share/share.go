@@ -50,7 +50,7 @@ type User struct {
 	UID  uint32
 	Addr netip.Addr // if it is valid, the user is this address
 	// Operator may use what is reserved for operators, and has no share. A user is either always
-	// an operator or never, from taking to giving back.
+	// an operator or never, from Take to Return.
 	Operator bool
 }
 
@@ -175,8 +175,8 @@ func (s *Shares) Add(u User, n int64) {
 	s.dropLocked(h) // n may be 0
 }
 
-// Give gives back n that a user holds.
-func (s *Shares) Give(u User, n int64) {
+// Return returns n that a user has taken.
+func (s *Shares) Return(u User, n int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h := s.users[u]
@@ -184,7 +184,7 @@ func (s *Shares) Give(u User, n int64) {
 		return
 	}
 	if h == nil || h.held < n {
-		panic(fmt.Sprintf("BUG: %v gives back %d more %s than it has", u, n, s.limits.What))
+		panic(fmt.Sprintf("BUG: %v returns %d more %s than it has", u, n, s.limits.What))
 	}
 	s.addLocked(h, -n)
 	s.dropLocked(h)
@@ -208,7 +208,7 @@ func (s *Shares) Wait(ctx context.Context, u User) bool {
 	case <-turn:
 		return true
 	case <-ctx.Done():
-		s.leave(u, turn)
+		s.withdraw(u, turn)
 		return false
 	}
 }
@@ -230,8 +230,8 @@ func (s *Shares) Ask(u User) (turn <-chan struct{}) {
 	return begins
 }
 
-// leave undoes Ask.
-func (s *Shares) leave(u User, turn <-chan struct{}) {
+// withdraw undoes Ask.
+func (s *Shares) withdraw(u User, turn <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h := s.users[u]

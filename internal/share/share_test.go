@@ -124,13 +124,13 @@ func TestAgainstAModel(t *testing.T) {
 				turns[u] = append(turns[u], s.Ask(u))
 			case 3:
 				if n = min(n, held[u]); n > 0 {
-					s.Give(u, n)
+					s.Return(u, n)
 					held[u] -= n
 				}
 			case 4:
 				if len(turns[u]) > 0 {
 					i := random.IntN(len(turns[u]))
-					s.leave(u, turns[u][i])
+					s.withdraw(u, turns[u][i])
 					turns[u] = slices.Delete(turns[u], i, i+1)
 				}
 			}
@@ -157,12 +157,12 @@ func TestAgainstAModel(t *testing.T) {
 		}
 		for u, list := range turns {
 			for _, turn := range list {
-				s.leave(u, turn)
+				s.withdraw(u, turn)
 			}
 		}
 		for u := range held {
 			if n := s.Held(u); n > 0 {
-				s.Give(u, n)
+				s.Return(u, n)
 			}
 		}
 		if len(s.users)+len(s.ring)+s.guarded != 0 || s.used != 0 {
@@ -237,7 +237,7 @@ func TestTurnsByUser(t *testing.T) {
 	waiting = append(waiting, request{77, s.Ask(ByUID(77))})
 	var served []uint32
 	for len(waiting) > 0 {
-		s.Give(ByUID(holder), 1)
+		s.Return(ByUID(holder), 1)
 		now := slices.IndexFunc(waiting, func(r request) bool {
 			select {
 			case <-r.turn:
@@ -285,12 +285,12 @@ func TestWait(t *testing.T) {
 		}
 		go func() { waited <- s.Wait(context.Background(), ByUID(1)) }()
 		synctest.Wait()
-		s.Give(ByUID(1), 1)
+		s.Return(ByUID(1), 1)
 		if !<-waited {
 			t.Error("no turn after one was given back")
 		}
 		for _, uid := range []uint32{1, 1, 2, 0, 0, 0} {
-			s.Give(ByUID(uid), 1)
+			s.Return(ByUID(uid), 1)
 		}
 		if len(s.users) != 0 {
 			t.Errorf("users %v", s.users)

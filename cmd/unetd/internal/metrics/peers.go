@@ -122,7 +122,7 @@ func (c *peerConn) Close() error {
 	delete(c.of.conns, c)
 	c.of.mu.Unlock()
 	if open {
-		c.of.shares.Give(c.peer, 1)
+		c.of.shares.Return(c.peer, 1)
 	}
 	return c.Conn.Close()
 }
@@ -166,7 +166,7 @@ func byTurns(h http.Handler) http.Handler {
 		}
 		a := answer{header: w.Header(), status: http.StatusOK}
 		func() {
-			defer scrapes.Give(peer, 1)
+			defer scrapes.Return(peer, 1)
 			h.ServeHTTP(&a, r)
 		}()
 		w.WriteHeader(a.status)

@@ -25,14 +25,14 @@ const (
 	longestInterrupt = time.Second
 )
 
-// letGo calls f, a system call that may drop the last reference to a peer's file, and
+// interruptibly calls f, a system call that may drop the last reference to a peer's file, and
 // interrupts it by signals while it blocks. The close of a TCP socket with SO_LINGER would
 // block for as long as its owner has set; a signal ends that wait. The signal is SIGURG,
 // which the Go runtime handles (it preempts goroutines by it). Where signals do not end the
 // wait, as in the flush of a FUSE file, the thread stays blocked.
 //
 // f is locked to its thread, so it must not block outside the kernel.
-func letGo(f func()) {
+func interruptibly(f func()) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	var mu sync.Mutex
@@ -67,9 +67,9 @@ func letGo(f func()) {
 // record can arrive, and discards the records that have arrived.
 //
 // No other goroutine may use the connection: package net closes the descriptor in the last
-// goroutine that uses it, and the close has to be in letGo.
+// goroutine that uses it, and the close has to be in interruptibly.
 func hangUp(c *net.UnixConn) {
-	defer letGo(func() { _ = c.Close() })
+	defer interruptibly(func() { _ = c.Close() })
 	if c.CloseRead() != nil {
 		return
 	}
@@ -94,7 +94,7 @@ func discard(fd int) (more bool) {
 	if err == nil && flags&unix.MSG_CTRUNC == 0 {
 		take()
 	} else {
-		letGo(take)
+		interruptibly(take)
 	}
 	return more
 }

@@ -68,19 +68,19 @@ func lingeringSockets(t *testing.T) func() (fd int) {
 	}
 }
 
-// blockedCloses is the number of goroutines in letGo.
+// blockedCloses is the number of goroutines in interruptibly.
 func blockedCloses() int {
 	stacks := make([]byte, 4<<20)
-	return bytes.Count(stacks[:runtime.Stack(stacks, true)], []byte("session.letGo("))
+	return bytes.Count(stacks[:runtime.Stack(stacks, true)], []byte("session.interruptibly("))
 }
 
-// letGo interrupts a close that lingers.
+// interruptibly interrupts a close that lingers.
 func TestLetGoInterrupts(t *testing.T) {
 	fd := lingeringSockets(t)()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		letGo(func() { unix.Close(fd) })
+		interruptibly(func() { unix.Close(fd) })
 	}()
 	Await(t, "the close of a socket that lingers", done)
 }

@@ -76,10 +76,10 @@ func newQuotas(l Limits, stopped <-chan struct{}) *quotas {
 	}
 }
 
-// closed gives back the turn of closing for a connection that has been closed, after a pause.
+// closed returns the turn of closing for a connection that has been closed, after a pause.
 func (q *quotas) closed(u share.User) {
 	if u == share.ByUID(0) {
-		q.closing.Give(u, 1)
+		q.closing.Return(u, 1)
 		return
 	}
 	go func() {
@@ -87,7 +87,7 @@ func (q *quotas) closed(u share.User) {
 		case <-time.After(q.pause):
 		case <-q.stopped:
 		}
-		q.closing.Give(u, 1)
+		q.closing.Return(u, 1)
 	}()
 }
 

@@ -71,7 +71,7 @@ func (s *session) sent(fds []int) (files []*os.File, err error) {
 // quota until they have ended.
 func (s *session) dispose(files []*os.File) {
 	for _, f := range files {
-		s.disposal.Go(func() { letGo(func() { _ = f.Close() }) })
+		s.disposal.Go(func() { interruptibly(func() { _ = f.Close() }) })
 	}
 }
 
@@ -98,7 +98,7 @@ func (s *session) closeLater(fds []int) {
 	if len(fds) > 0 {
 		s.disposal.Go(func() {
 			for _, fd := range fds {
-				letGo(func() { unix.Close(fd) })
+				interruptibly(func() { unix.Close(fd) })
 			}
 		})
 	}

@@ -26,7 +26,7 @@ func (s *session) do(id uint64, o protocol.Operation) protocol.Answer {
 		if !turns.Wait(s.ctx, s.user) {
 			return a // the session has ended: the answer is not sent
 		}
-		defer turns.Give(s.user, 1)
+		defer turns.Return(s.user, 1)
 	}
 	if protocol.Operators(o.Op) {
 		if err := s.provider.MayAsk(s.peer); err != nil {
@@ -98,12 +98,12 @@ func (s *session) turnsOf(tags ...endpoint.Tag) *share.Shares {
 	return s.quotas.work
 }
 
-// inTurn calls f when a turn is free. The turn is given back also if f panics.
+// inTurn calls f when a turn is free. The turn is returned also if f panics.
 func (s *session) inTurn(t *share.Shares, f func() error) error {
 	if !t.Wait(s.ctx, s.user) {
 		return context.Cause(s.ctx)
 	}
-	defer t.Give(s.user, 1)
+	defer t.Return(s.user, 1)
 	return f()
 }
 
@@ -112,7 +112,7 @@ func (s *session) resolve(dst netip.Addr) (endpoint.Route, error) {
 	if err := s.quotas.resolves.Take(s.user, 1); err != nil {
 		return endpoint.Route{}, err
 	}
-	defer s.quotas.resolves.Give(s.user, 1)
+	defer s.quotas.resolves.Return(s.user, 1)
 	return s.lease.Resolve(s.ctx, dst)
 }
 

@@ -168,7 +168,7 @@ func (s *Server) Serve(parent context.Context, ln *net.UnixListener) error {
 			go func() {
 				defer disposals.Done()
 				session.disposal.Wait()
-				quotas.connections.Give(connects, 1)
+				quotas.connections.Return(connects, 1)
 			}()
 		})
 	}

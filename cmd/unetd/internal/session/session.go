@@ -156,7 +156,7 @@ func (s *session) endLease(reason error) (farewell string) {
 	}
 	if !errors.Is(reason, errStopped) { // when the server stops, all leases end at once, without turns
 		<-s.quotas.work.Ask(s.user)
-		defer s.quotas.work.Give(s.user, 1)
+		defer s.quotas.work.Return(s.user, 1)
 	}
 	if err := s.lease.Close(); err != nil {
 		s.log.Error("lease not fully reclaimed", "endpoint", s.endpoint, "error", err)
@@ -187,7 +187,7 @@ func (s *session) read() error {
 		var fds []int
 		size, err := protocol.NextRecord(s.conn)
 		if err == nil {
-			letGo(func() { record, fds, err = protocol.TakeRecord(s.conn, size, room) })
+			interruptibly(func() { record, fds, err = protocol.TakeRecord(s.conn, size, room) })
 		}
 		if cause := context.Cause(s.ctx); cause != nil {
 			s.closeLater(fds)
@@ -205,7 +205,7 @@ func (s *session) read() error {
 			s.closeLater(fds)
 		case s.quotas.reading.Wait(s.ctx, s.user):
 			id, err = s.handle(record, fds)
-			s.quotas.reading.Give(s.user, 1)
+			s.quotas.reading.Return(s.user, 1)
 		default:
 			s.closeLater(fds)
 			return context.Cause(s.ctx)

@@ -54,7 +54,7 @@ func Open(names []string, cfg mux.Config, source *policy.Source, register []stri
 	us := &Uplinks{source: source, log: cfg.Log}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, us.undo())
+			err = errors.Join(err, us.closeOpened())
 		}
 	}()
 	for _, name := range names {
@@ -78,9 +78,9 @@ func (us *Uplinks) updateRates() {
 	}
 }
 
-// undo closes the uplinks that Open has opened before an error. One with endpoints of an earlier unetd
+// closeOpened closes the uplinks that Open has opened before an error. One with endpoints of an earlier unetd
 // is left as it was.
-func (us *Uplinks) undo() error {
+func (us *Uplinks) closeOpened() error {
 	return us.end(func(m *mux.Mux) error {
 		if m.Uplink().Endpoints > 0 {
 			return m.Abandon()
