@@ -67,7 +67,7 @@ var settings = []setting{
 		func(c *Config, s string) error {
 			switch s {
 			case "kernel":
-				c.Fallback = Kernel
+				c.Fallback = Kernel()
 			case "none":
 				c.Fallback = nil
 			default:

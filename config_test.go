@@ -38,7 +38,7 @@ func TestConfigFromEnvAndFlags(t *testing.T) {
 		{"UNET_WAIT", "fast", Config{}, "adaptive, spin or block"},
 		{"UNET_SPIN_BUDGET", "10us", Config{SpinBudget: 10 * time.Microsecond}, ""},
 		{"UNET_SPIN_BUDGET", "10", Config{}, "a duration"},
-		{"UNET_FALLBACK", "kernel", Config{Fallback: Kernel}, ""},
+		{"UNET_FALLBACK", "kernel", Config{Fallback: Kernel()}, ""},
 		{"UNET_FALLBACK", "none", Config{}, ""},
 		{"UNET_FALLBACK", "yes", Config{}, "kernel or none"},
 	} {
@@ -73,7 +73,7 @@ func TestConfigFromEnvAndFlags(t *testing.T) {
 // A flag's default is what the configuration had before, and a flag that is not given
 // changes nothing.
 func TestFlagDefaults(t *testing.T) {
-	cfg := Config{Socket: "/s", Wait: WaitBlock, Fallback: Kernel, Addr: netip.MustParseAddr("10.0.0.7")}
+	cfg := Config{Socket: "/s", Wait: WaitBlock, Fallback: Kernel(), Addr: netip.MustParseAddr("10.0.0.7")}
 	before := cfg
 	flags := flag.NewFlagSet("", flag.ContinueOnError)
 	cfg.RegisterFlags(flags)
@@ -125,8 +125,8 @@ func TestConfigFieldsThatDoNotApply(t *testing.T) {
 		{Config{Addr: addr, Addr6: addr}, "Addr6", "Open OpenNetwork New"},
 		{Config{Addr: addr, Addr6: addr6.WithZone("eth0")}, "Addr6", "Open OpenNetwork New"},
 		{Config{Addr: addr6.WithZone("eth0")}, "Addr", "Open OpenNetwork New"},
-		{Config{Fallback: Kernel, Addr: addr}, "Fallback", "Open OpenNetwork New"},
-		{Config{Fallback: Kernel}, "Fallback", "Open New"},
+		{Config{Fallback: Kernel(), Addr: addr}, "Fallback", "Open OpenNetwork New"},
+		{Config{Fallback: Kernel()}, "Fallback", "Open New"},
 		{Config{Socket: "/s"}, "Socket", "New"},
 		{Config{Attach: endpoint.AttachQueue}, "Attach", "New"},
 		{Config{Geometry: endpoint.Geometry{FrameSize: 2048}}, "Geometry", "New"},

@@ -30,7 +30,9 @@ type Network interface {
 var _ Network = (*Host)(nil)
 
 // Kernel is the kernel's network: package net. It exists on every system.
-var Kernel Network = &kernel{}
+func Kernel() Network { return &theKernel }
+
+var theKernel kernel
 
 type kernel struct {
 	net.ListenConfig

@@ -29,7 +29,7 @@ func logged(t *testing.T, f func()) string {
 // Without unetd, OpenNetwork returns the kernel's sockets and logs that once. FellBack is the reason.
 func TestFallback(t *testing.T) {
 	ctx := t.Context()
-	cfg := Config{Socket: filepath.Join(t.TempDir(), "unetd.sock"), Fallback: Kernel}
+	cfg := Config{Socket: filepath.Join(t.TempDir(), "unetd.sock"), Fallback: Kernel()}
 	var n *Opened
 	var err error
 	log := logged(t, func() { n, err = OpenNetwork(ctx, cfg) })
@@ -37,7 +37,7 @@ func TestFallback(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer n.Close()
-	if n.Network != Kernel || n.Host() != nil || !absent(n.FellBack()) {
+	if n.Network != Kernel() || n.Host() != nil || !absent(n.FellBack()) {
 		t.Errorf("%v, host %v, %v", n.Network, n.Host(), n.FellBack())
 	}
 	if strings.Count(log, "\n") != 1 || !strings.Contains(log, "level=WARN") || !strings.Contains(log, "falling back") {
@@ -70,7 +70,7 @@ func TestNoFallback(t *testing.T) {
 		if n, err := OpenNetwork(t.Context(), cfg); n != nil || !absent(err) {
 			t.Errorf("%v, %v", n, err)
 		}
-		cfg.Fallback = Kernel
+		cfg.Fallback = Kernel()
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		if n, err := OpenNetwork(ctx, cfg); n != nil || err == nil {

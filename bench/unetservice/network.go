@@ -26,7 +26,7 @@ func (n *network) flags(cmd *cobra.Command) {
 // another network than the one it names.
 func (n *network) open(ctx context.Context) (*unet.Opened, error) {
 	if n.kernel {
-		return &unet.Opened{Network: unet.Kernel}, nil
+		return &unet.Opened{Network: unet.Kernel()}, nil
 	}
 	return unet.OpenNetwork(ctx, n.cfg)
 }

@@ -37,7 +37,7 @@ func main() {
 }
 
 func run(ctx context.Context) error {
-	cfg := unet.Config{Fallback: unet.Kernel}
+	cfg := unet.Config{Fallback: unet.Kernel()}
 	if err := cfg.FromEnv(); err != nil {
 		return err
 	}
@@ -53,7 +53,7 @@ func run(ctx context.Context) error {
 		return err
 	}
 	defer network.Close()
-	from, to := unet.Network(network), unet.Kernel
+	from, to := unet.Network(network), unet.Kernel()
 	switch args[0] {
 	case "in":
 	case "out":

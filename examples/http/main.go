@@ -57,7 +57,7 @@ func run(ctx context.Context, args []string) error {
 	wrong := func(format string, args ...any) error {
 		return fmt.Errorf(format+" (see http --help)", args...)
 	}
-	cfg := unet.Config{Fallback: unet.Kernel}
+	cfg := unet.Config{Fallback: unet.Kernel()}
 	if err := cfg.FromEnv(); err != nil {
 		return err
 	}
@@ -102,7 +102,7 @@ func run(ctx context.Context, args []string) error {
 
 func openNetwork(ctx context.Context, cfg unet.Config, kernel bool) (*unet.Opened, error) {
 	if kernel {
-		return &unet.Opened{Network: unet.Kernel}, nil
+		return &unet.Opened{Network: unet.Kernel()}, nil
 	}
 	return unet.OpenNetwork(ctx, cfg)
 }

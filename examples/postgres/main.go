@@ -34,7 +34,7 @@ func main() {
 }
 
 func run(ctx context.Context) error {
-	cfg := unet.Config{Fallback: unet.Kernel}
+	cfg := unet.Config{Fallback: unet.Kernel()}
 	if err := cfg.FromEnv(); err != nil {
 		return err
 	}

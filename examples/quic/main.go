@@ -43,7 +43,7 @@ func main() {
 }
 
 func run(ctx context.Context) error {
-	cfg := unet.Config{Fallback: unet.Kernel}
+	cfg := unet.Config{Fallback: unet.Kernel()}
 	if err := cfg.FromEnv(); err != nil {
 		return err
 	}
@@ -59,7 +59,7 @@ func run(ctx context.Context) error {
 	if *n < 1 {
 		return errors.New("-n is at least 1 (see quic --help)")
 	}
-	network := &unet.Opened{Network: unet.Kernel}
+	network := &unet.Opened{Network: unet.Kernel()}
 	if !*kernel {
 		var err error
 		if network, err = unet.OpenNetwork(ctx, cfg); err != nil {

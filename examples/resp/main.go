@@ -49,7 +49,7 @@ func main() {
 func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("resp", flag.ExitOnError)
 	flags.Usage = func() { fmt.Fprint(os.Stderr, usage); flags.PrintDefaults() }
-	cfg := unet.Config{Fallback: unet.Kernel}
+	cfg := unet.Config{Fallback: unet.Kernel()}
 	if err := cfg.FromEnv(); err != nil {
 		return err
 	}
@@ -66,7 +66,7 @@ func run(ctx context.Context, args []string) error {
 	case *keepAlive < 0:
 		return fmt.Errorf("--keepalive is negative (see resp --help)")
 	}
-	network := &unet.Opened{Network: unet.Kernel}
+	network := &unet.Opened{Network: unet.Kernel()}
 	if !*kernel {
 		var err error
 		if network, err = unet.OpenNetwork(ctx, cfg); err != nil {

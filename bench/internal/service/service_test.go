@@ -33,7 +33,7 @@ func networks(t *testing.T) map[string]hosts {
 	}
 	t.Cleanup(func() { lan.Close() })
 	return map[string]hosts{
-		"kernel": {unet.Kernel, unet.Kernel, "127.0.0.1:0"},
+		"kernel": {unet.Kernel(), unet.Kernel(), "127.0.0.1:0"},
 		"unet":   {lan.Host("a"), lan.Host("b"), netip.AddrPortFrom(lan.Host("a").Addr(), 0).String()},
 	}
 }
