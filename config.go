@@ -58,7 +58,7 @@ var settings = []setting{
 		func(c *Config, s string) error { return setAddr(&c.Addr6, s) },
 		func(c *Config) string { return addrText(c.Addr6) }},
 	{"unet-wait", "adaptive, spin or block",
-		func(c *Config, s string) (err error) { c.Wait, err = ParseWaitMode(s); return err },
+		func(c *Config, s string) (err error) { c.Wait, err = endpoint.ParseWaitMode(s); return err },
 		func(c *Config) string { return c.Wait.String() }},
 	{"unet-spin-budget", "a duration such as 50us, with wait adaptive",
 		func(c *Config, s string) (err error) { c.SpinBudget, err = time.ParseDuration(s); return err },
@@ -158,7 +158,7 @@ func (f flagValue) Set(value string) error { return f.s.assign(f.c, "-"+f.s.name
 func (f flagValue) IsBoolFlag() bool { return f.s.name == "unet-huge" }
 
 // Validate returns a [ConfigError] if a field has a value that does not exist, or that has no
-// effect with the others: Queue without AttachQueue, SpinBudget without WaitAdaptive, Addr6 without
+// effect with the others: Queue without AttachQueue, SpinBudget without endpoint.WaitAdaptive, Addr6 without
 // an IPv4 Addr, Fallback with Addr, which is no address of the kernel's. [Open], [OpenNetwork] and [New] call it.
 func (c *Config) Validate() error {
 	fail := func(field string, value any, want string) error {
@@ -169,12 +169,12 @@ func (c *Config) Validate() error {
 		return fail("Attach", uint8(c.Attach), "endpoint.AttachPort or endpoint.AttachQueue")
 	case c.Queue != 0 && c.Attach != endpoint.AttachQueue:
 		return fail("Queue", c.Queue, "0, or Config.Attach to be endpoint.AttachQueue")
-	case c.Wait > WaitBlock:
-		return fail("Wait", uint8(c.Wait), "WaitAdaptive, WaitSpin or WaitBlock")
+	case c.Wait > endpoint.WaitBlock:
+		return fail("Wait", uint8(c.Wait), "endpoint.WaitAdaptive, endpoint.WaitSpin or endpoint.WaitBlock")
 	case c.SpinBudget < 0:
 		return fail("SpinBudget", c.SpinBudget, "a duration that is not negative")
-	case c.SpinBudget != 0 && c.Wait != WaitAdaptive:
-		return fail("SpinBudget", c.SpinBudget, "0, or Config.Wait to be WaitAdaptive")
+	case c.SpinBudget != 0 && c.Wait != endpoint.WaitAdaptive:
+		return fail("SpinBudget", c.SpinBudget, "0, or Config.Wait to be endpoint.WaitAdaptive")
 	case c.Addr6.IsValid() && c.Addr6.Unmap().Is4():
 		return fail("Addr6", c.Addr6, "an IPv6 address")
 	case c.Addr6.IsValid() && !c.Addr.Unmap().Is4():

@@ -34,7 +34,7 @@ func TestConfigFromEnvAndFlags(t *testing.T) {
 		{"UNET_ADDR6", "fd00::7", Config{Addr6: addr6}, ""},
 		{"UNET_ADDR6", "", Config{}, ""},
 		{"UNET_ADDR6", "fd00::7/64", Config{}, "an IPv6 address"},
-		{"UNET_WAIT", "spin", Config{Wait: WaitSpin}, ""},
+		{"UNET_WAIT", "spin", Config{Wait: endpoint.WaitSpin}, ""},
 		{"UNET_WAIT", "fast", Config{}, "adaptive, spin or block"},
 		{"UNET_SPIN_BUDGET", "10us", Config{SpinBudget: 10 * time.Microsecond}, ""},
 		{"UNET_SPIN_BUDGET", "10", Config{}, "a duration"},
@@ -73,7 +73,7 @@ func TestConfigFromEnvAndFlags(t *testing.T) {
 // A flag's default is what the configuration had before, and a flag that is not given
 // changes nothing.
 func TestFlagDefaults(t *testing.T) {
-	cfg := Config{Socket: "/s", Wait: WaitBlock, Fallback: Kernel(), Addr: netip.MustParseAddr("10.0.0.7")}
+	cfg := Config{Socket: "/s", Wait: endpoint.WaitBlock, Fallback: Kernel(), Addr: netip.MustParseAddr("10.0.0.7")}
 	before := cfg
 	flags := flag.NewFlagSet("", flag.ContinueOnError)
 	cfg.RegisterFlags(flags)
@@ -119,7 +119,7 @@ func TestConfigFieldsThatDoNotApply(t *testing.T) {
 		{Config{Attach: 7}, "Attach", "Open OpenNetwork New"},
 		{Config{Wait: 9}, "Wait", "Open OpenNetwork New"},
 		{Config{SpinBudget: -1}, "SpinBudget", "Open OpenNetwork New"},
-		{Config{SpinBudget: 1, Wait: WaitSpin}, "SpinBudget", "Open OpenNetwork New"},
+		{Config{SpinBudget: 1, Wait: endpoint.WaitSpin}, "SpinBudget", "Open OpenNetwork New"},
 		{Config{Addr6: addr6}, "Addr6", "Open OpenNetwork New"},
 		{Config{Addr: addr6, Addr6: addr6}, "Addr6", "Open OpenNetwork New"},
 		{Config{Addr: addr, Addr6: addr}, "Addr6", "Open OpenNetwork New"},

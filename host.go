@@ -20,7 +20,6 @@ import (
 	"github.com/unet-go/unet/internal/endpointlink"
 	"github.com/unet-go/unet/internal/notices"
 	"github.com/unet-go/unet/internal/ports"
-	"github.com/unet-go/unet/internal/wait"
 	"github.com/unet-go/unet/stack"
 	"github.com/unet-go/unet/wire"
 )
@@ -51,8 +50,8 @@ type Config struct {
 	// Addr has no IPv6.
 	Addr6 netip.Addr
 
-	Wait       WaitMode      // how blocked calls wait; adaptive by default
-	SpinBudget time.Duration // how long adaptive waiting spins before it sleeps
+	Wait       endpoint.WaitMode // how blocked calls wait; adaptive by default
+	SpinBudget time.Duration     // how long adaptive waiting spins before it sleeps
 
 	TCP TCPConfig // of all connections; the zero value is right in a LAN
 
@@ -384,18 +383,6 @@ type unreachable struct {
 }
 
 func (u *unreachable) Unwrap() []error { return []error{u.errno, u.error} }
-
-// WaitMode is how blocked calls wait.
-type WaitMode = wait.Mode
-
-const (
-	WaitAdaptive = wait.Adaptive // spin for a budget, then sleep; the default
-	WaitSpin     = wait.Spin     // never sleep: the lowest latency, and a processor of its own
-	WaitBlock    = wait.Block    // sleep at once
-)
-
-// ParseWaitMode reads what [WaitMode] prints: spin, adaptive or block.
-func ParseWaitMode(s string) (WaitMode, error) { return wait.Parse(s) }
 
 // notice reports the lease's notices to the stack, then those that concern the host to its watchers.
 func (h *Host) notice(list []endpoint.Notice) {

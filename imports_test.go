@@ -17,12 +17,12 @@ const module = "github.com/unet-go/unet"
 // layers lists what each package may import: own of this module, other of other modules. A package
 // that is missing here is an error.
 var layers = map[string]struct{ own, other []string }{
-	".":                            {own: []string{"stack", "datapath", "endpoint", "control", "internal/endpointlink", "internal/notices", "internal/ports", "internal/wait", "wire", "proto/udp", "proto/tcp"}},
+	".":                            {own: []string{"stack", "datapath", "endpoint", "control", "internal/endpointlink", "internal/notices", "internal/ports", "wire", "proto/udp", "proto/tcp"}},
 	"internal/endpointlink":        {own: []string{"datapath", "queues", "stack"}},
 	"internal/ports":               {own: []string{"endpoint", "proto/tcp"}},
 	"wire":                         {},
 	"queues":                       {},
-	"internal/wait":                {},
+	"internal/wait":                {own: []string{"endpoint"}},
 	"internal/testutil":            {},
 	"internal/timerheap":           {},
 	"segment":                      {},
@@ -53,7 +53,7 @@ var layers = map[string]struct{ own, other []string }{
 	"proto/frag":                   {own: []string{"wire"}},
 	"proto/tcp/seq":                {},
 	"proto/tcp":                    {own: []string{"internal/timerheap", "wire", "proto/tcp/seq"}},
-	"stack":                        {own: []string{"wire", "proto", "internal/wait"}},
+	"stack":                        {own: []string{"endpoint", "wire", "proto", "internal/wait"}},
 	"quicconn":                     {own: []string{"stack"}, other: []string{"golang.org/x/net/ipv4"}},
 	"stack/memlink":                {own: []string{"stack", "wire"}},
 	"unettest":                     {own: []string{".", "endpoint", "internal/linksim", "stack", "wire"}, other: []string{"golang.org/x/net/dns/dnsmessage"}},
@@ -74,7 +74,7 @@ var layers = map[string]struct{ own, other []string }{
 	"examples/echo":                {own: []string{".", "control", "datapath", "endpoint"}},
 	"examples/http":                {own: []string{"."}},
 	"examples/resp":                {own: []string{"."}},
-	"examples/rkv":                 {own: []string{".", "verbs", "examples/rkv"}},
+	"examples/rkv":                 {own: []string{".", "endpoint", "verbs", "examples/rkv"}},
 	"examples/rkv/kv":              {own: []string{"verbs"}},
 	"examples/pingpong":            {own: []string{".", "verbs"}},
 	"examples/internal/lab":        {own: []string{".", "endpoint", "internal/netlab", "internal/testutil", "mux", "verbs"}},

@@ -70,7 +70,7 @@ func TestCallsReturnWhyTheLeaseEndedAfterClose(t *testing.T) {
 		"lend":             func() error { return lent.Lend(big) },
 		"accept":           func() error { return of(l.Accept()) },
 		"read from":        func() error { _, _, err := u.ReadFrom(make([]byte, 1)); return err },
-		"read batch":       func() error { return of(u.ReadBatch(make([]Message, 1))) },
+		"read batch":       func() error { return of(u.ReadBatch(make([]UDPMessage, 1))) },
 		"borrow datagram":  func() error { return of(u.Borrow()) },
 		"dial tcp":         func() error { return of(a.DialTCP(ctx, netip.AddrPort{}, netip.MustParseAddrPort("10.0.0.9:7"))) },
 		"dial from a port": func() error { return of(a.DialTCP(ctx, netip.MustParseAddrPort("10.0.0.1:77"), server)) },

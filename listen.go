@@ -23,10 +23,10 @@ type (
 	TCPConn     = stack.TCPConn     // a net.Conn
 	TCPListener = stack.TCPListener // a net.Listener
 	UDPConn     = stack.UDPConn     // a net.PacketConn, and a net.Conn if it was dialled
-	Data        = stack.TCPData     // received data of a connection, in the memory it came in
-	Message     = stack.UDPMessage  // a datagram of a batch
-	Datagram    = stack.UDPDatagram // a received datagram, in the memory it came in
-	Buffer      = stack.UDPBuffer   // a frame to compose a datagram in
+	TCPData     = stack.TCPData     // received data of a connection, in the memory it came in
+	UDPMessage  = stack.UDPMessage  // a datagram of a batch
+	UDPDatagram = stack.UDPDatagram // a received datagram, in the memory it came in
+	UDPBuffer   = stack.UDPBuffer   // a frame to compose a datagram in
 )
 
 // Listen is net.Listen on this host, for "tcp", "tcp4" and "tcp6": see [ListenConfig.Listen].

@@ -282,7 +282,7 @@ func TestHTTPWithKernel(t *testing.T) {
 
 // Read and Write of a connection allocate nothing.
 func TestTCPNoAllocations(t *testing.T) {
-	a, b := openTwo(t, unet.Config{Wait: unet.WaitSpin})
+	a, b := openTwo(t, unet.Config{Wait: endpoint.WaitSpin})
 	l, err := a.Listen(t.Context(), "tcp", ":0")
 	testutil.Must(t, err)
 	defer l.Close()

@@ -21,8 +21,8 @@ type Desc = queues.Desc
 
 // Config is how an endpoint behaves. Its zero value works.
 type Config struct {
-	Wait       WaitMode      // how Wait waits; WaitAdaptive by default
-	SpinBudget time.Duration // how long WaitAdaptive spins before it sleeps; 50 us by default
+	Wait       endpoint.WaitMode // how Wait waits; WaitAdaptive by default
+	SpinBudget time.Duration     // how long WaitAdaptive spins before it sleeps; 50 us by default
 	// Lease, if it is set: when it has ended, Wait and a Flush that fails return its Err, an
 	// [endpoint.ErrLeaseClosed]. Without it Wait does not return then.
 	Lease endpoint.Lease

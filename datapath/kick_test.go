@@ -45,7 +45,7 @@ func TestKicksThatMoveNothingAreCountedAndPaused(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	ep, err := Attach(&endpoint.Grant{XSK: sock, Segment: memory, Geometry: geo}, Config{Wait: WaitSpin})
+	ep, err := Attach(&endpoint.Grant{XSK: sock, Segment: memory, Geometry: geo}, Config{Wait: endpoint.WaitSpin})
 	if err != nil {
 		t.Fatal(err)
 	}

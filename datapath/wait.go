@@ -8,15 +8,6 @@ import (
 	"github.com/unet-go/unet/internal/wait"
 )
 
-// WaitMode is how an endpoint waits for something to receive.
-type WaitMode = wait.Mode
-
-const (
-	WaitAdaptive = wait.Adaptive // spin for a budget, then sleep; the default
-	WaitSpin     = wait.Spin     // never sleep: the lowest latency, and a processor of its own
-	WaitBlock    = wait.Block    // sleep at once
-)
-
 // ErrWoken: Wake was called.
 var ErrWoken = errors.New("woken")
 

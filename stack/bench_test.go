@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/stack"
 	"github.com/unet-go/unet/stack/memlink"
@@ -56,7 +57,7 @@ func arpFrame(op uint16, from, to wire.LinkAddr, sender, target [4]byte) []byte 
 
 func newFeedStack(b testing.TB) (*feedLink, *stack.Stack) {
 	l := &feedLink{}
-	s := testutil.Value(stack.New(stack.Config{Link: l, LinkAddr: linkA, Addr: prefixA, OwnedAddress: true, Resolver: neighbours{}, NoCaretaker: true, Wait: stack.WaitSpin}))
+	s := testutil.Value(stack.New(stack.Config{Link: l, LinkAddr: linkA, Addr: prefixA, OwnedAddress: true, Resolver: neighbours{}, NoCaretaker: true, Wait: endpoint.WaitSpin}))
 	b.Cleanup(func() { s.Close() })
 	udpSend(testutil.Value(s.DialUDP(netip.AddrPort{}, ap("10.0.0.2:9"), stack.UDPOptions{})), nil)
 	stack.Settle(s) // the route is known
@@ -140,7 +141,7 @@ func BenchmarkSend(b *testing.B) {
 // time that the memlink alone takes.
 func BenchmarkRoundTrip(b *testing.B) {
 	b.Run("stack", func(b *testing.B) {
-		sa, sb, _, _ := newPair(b, stack.Config{NoCaretaker: true, Wait: stack.WaitSpin})
+		sa, sb, _, _ := newPair(b, stack.Config{NoCaretaker: true, Wait: endpoint.WaitSpin})
 		ca := testutil.Value(sa.DialUDP(ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.UDPOptions{}))
 		cb := testutil.Value(sb.DialUDP(ap("10.0.0.2:9"), ap("10.0.0.1:7"), stack.UDPOptions{}))
 		buf, p := make([]byte, 2048), make([]byte, 64)
@@ -178,7 +179,7 @@ func BenchmarkRoundTrip(b *testing.B) {
 // A round trip of 64 bytes over a connection between two stacks on a memlink, all
 // in one goroutine. The difference to BenchmarkRoundTrip/stack is the cost of TCP.
 func BenchmarkTCPRoundTrip(b *testing.B) {
-	sa, sb, _, _ := newPair(b, stack.Config{Wait: stack.WaitSpin})
+	sa, sb, _, _ := newPair(b, stack.Config{Wait: endpoint.WaitSpin})
 	client, server := connect(b, sa, sb, stack.TCPOptions{})
 	client.SetDeadline(time.Time{})
 	server.SetDeadline(time.Time{})
@@ -196,7 +197,7 @@ func BenchmarkTCPRoundTrip(b *testing.B) {
 
 // Sending or receiving a datagram allocates nothing, by any call.
 func TestUDPNoAllocations(t *testing.T) {
-	sa, sb, _, _ := newPair(t, stack.Config{NoCaretaker: true, Wait: stack.WaitSpin})
+	sa, sb, _, _ := newPair(t, stack.Config{NoCaretaker: true, Wait: endpoint.WaitSpin})
 	u := testutil.Value(sa.DialUDP(ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.UDPOptions{}))
 	v := testutil.Value(sb.ListenUDP(ap("10.0.0.2:9"), stack.UDPOptions{}))
 	peer := ap("10.0.0.1:7")
@@ -261,7 +262,7 @@ func TestUDPNoAllocations(t *testing.T) {
 // Data on an established connection allocates nothing: by Read and Write, with
 // deadlines, queued before it is read, and borrowed.
 func TestTCPNoAllocations(t *testing.T) {
-	a, b, _, _ := newPair(t, stack.Config{NoCaretaker: true, Wait: stack.WaitSpin})
+	a, b, _, _ := newPair(t, stack.Config{NoCaretaker: true, Wait: endpoint.WaitSpin})
 	client, server := connect(t, a, b, stack.TCPOptions{})
 	p, large, buf := make([]byte, 64), make([]byte, 1400), make([]byte, 2048)
 	if err := client.SetCork(-1); err != nil { // nobody polls for the client while the server waits

@@ -3,6 +3,7 @@ package stack
 import (
 	"time"
 
+	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/wait"
 )
 
@@ -61,7 +62,7 @@ func (s *Stack) runCaretaker() {
 		switch busy := s.role.moves() != seen; {
 		case s.closed:
 		case s.role.is(roleFree) && !busy && !s.role.hasParked():
-			s.pollUntil(roleCaretaker, recalled, recalled.seq, never, &wait.Spinner{Mode: WaitBlock})
+			s.pollUntil(roleCaretaker, recalled, recalled.seq, never, &wait.Spinner{Mode: endpoint.WaitBlock})
 			pause = firstPause
 		case s.role.is(roleFree):
 			pause = firstPause

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/stack"
 	"github.com/unet-go/unet/stack/memlink"
@@ -173,7 +174,7 @@ func TestICMPErrorsReachTheSocket(t *testing.T) {
 		{wire.ICMPHostUnreachable, syscall.EHOSTUNREACH},
 		{wire.ICMPNetUnreachable, syscall.ENETUNREACH},
 	} {
-		s, l, c := newScripted(t, func(cfg *stack.Config) { cfg.OwnedAddress = false; cfg.Wait = stack.WaitBlock })
+		s, l, c := newScripted(t, func(cfg *stack.Config) { cfg.OwnedAddress = false; cfg.Wait = endpoint.WaitBlock })
 		u := testutil.Value(s.DialUDP(ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.UDPOptions{}))
 		listening := testutil.Value(s.ListenUDP(ap("10.0.0.1:8"), stack.UDPOptions{}))
 		listening.SetReadDeadline(c.now())

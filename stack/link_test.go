@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/stack"
 	"github.com/unet-go/unet/stack/memlink"
@@ -472,7 +473,7 @@ func TestConnectionsWhileTheLinkIsDown(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				a, b, _, _ := newPair(t, stack.Config{Wait: stack.WaitBlock})
+				a, b, _, _ := newPair(t, stack.Config{Wait: endpoint.WaitBlock})
 				l := testutil.Value(b.ListenTCP(ap("10.0.0.2:80"), stack.TCPListenOptions{}))
 				c := testutil.Value(a.DialTCP(t.Context(), netip.AddrPort{}, addrPort(l.Addr()), stack.TCPOptions{}))
 				c.SetUserTimeout(3 * time.Second)
@@ -563,7 +564,7 @@ func TestDatagramsWhenTheKickFails(t *testing.T) {
 // user timeout expires.
 func TestConnectionsWhenTheKickFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		sa, sb, la, _ := newPair(t, stack.Config{Wait: stack.WaitBlock})
+		sa, sb, la, _ := newPair(t, stack.Config{Wait: endpoint.WaitBlock})
 		l := testutil.Value(sb.ListenTCP(ap("10.0.0.2:80"), stack.TCPListenOptions{}))
 		c := testutil.Value(sa.DialTCP(t.Context(), netip.AddrPort{}, addrPort(l.Addr()), stack.TCPOptions{}))
 		c.SetUserTimeout(3 * time.Second)

@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/stack"
 	"github.com/unet-go/unet/stack/memlink"
@@ -82,7 +83,7 @@ var errNoRoute = errors.New("no entry for the destination")
 func newRouted(t *testing.T, owned bool, r *routes) (*stack.Stack, *memlink.Link, *wiretap) {
 	l, _ := memlink.Pair(memlink.Config{})
 	s := newStack(t, l, stack.Config{
-		LinkAddr: linkA, Addr: prefixA, OwnedAddress: owned, Resolver: r, Wait: stack.WaitBlock, FrameQuota: 1024, // as many packets are held as can be
+		LinkAddr: linkA, Addr: prefixA, OwnedAddress: owned, Resolver: r, Wait: endpoint.WaitBlock, FrameQuota: 1024, // as many packets are held as can be
 	})
 	return s, l, tap(t, l)
 }
@@ -321,7 +322,7 @@ func TestRouteCacheKeepsRoutesInUse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &routes{answer: answerWith(stack.Route{LinkAddr: linkB})}
 		l, _ := memlink.Pair(memlink.Config{})
-		s := newStack(t, l, stack.Config{LinkAddr: linkA, Addr: prefixA, Resolver: r, Wait: stack.WaitBlock})
+		s := newStack(t, l, stack.Config{LinkAddr: linkA, Addr: prefixA, Resolver: r, Wait: endpoint.WaitBlock})
 		defer s.Close()
 		u := testutil.Value(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 		send := func(i int) {
@@ -413,7 +414,7 @@ func TestPacketsHeldForARouteAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &routes{delay: time.Second, answer: answerWith(stack.Route{LinkAddr: linkB})}
 		l, _ := memlink.Pair(memlink.Config{})
-		s := newStack(t, l, stack.Config{LinkAddr: linkA, Addr: prefixA, Resolver: r, Wait: stack.WaitBlock, FrameQuota: 80})
+		s := newStack(t, l, stack.Config{LinkAddr: linkA, Addr: prefixA, Resolver: r, Wait: endpoint.WaitBlock, FrameQuota: 80})
 		defer s.Close()
 		w := tap(t, l)
 		u := testutil.Value(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
@@ -510,7 +511,7 @@ func TestFirstBurst(t *testing.T) {
 func TestHeldPacketsAreDroppedWhenASendNeedsAFrame(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _ := memlink.Pair(memlink.Config{FrameCount: 32})
-		s := newStack(t, l, stack.Config{LinkAddr: linkA, Addr: prefixA, Resolver: &routes{delay: time.Hour}, Wait: stack.WaitBlock, FrameQuota: 1024})
+		s := newStack(t, l, stack.Config{LinkAddr: linkA, Addr: prefixA, Resolver: &routes{delay: time.Hour}, Wait: endpoint.WaitBlock, FrameQuota: 1024})
 		defer s.Close()
 		u := testutil.Value(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 		start := time.Now()

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/wire"
 )
@@ -74,7 +75,7 @@ func port(n uint16) netip.AddrPort {
 func (r *scheduleRun) open(caretaker bool) *queueLink {
 	l := &queueLink{wake: make(chan struct{}, 1)}
 	r.s = testutil.Value(New(Config{Link: l, LinkAddr: wire.LinkAddr{2}, Addr: netip.MustParsePrefix("10.0.0.1/24"), OwnedAddress: true, Resolver: noRoutes{},
-		Wait: WaitBlock, NoCaretaker: !caretaker}))
+		Wait: endpoint.WaitBlock, NoCaretaker: !caretaker}))
 	return l
 }
 

@@ -13,20 +13,12 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/wait"
 	"github.com/unet-go/unet/proto/frag"
 	"github.com/unet-go/unet/proto/tcp"
 	"github.com/unet-go/unet/proto/udp"
 	"github.com/unet-go/unet/wire"
-)
-
-// WaitMode is how the goroutine that holds the poll role waits.
-type WaitMode = wait.Mode
-
-const (
-	WaitAdaptive = wait.Adaptive // spin for a budget, then sleep; the default
-	WaitSpin     = wait.Spin     // never sleep: the lowest latency, and a processor of its own
-	WaitBlock    = wait.Block    // sleep at once
 )
 
 // Defaults of a [Config].
@@ -57,7 +49,7 @@ type Config struct {
 	TCPPorts TCPPorts
 	Resolver Resolver // the route service
 
-	Wait       WaitMode
+	Wait       endpoint.WaitMode
 	SpinBudget time.Duration // of WaitAdaptive; 50 us by default
 	// FrameQuota is the number of frames that the application may hold, in
 	// socket queues or in its hands, all sockets together. Datagrams beyond it

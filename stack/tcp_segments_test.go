@@ -18,6 +18,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/proto/tcp"
 	"github.com/unet-go/unet/stack"
@@ -563,7 +564,7 @@ func TestTCPConfig(t *testing.T) {
 // data, at its end.
 func TestTCPAdaptiveAck(t *testing.T) {
 	for _, adaptive := range []bool{false, true} {
-		a, b, _, _ := newPair(t, stack.Config{NoCaretaker: true, Wait: stack.WaitSpin})
+		a, b, _, _ := newPair(t, stack.Config{NoCaretaker: true, Wait: endpoint.WaitSpin})
 		client, server := connect(t, a, b, stack.TCPOptions{})
 		if !adaptive {
 			if err := server.SetAdaptiveAck(false); err != nil {

@@ -17,6 +17,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/proto/tcp"
 	"github.com/unet-go/unet/stack"
@@ -403,7 +404,7 @@ func TestTCPListener(t *testing.T) {
 
 // Many connections at once, each with requests of its own, served by goroutines.
 func TestTCPManyConnections(t *testing.T) {
-	for _, mode := range []stack.WaitMode{stack.WaitAdaptive, stack.WaitBlock} {
+	for _, mode := range []endpoint.WaitMode{endpoint.WaitAdaptive, endpoint.WaitBlock} {
 		t.Run(mode.String(), func(t *testing.T) {
 			a, b, _, _ := newPair(t, stack.Config{Wait: mode})
 			var released atomic.Int32
@@ -575,7 +576,7 @@ func TestTCPLossAndFewFrames(t *testing.T) {
 // Close waits for the peer, at most for the time that SetLinger has set.
 func TestTCPLinger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, b, _, lb := newPair(t, stack.Config{Wait: stack.WaitBlock})
+		a, b, _, lb := newPair(t, stack.Config{Wait: endpoint.WaitBlock})
 		client, server := connect(t, a, b, stack.TCPOptions{})
 		client.SetLinger(int(testTimeout / time.Second))
 		writeAll(t, client, []byte("x"))
@@ -602,7 +603,7 @@ func TestTCPLinger(t *testing.T) {
 // are sent soon, also if no goroutine polls.
 func TestTCPSmallWritesAreGathered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, b, _, _ := newPair(t, stack.Config{Wait: stack.WaitBlock})
+		a, b, _, _ := newPair(t, stack.Config{Wait: endpoint.WaitBlock})
 		client, server := connect(t, a, b, stack.TCPOptions{})
 		data := make([]byte, 11*64)
 		rand.NewChaCha8([32]byte{8}).Read(data)
@@ -629,7 +630,7 @@ func TestTCPSmallWritesAreGathered(t *testing.T) {
 // The acknowledgment of a request is sent in the segment of the answer, from the first request on.
 func TestTCPAnswersCarryTheAcknowledgment(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, b, _, _ := newPair(t, stack.Config{NoCaretaker: true, Wait: stack.WaitBlock})
+		a, b, _, _ := newPair(t, stack.Config{NoCaretaker: true, Wait: endpoint.WaitBlock})
 		client, server := connect(t, a, b, stack.TCPOptions{})
 		go func() {
 			buf := make([]byte, 100)

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/stack"
 	"github.com/unet-go/unet/stack/memlink"
@@ -687,7 +688,7 @@ func TestDoExcludesUseOfTheLink(t *testing.T) {
 
 // When the link has failed, reads that wait and later reads return its error.
 func TestReadsReturnTheErrorOfTheLink(t *testing.T) {
-	sa, _, la, _ := newPair(t, stack.Config{Wait: stack.WaitBlock})
+	sa, _, la, _ := newPair(t, stack.Config{Wait: endpoint.WaitBlock})
 	u := testutil.Value(sa.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 	failure := errors.New("the interface was deleted")
 	done := make(chan error)

@@ -4,6 +4,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/wait"
 )
 
@@ -157,7 +158,7 @@ func (s *Stack) spin(spinner *wait.Spinner, limit instant) (now instant) {
 // caretaker has not returned from Link.Sleep yet: waking it takes tens of microseconds, and
 // a frame may arrive before. It reports whether the wait is over.
 func (s *Stack) pollAsGuest(e *event, seq uint32) bool {
-	if s.spinner.Mode == WaitBlock {
+	if s.spinner.Mode == endpoint.WaitBlock {
 		return false
 	}
 	for range guestPolls {

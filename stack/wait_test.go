@@ -14,13 +14,14 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/stack"
 	"github.com/unet-go/unet/stack/memlink"
 	"github.com/unet-go/unet/wire"
 )
 
-var waitModes = []stack.WaitMode{stack.WaitAdaptive, stack.WaitSpin, stack.WaitBlock}
+var waitModes = []endpoint.WaitMode{endpoint.WaitAdaptive, endpoint.WaitSpin, endpoint.WaitBlock}
 
 // forEachMode runs a test in each mode of waiting.
 func forEachMode(t *testing.T, f func(t *testing.T, cfg stack.Config)) {
@@ -236,7 +237,7 @@ func TestCaretakerAnswersPings(t *testing.T) {
 // caretaker does not take the poll role.
 func TestCaretakerDoesNotPollBetweenWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		sa, sb, _, _ := newPair(t, stack.Config{Wait: stack.WaitBlock})
+		sa, sb, _, _ := newPair(t, stack.Config{Wait: endpoint.WaitBlock})
 		u := testutil.Value(sa.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 		v := testutil.Value(sb.DialUDP(ap("10.0.0.2:9"), ap("10.0.0.1:7"), stack.UDPOptions{}))
 		udpSend(v, nil) // the routes are resolved
@@ -426,7 +427,7 @@ func TestConcurrentStackCloses(t *testing.T) {
 // waits as long as the first.
 func TestOpenAndCloseWhileTheStackCloses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		sa, sb, la, _ := newPair(t, stack.Config{Wait: stack.WaitBlock})
+		sa, sb, la, _ := newPair(t, stack.Config{Wait: endpoint.WaitBlock})
 		l := testutil.Value(sb.ListenTCP(ap("10.0.0.2:80"), stack.TCPListenOptions{}))
 		c := testutil.Value(sa.DialTCP(t.Context(), netip.AddrPort{}, addrPort(l.Addr()), stack.TCPOptions{}))
 		la.Filter(func([]byte) bool { return false })
@@ -461,7 +462,7 @@ func TestOpenAndCloseWhileTheStackCloses(t *testing.T) {
 // A dial that ends with Close of the stack does not call Released: the caller still has the port.
 func TestDialEndedByStackCloseKeepsItsPort(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		sa, _, la, _ := newPair(t, stack.Config{Wait: stack.WaitBlock})
+		sa, _, la, _ := newPair(t, stack.Config{Wait: endpoint.WaitBlock})
 		la.Filter(func([]byte) bool { return false })
 		dialled := make(chan error)
 		go func() {

@@ -71,7 +71,7 @@ func wantNoFramesHeld(t *testing.T, ep *datapath.Endpoint) {
 
 func TestMessages(t *testing.T) {
 	for _, a := range attachments {
-		for _, wait := range []datapath.WaitMode{datapath.WaitSpin, datapath.WaitAdaptive, datapath.WaitBlock} {
+		for _, wait := range []endpoint.WaitMode{endpoint.WaitSpin, endpoint.WaitAdaptive, endpoint.WaitBlock} {
 			t.Run(fmt.Sprintf("%v/%v", a, wait), func(t *testing.T) {
 				pair := netlab.RequirePair(t, netlab.Config{})
 				_, socketA := daemon(t, pair.A)
@@ -280,8 +280,8 @@ func TestUpcalls(t *testing.T) {
 func TestMessageAllocs(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	_, socket := daemon(t, pair.A)
-	epA, lease := attach(t, socket, tagged(1, endpoint.AttachPort), datapath.Config{Wait: datapath.WaitSpin})
-	epB, _ := attach(t, socket, tagged(2, endpoint.AttachPort), datapath.Config{Wait: datapath.WaitSpin})
+	epA, lease := attach(t, socket, tagged(1, endpoint.AttachPort), datapath.Config{Wait: endpoint.WaitSpin})
+	epB, _ := attach(t, socket, tagged(2, endpoint.AttachPort), datapath.Config{Wait: endpoint.WaitSpin})
 	ch, err := epA.Channel(t.Context(), lease, pair.A.Addr.Addr(), 2, 1)
 	if err != nil {
 		t.Fatal(err)

@@ -21,7 +21,6 @@ import (
 	"github.com/unet-go/unet"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
-	"github.com/unet-go/unet/stack"
 	"github.com/unet-go/unet/test/internal/unetd"
 )
 
@@ -71,7 +70,7 @@ func awaitFree(t *testing.T, socket, at string) {
 
 var (
 	attachments = []endpoint.Attachment{endpoint.AttachPort, endpoint.AttachQueue}
-	waitModes   = []stack.WaitMode{stack.WaitSpin, stack.WaitAdaptive, stack.WaitBlock}
+	waitModes   = []endpoint.WaitMode{endpoint.WaitSpin, endpoint.WaitAdaptive, endpoint.WaitBlock}
 )
 
 // TestUDPWithKernel exchanges datagrams of every interesting size with the
@@ -408,8 +407,8 @@ func TestUDPBetweenOwnHosts(t *testing.T) {
 	_, socketB := daemon(t, pair.B)
 	for name, socket := range map[string]string{"other machine": socketB, "same machine": socketA} {
 		t.Run(name, func(t *testing.T) {
-			a := listen(t, open(t, socketA, unet.Config{Wait: stack.WaitSpin}), 0)
-			b := listen(t, open(t, socket, unet.Config{Wait: stack.WaitSpin}), 0)
+			a := listen(t, open(t, socketA, unet.Config{Wait: endpoint.WaitSpin}), 0)
+			b := listen(t, open(t, socket, unet.Config{Wait: endpoint.WaitSpin}), 0)
 			toA := a.LocalAddr().(*net.UDPAddr).AddrPort()
 			toB := b.LocalAddr().(*net.UDPAddr).AddrPort()
 
@@ -434,9 +433,9 @@ func TestUDPBetweenOwnHosts(t *testing.T) {
 				t.Errorf("%v allocations a round trip", n)
 			}
 
-			batch := make([]unet.Message, 32)
+			batch := make([]unet.UDPMessage, 32)
 			for i := range batch {
-				batch[i] = unet.Message{Buf: fmt.Appendf(nil, "message %d", i), Addr: toB}
+				batch[i] = unet.UDPMessage{Buf: fmt.Appendf(nil, "message %d", i), Addr: toB}
 			}
 			if n, err := a.WriteBatch(batch); n != len(batch) || err != nil {
 				t.Fatalf("sent %d of the batch, %v", n, err)

@@ -93,7 +93,7 @@ func Pair(t testing.TB) (a, b *unet.Host) {
 }
 
 // New makes a network, which is closed at the end of the test. The test fails if Options are
-// not valid, and if it keeps data or buffers of sockets ([unet.Data], [unet.Datagram], [unet.Buffer]) that it
+// not valid, and if it keeps data or buffers of sockets ([unet.TCPData], [unet.UDPDatagram], [unet.UDPBuffer]) that it
 // has not released.
 func New(t testing.TB, o Options) *LAN {
 	t.Helper()
@@ -173,7 +173,7 @@ func Open(o Options) (*LAN, error) {
 			Addrs6:       addrs6,
 			OwnedAddress: true,
 			MTU:          o.MTU,
-			Wait:         unet.WaitBlock, // in a synctest bubble time stands still while a goroutine spins
+			Wait:         endpoint.WaitBlock, // in a synctest bubble time stands still while a goroutine spins
 			TCP:          o.TCP,
 		}, l.resolver())
 		if err != nil {

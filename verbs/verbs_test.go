@@ -119,7 +119,7 @@ func onLinks(t *testing.T, f func(*testing.T, link)) {
 
 func TestSendRecv(t *testing.T) {
 	onLinks(t, func(t *testing.T, l link) {
-		for _, mode := range []unet.WaitMode{unet.WaitAdaptive, unet.WaitSpin, unet.WaitBlock} {
+		for _, mode := range []endpoint.WaitMode{endpoint.WaitAdaptive, endpoint.WaitSpin, endpoint.WaitBlock} {
 			t.Run(mode.String(), func(t *testing.T) {
 				a, b := newPeers(t, l, unet.Config{Wait: mode}, verbs.RC)
 				const rounds = 20
@@ -288,7 +288,7 @@ func TestReceivedMessageIsAcknowledgedAtEnd(t *testing.T) {
 		"modify":  func(p *peer) { testutil.Must(t, p.qp.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.QPState)) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			a, b := newPeers(t, links[0], unet.Config{Wait: unet.WaitSpin}, verbs.RC)
+			a, b := newPeers(t, links[0], unet.Config{Wait: endpoint.WaitSpin}, verbs.RC)
 			b.recv(verbs.RecvWR{})
 			a.send(verbs.SendWR{Opcode: verbs.WRSend, Flags: verbs.SendSignaled})
 			for b.cq.Poll(b.wcs[:1]) == 0 {
@@ -298,7 +298,7 @@ func TestReceivedMessageIsAcknowledgedAtEnd(t *testing.T) {
 		})
 	}
 	t.Run("disconnect", func(t *testing.T) {
-		ha, hb := links[0].open(t, unet.Config{Wait: unet.WaitSpin})
+		ha, hb := links[0].open(t, unet.Config{Wait: endpoint.WaitSpin})
 		a, b := newPeer(t, open(t, ha), verbs.RC), newPeer(t, open(t, hb), verbs.RC)
 		_, cb := connected(t, a, b)
 		b.recv(verbs.RecvWR{})
@@ -354,7 +354,7 @@ func TestLongUnreliableMessage(t *testing.T) {
 func TestDoesNotAllocate(t *testing.T) {
 	for _, op := range []string{"send", "write", "read", "atomic"} {
 		t.Run(op, func(t *testing.T) {
-			a, b := newPeers(t, links[0], unet.Config{Wait: unet.WaitSpin}, verbs.RC)
+			a, b := newPeers(t, links[0], unet.Config{Wait: endpoint.WaitSpin}, verbs.RC)
 			listA, listB := []verbs.SGE{a.mr.SGE(0, 64)}, []verbs.SGE{b.mr.SGE(0, 64)}
 			recvA, recvB := []verbs.RecvWR{{SGList: listA}}, []verbs.RecvWR{{SGList: listB}}
 			wrs := []verbs.SendWR{{SGList: listA, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey(), Flags: verbs.SendSignaled}}

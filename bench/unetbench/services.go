@@ -14,12 +14,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/unet-go/unet"
 	"github.com/unet-go/unet/bench/internal/cli"
 	"github.com/unet-go/unet/bench/internal/lab"
 	"github.com/unet-go/unet/bench/internal/load"
 	"github.com/unet-go/unet/bench/internal/plan"
 	"github.com/unet-go/unet/bench/internal/report"
+	"github.com/unet-go/unet/endpoint"
 )
 
 // serving measures services on unet and on the kernel's sockets.
@@ -40,7 +40,7 @@ const (
 )
 
 func newServices(c *common) *cobra.Command {
-	k := serving{plan: plan.DefaultServices(), wait: unet.WaitAdaptive.String()}
+	k := serving{plan: plan.DefaultServices(), wait: endpoint.WaitAdaptive.String()}
 	long := `services measures services of ordinary Go libraries on unet and on the kernel's sockets:
 
 `
@@ -73,7 +73,7 @@ small answers, the default, takes about 13 minutes on two processors.`,
 			if k.cells, err = k.plan.Cells(); err != nil {
 				return cli.Usage(err)
 			}
-			if _, err := unet.ParseWaitMode(k.wait); err != nil {
+			if _, err := endpoint.ParseWaitMode(k.wait); err != nil {
 				return cli.Usage(err)
 			}
 			defer k.close()

@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"github.com/unet-go/unet"
+	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/examples/rkv/kv"
 	"github.com/unet-go/unet/verbs"
 )
@@ -50,7 +51,7 @@ flags:
 
 type options struct {
 	socket string
-	wait   unet.WaitMode
+	wait   endpoint.WaitMode
 	addr   netip.AddrPort
 	table  kv.Config
 	bench  benchOptions
@@ -74,7 +75,7 @@ func run(ctx context.Context, args []string) error {
 	o := options{bench: benchOptions{clients: []int{1, 16}}}
 	flags.StringVar(&o.socket, "socket", unet.DefaultSocket, "`path` of unetd's socket")
 	flags.Func("wait", "how blocked calls wait: `mode` spin, adaptive (default) or block", func(s string) (err error) {
-		o.wait, err = unet.ParseWaitMode(s)
+		o.wait, err = endpoint.ParseWaitMode(s)
 		return err
 	})
 	flags.TextVar(&o.addr, "listen", netip.AddrPort{}, "serve: `address:port` to listen on")

@@ -3,40 +3,12 @@
 package wait
 
 import (
-	"fmt"
+	"github.com/unet-go/unet/endpoint"
 	"time"
 )
 
-// Mode is how a goroutine waits.
-type Mode uint8
-
 const (
-	Adaptive Mode = iota // spin for a budget, then sleep
-	Spin                 // never sleep: the lowest latency, and a processor of its own
-	Block                // sleep at once: a wake-up costs tens of microseconds
-)
-
-var names = [...]string{Adaptive: "adaptive", Spin: "spin", Block: "block"}
-
-func (m Mode) String() string {
-	if int(m) < len(names) {
-		return names[m]
-	}
-	return fmt.Sprintf("invalid wait mode %d", uint8(m))
-}
-
-// Parse is the inverse of [Mode.String].
-func Parse(s string) (Mode, error) {
-	for m, name := range names {
-		if s == name {
-			return Mode(m), nil
-		}
-	}
-	return 0, fmt.Errorf("wait mode %q: want spin, adaptive or block", s)
-}
-
-const (
-	// DefaultBudget is how long Adaptive spins: about what a wake-up costs.
+	// DefaultBudget is how long WaitAdaptive spins: about what a wake-up costs.
 	DefaultBudget = 50 * time.Microsecond
 	// Looks is how many times a goroutine looks in a round, about a microsecond.
 	Looks = 256
@@ -70,15 +42,15 @@ const (
 // A goroutine looks only while no other goroutine of its processor can run: these run before each
 // round.
 //
-// Adaptive does not spin where that is of no use. After two budgets in a row that have
+// WaitAdaptive does not spin where that is of no use. After two budgets in a row that have
 // been used up, one wait sleeps at once, after three in a row three, after that seven; the next one
 // spins again. What is found while it spins halves these numbers. So a process with a message now
 // and then spares most of the processor time. Where something else computes on the processor, no wait spins
 // for a while, a rest: another thread of the processor, since the kernel runs one that has slept sooner than one
 // that spins; or another goroutine, since looks are of no use behind it.
 type Spinner struct {
-	Mode   Mode
-	Budget time.Duration // of Adaptive
+	Mode   endpoint.WaitMode
+	Budget time.Duration // of WaitAdaptive
 
 	until time.Duration // when the budget is used up; 0: no round has ended yet
 	last  time.Duration // end of the last round
@@ -116,7 +88,9 @@ func (s *Spinner) Found() {
 }
 
 // On reports whether to spin for another round, and not to sleep.
-func (s *Spinner) On() bool { return s.Mode == Spin || s.Mode == Adaptive && !s.over }
+func (s *Spinner) On() bool {
+	return s.Mode == endpoint.WaitSpin || s.Mode == endpoint.WaitAdaptive && !s.over
+}
 
 // Round ends a round that found nothing. now is the time on a clock that does not go
 // back.
@@ -124,7 +98,7 @@ func (s *Spinner) Round(now time.Duration) {
 	switch {
 	case s.until == 0:
 		s.until = now + s.Budget
-	case s.Mode == Adaptive && now-s.last >= lostProcessor:
+	case s.Mode == endpoint.WaitAdaptive && now-s.last >= lostProcessor:
 		s.over = true
 		s.beginRest(time.Now())
 	case now >= s.until:
@@ -146,5 +120,5 @@ func (s *Spinner) beginRest(now time.Time) {
 // SleepsAgain reports whether the next wait will sleep at once because of what this one or earlier ones have
 // found. A rest, which can end before, does not count.
 func (s *Spinner) SleepsAgain() bool {
-	return s.Mode == Block || s.Mode == Adaptive && s.skip > 0
+	return s.Mode == endpoint.WaitBlock || s.Mode == endpoint.WaitAdaptive && s.skip > 0
 }

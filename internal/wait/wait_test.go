@@ -7,28 +7,15 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/wait"
 )
-
-// TestParseReadsModeNames: Parse reads the text of each mode and no other.
-func TestParseReadsModeNames(t *testing.T) {
-	for _, m := range []wait.Mode{wait.Adaptive, wait.Spin, wait.Block} {
-		if got, err := wait.Parse(m.String()); err != nil || got != m {
-			t.Errorf("%v read back as %v, %v", m, got, err)
-		}
-	}
-	for _, s := range []string{"", "Spin", "poll", wait.Mode(3).String()} {
-		if m, err := wait.Parse(s); err == nil {
-			t.Errorf("Parse(%q) = %v", s, m)
-		}
-	}
-}
 
 // TestSpinnerSleepsAfterBudget counts the rounds of 10 us until each mode sleeps, with a budget of
 // 50 us that begins when the first round ends, and after a restart.
 func TestSpinnerSleepsAfterBudget(t *testing.T) {
 	const most = 100
-	for mode, want := range map[wait.Mode]int{wait.Adaptive: 6, wait.Spin: most, wait.Block: 0} {
+	for mode, want := range map[endpoint.WaitMode]int{endpoint.WaitAdaptive: 6, endpoint.WaitSpin: most, endpoint.WaitBlock: 0} {
 		now := time.Hour
 		s := wait.Spinner{Mode: mode, Budget: wait.DefaultBudget}
 		for turn := range 2 {
@@ -74,7 +61,7 @@ func TestSpinnerSkipsSpinsThatFindNothing(t *testing.T) {
 			t.Errorf("waits %s, want %s", got, c.want)
 		}
 	}
-	s.Mode = wait.Spin
+	s.Mode = endpoint.WaitSpin
 	if got := waits(3, true); got != "sss" {
 		t.Errorf("spin: waits %s", got)
 	}
@@ -112,7 +99,7 @@ func TestSpinnerRestsAfterItLostTheProcessor(t *testing.T) {
 // TestSpinnerKnowsWhetherTheNextWaitSleeps compares SleepsAgain with the next wait.
 func TestSpinnerKnowsWhetherTheNextWaitSleeps(t *testing.T) {
 	now := time.Hour
-	for _, mode := range []wait.Mode{wait.Adaptive, wait.Spin, wait.Block} {
+	for _, mode := range []endpoint.WaitMode{endpoint.WaitAdaptive, endpoint.WaitSpin, endpoint.WaitBlock} {
 		s := wait.Spinner{Mode: mode, Budget: wait.DefaultBudget}
 		s.Begin()
 		for n := range 50 {
@@ -132,7 +119,7 @@ func TestSpinnerKnowsWhetherTheNextWaitSleeps(t *testing.T) {
 // for each Yield of one that waits, and not once for many.
 func TestYieldServesTheGlobalQueue(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
-	for _, mode := range []wait.Mode{wait.Adaptive, wait.Spin, wait.Block} {
+	for _, mode := range []endpoint.WaitMode{endpoint.WaitAdaptive, endpoint.WaitSpin, endpoint.WaitBlock} {
 		s := wait.Spinner{Mode: mode, Budget: wait.DefaultBudget}
 		s.Begin()
 		var turns atomic.Int64

@@ -22,7 +22,6 @@ import (
 	"github.com/unet-go/unet/datapath"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
-	"github.com/unet-go/unet/stack"
 )
 
 const (
@@ -251,7 +250,7 @@ var openNeighbour = newCommand("openNeighbour", func(a *agent, arg neighbourArg)
 	ctx, cancel := timeout()
 	defer cancel()
 	var err error
-	if n.host, err = unet.Open(ctx, unet.Config{Socket: arg.Socket, Wait: stack.WaitBlock}); err != nil {
+	if n.host, err = unet.Open(ctx, unet.Config{Socket: arg.Socket, Wait: endpoint.WaitBlock}); err != nil {
 		return nothing{}, err
 	}
 	if n.conn, err = n.host.ListenUDP(ctx, netip.AddrPortFrom(n.host.Addr(), neighbourPort)); err != nil {
@@ -262,7 +261,7 @@ var openNeighbour = newCommand("openNeighbour", func(a *agent, arg neighbourArg)
 		return nothing{}, err
 	}
 	n.lease = lease
-	if n.ep, err = datapath.Attach(grant, datapath.Config{Wait: datapath.WaitBlock, Lease: lease}); err != nil {
+	if n.ep, err = datapath.Attach(grant, datapath.Config{Wait: endpoint.WaitBlock, Lease: lease}); err != nil {
 		return nothing{}, err
 	}
 	if n.ch, err = n.ep.Channel(ctx, lease, hostB, peerTag, neighbourTag); err != nil {

@@ -23,7 +23,6 @@ import (
 	"github.com/unet-go/unet/datapath"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
-	"github.com/unet-go/unet/stack"
 	"github.com/unet-go/unet/test/internal/unetd"
 )
 
@@ -195,7 +194,7 @@ func startPeers(t testing.TB, d *unetd.Daemon, port uint16) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), requestTimeout)
 	defer cancel()
-	h, err := unet.Open(ctx, unet.Config{Socket: d.Socket, Wait: stack.WaitBlock})
+	h, err := unet.Open(ctx, unet.Config{Socket: d.Socket, Wait: endpoint.WaitBlock})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -207,7 +206,7 @@ func startPeers(t testing.TB, d *unetd.Daemon, port uint16) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ep, err := datapath.Attach(grant, datapath.Config{Wait: datapath.WaitBlock, Lease: lease})
+	ep, err := datapath.Attach(grant, datapath.Config{Wait: endpoint.WaitBlock, Lease: lease})
 	if err != nil {
 		t.Fatal(err)
 	}

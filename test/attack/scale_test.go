@@ -40,7 +40,7 @@ var openTagged = newCommand("openTagged", func(a *agent, arg openTaggedArg) (too
 			return took, fmt.Errorf("endpoint %d: %w", i, err)
 		}
 		took = append(took, time.Since(begin))
-		ep, err := datapath.Attach(grant, datapath.Config{Wait: datapath.WaitBlock, Lease: lease})
+		ep, err := datapath.Attach(grant, datapath.Config{Wait: endpoint.WaitBlock, Lease: lease})
 		if err != nil {
 			return took, err
 		}
@@ -101,7 +101,7 @@ rules:
 	if err != nil {
 		t.Fatal(err)
 	}
-	ep, err := datapath.Attach(grant, datapath.Config{Wait: datapath.WaitBlock, Lease: lease})
+	ep, err := datapath.Attach(grant, datapath.Config{Wait: endpoint.WaitBlock, Lease: lease})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet"
+	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/testutil"
-	"github.com/unet-go/unet/stack"
 )
 
 // victim is a host of ours with owned addresses, over IPv4 and IPv6. Host B attacks it with
@@ -33,7 +33,7 @@ type victim struct {
 // startVictim opens the victim and adds its users to the bystanders.
 func startVictim(t *testing.T, w *world) *victim {
 	t.Helper()
-	host, err := unet.Open(t.Context(), unet.Config{Socket: w.unetd.Socket, Addr: victimAddr, Addr6: victimAddr6, Wait: stack.WaitBlock})
+	host, err := unet.Open(t.Context(), unet.Config{Socket: w.unetd.Socket, Addr: victimAddr, Addr6: victimAddr6, Wait: endpoint.WaitBlock})
 	if err != nil {
 		t.Fatal(err)
 	}

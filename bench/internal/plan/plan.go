@@ -12,7 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/unet-go/unet"
 	"github.com/unet-go/unet/bench/internal/transport"
 	"github.com/unet-go/unet/bench/internal/workload"
 	"github.com/unet-go/unet/endpoint"
@@ -282,7 +281,7 @@ func (s Selection) check() error {
 		}
 	}
 	for _, w := range s.Wait {
-		if _, err := unet.ParseWaitMode(w); err != nil {
+		if _, err := endpoint.ParseWaitMode(w); err != nil {
 			return err
 		}
 	}
@@ -491,7 +490,7 @@ func (g Goodput) check() error {
 	if _, err := endpoint.ParseAttachment(g.Attach); err != nil {
 		return err
 	}
-	if _, err := unet.ParseWaitMode(g.Wait); err != nil {
+	if _, err := endpoint.ParseWaitMode(g.Wait); err != nil {
 		return err
 	}
 	switch {

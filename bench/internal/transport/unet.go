@@ -51,7 +51,7 @@ type messages struct {
 }
 
 func openMessages(ctx context.Context, j workload.Job) (workload.Conn, error) {
-	wait, err := unet.ParseWaitMode(j.Wait)
+	wait, err := endpoint.ParseWaitMode(j.Wait)
 	if err != nil {
 		return nil, err
 	}
@@ -150,14 +150,14 @@ type unetUDP struct {
 	conn *unet.UDPConn
 	buf  []byte
 	last []byte
-	out  []unet.Message
-	in   []unet.Message
+	out  []unet.UDPMessage
+	in   []unet.UDPMessage
 }
 
 // openHost is a host of package unet on an endpoint of this host's unetd. It shares
 // the interface's address, unless the job gives it one of its own.
 func openHost(ctx context.Context, j workload.Job) (*unet.Host, error) {
-	wait, err := unet.ParseWaitMode(j.Wait)
+	wait, err := endpoint.ParseWaitMode(j.Wait)
 	if err != nil {
 		return nil, err
 	}
@@ -184,8 +184,8 @@ func openUDP(ctx context.Context, j workload.Job) (workload.Conn, error) {
 	u := &unetUDP{
 		host: host, conn: conn,
 		buf: make([]byte, maxMessage),
-		out: make([]unet.Message, j.Batch),
-		in:  make([]unet.Message, workload.RecvBatchSize),
+		out: make([]unet.UDPMessage, j.Batch),
+		in:  make([]unet.UDPMessage, workload.RecvBatchSize),
 	}
 	for i := range u.in {
 		u.in[i].Buf = make([]byte, maxMessage)
