@@ -14,7 +14,7 @@ import (
 
 // ConfigError is the error for a setting that is not valid or does not apply.
 type ConfigError struct {
-	Field string // "Config.Wait", "UNET_WAIT" or "-unet-wait"
+	Field string // "HostConfig.Wait", "UNET_WAIT" or "-unet-wait"
 	Value string
 	Want  string // the accepted values, or what the field applies to
 }
@@ -51,51 +51,38 @@ var settings = []setting{
 	{"unet-huge", "true or false",
 		func(c *Config, s string) (err error) { c.Huge, err = strconv.ParseBool(s); return err },
 		func(c *Config) string { return strconv.FormatBool(c.Huge) }},
-	{"unet-addr", "an address to own, such as 10.0.0.7; empty: share the interface's",
-		func(c *Config, s string) error { return setAddr(&c.Addr, s) },
-		func(c *Config) string { return addrText(c.Addr) }},
-	{"unet-addr6", "an IPv6 address to own beside unet-addr, such as fd00::7",
-		func(c *Config, s string) error { return setAddr(&c.Addr6, s) },
-		func(c *Config) string { return addrText(c.Addr6) }},
+	{"unet-addr", "addresses to own, such as 10.0.0.7,fd00::7; empty: share the interface's",
+		func(c *Config, s string) (err error) { c.Addrs, err = parseAddrs(s); return err },
+		func(c *Config) string { return joinAddrs(c.Addrs) }},
 	{"unet-wait", "adaptive, spin or block",
 		func(c *Config, s string) (err error) { c.Wait, err = endpoint.ParseWaitMode(s); return err },
 		func(c *Config) string { return c.Wait.String() }},
 	{"unet-spin-budget", "a duration such as 50us, with wait adaptive",
 		func(c *Config, s string) (err error) { c.SpinBudget, err = time.ParseDuration(s); return err },
 		func(c *Config) string { return c.SpinBudget.String() }},
-	{"unet-fallback", "kernel or none",
-		func(c *Config, s string) error {
-			switch s {
-			case "kernel":
-				c.Fallback = Kernel()
-			case "none":
-				c.Fallback = nil
-			default:
-				return strconv.ErrSyntax
-			}
-			return nil
-		},
-		func(c *Config) string {
-			if c.Fallback == nil {
-				return "none"
-			}
-			return "kernel"
-		}},
 }
 
-// setAddr reads an address; an empty text is none.
-func setAddr(a *netip.Addr, text string) (err error) {
-	if *a = (netip.Addr{}); text != "" {
-		*a, err = netip.ParseAddr(text)
+// parseAddrs reads addresses with commas between them; an empty text is none.
+func parseAddrs(text string) (addrs []netip.Addr, err error) {
+	if text == "" {
+		return nil, nil
 	}
-	return err
+	for s := range strings.SplitSeq(text, ",") {
+		a, err := netip.ParseAddr(s)
+		if err != nil {
+			return nil, err
+		}
+		addrs = append(addrs, a)
+	}
+	return addrs, nil
 }
 
-func addrText(a netip.Addr) string {
-	if !a.IsValid() {
-		return ""
+func joinAddrs(addrs []netip.Addr) string {
+	texts := make([]string, len(addrs))
+	for i, a := range addrs {
+		texts[i] = a.String()
 	}
-	return a.String()
+	return strings.Join(texts, ",")
 }
 
 func (s *setting) variable() string {
@@ -113,8 +100,8 @@ func (s *setting) assign(c *Config, as, value string) error {
 }
 
 // FromEnv sets the fields of c whose environment variables are set: UNET_SOCKET, UNET_INTERFACE, UNET_ATTACH,
-// UNET_QUEUE, UNET_HUGE, UNET_ADDR, UNET_ADDR6, UNET_WAIT, UNET_SPIN_BUDGET and UNET_FALLBACK ("kernel"
-// or "none"). The error is a [ConfigError] with the variable and the accepted values.
+// UNET_QUEUE, UNET_HUGE, UNET_ADDR (addresses with commas between them), UNET_WAIT and UNET_SPIN_BUDGET.
+// The error is a [ConfigError] with the variable and the accepted values.
 func (c *Config) FromEnv() error {
 	for i := range settings {
 		s := &settings[i]
@@ -158,56 +145,39 @@ func (f flagValue) Set(value string) error { return f.s.assign(f.c, "-"+f.s.name
 func (f flagValue) IsBoolFlag() bool { return f.s.name == "unet-huge" }
 
 // Validate returns a [ConfigError] if a field has a value that does not exist, or that has no
-// effect with the others: Queue without AttachQueue, SpinBudget without endpoint.WaitAdaptive, Addr6 without
-// an IPv4 Addr, Fallback with Addr, which is no address of the kernel's. [Open], [OpenNetwork] and [New] call it.
+// effect with the others: Queue without AttachQueue, SpinBudget without WaitAdaptive, a second
+// address of a family. [Open] and [OpenNetwork] call it.
 func (c *Config) Validate() error {
-	fail := func(field string, value any, want string) error {
-		return &ConfigError{"Config." + field, fmt.Sprint(value), want}
-	}
 	switch {
 	case c.Attach > endpoint.AttachQueue:
-		return fail("Attach", uint8(c.Attach), "endpoint.AttachPort or endpoint.AttachQueue")
+		return &ConfigError{"Config.Attach", fmt.Sprint(uint8(c.Attach)), "endpoint.AttachPort or endpoint.AttachQueue"}
 	case c.Queue != 0 && c.Attach != endpoint.AttachQueue:
-		return fail("Queue", c.Queue, "0, or Config.Attach to be endpoint.AttachQueue")
+		return &ConfigError{"Config.Queue", fmt.Sprint(c.Queue), "0, or Config.Attach to be endpoint.AttachQueue"}
+	}
+	return c.HostConfig.validate()
+}
+
+func (c *HostConfig) validate() error {
+	fail := func(field string, value any, want string) error {
+		return &ConfigError{"HostConfig." + field, fmt.Sprint(value), want}
+	}
+	switch {
 	case c.Wait > endpoint.WaitBlock:
 		return fail("Wait", uint8(c.Wait), "endpoint.WaitAdaptive, endpoint.WaitSpin or endpoint.WaitBlock")
 	case c.SpinBudget < 0:
 		return fail("SpinBudget", c.SpinBudget, "a duration that is not negative")
 	case c.SpinBudget != 0 && c.Wait != endpoint.WaitAdaptive:
-		return fail("SpinBudget", c.SpinBudget, "0, or Config.Wait to be endpoint.WaitAdaptive")
-	case c.Addr6.IsValid() && c.Addr6.Unmap().Is4():
-		return fail("Addr6", c.Addr6, "an IPv6 address")
-	case c.Addr6.IsValid() && !c.Addr.Unmap().Is4():
-		return fail("Addr6", c.Addr6, "zero, or Config.Addr to be an IPv4 address: an IPv6 address alone goes into Config.Addr")
-	case c.Addr.Zone() != "":
-		return fail("Addr", c.Addr, "an address without a zone: it is one of the interface")
-	case c.Addr6.Zone() != "":
-		return fail("Addr6", c.Addr6, "an address without a zone: it is one of the interface")
-	case c.Fallback != nil && c.Addr.IsValid():
-		return fail("Fallback", flagValue{c, &settings[len(settings)-1]}, "nil, or Config.Addr to be zero: other sockets do not have that address")
+		return fail("SpinBudget", c.SpinBudget, "0, or HostConfig.Wait to be endpoint.WaitAdaptive")
+	}
+	families := map[bool]int{} // how many addresses are IPv4, and how many are IPv6
+	for _, a := range c.Addrs {
+		families[a.Unmap().Is4()]++
+		switch {
+		case !a.IsValid() || families[a.Unmap().Is4()] > 1:
+			return fail("Addrs", joinAddrs(c.Addrs), "one IPv4 address, one IPv6 address, or both")
+		case a.Zone() != "":
+			return fail("Addrs", joinAddrs(c.Addrs), "addresses without a zone: it is one of the interface")
+		}
 	}
 	return nil
-}
-
-// validateNew is Validate for New, to which unetd's part of the fields does not apply.
-func (c *Config) validateNew() error {
-	var field string
-	var value any
-	switch {
-	case c.Socket != "":
-		field, value = "Socket", c.Socket
-	case c.Interface != "":
-		field, value = "Interface", c.Interface
-	case c.Attach != endpoint.AttachPort:
-		field, value = "Attach", c.Attach
-	case c.Geometry != endpoint.Geometry{}:
-		field, value = "Geometry", c.Geometry
-	case c.Huge:
-		field, value = "Huge", c.Huge
-	case c.Fallback != nil:
-		field, value = "Fallback", "set"
-	default:
-		return c.Validate()
-	}
-	return &ConfigError{"Config." + field, fmt.Sprint(value), "the zero value with New: the grant has it"}
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/netip"
 	"os"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -27,24 +28,21 @@ func TestConfigFromEnvAndFlags(t *testing.T) {
 		{"UNET_QUEUE", "-1", Config{}, "the number of a queue"},
 		{"UNET_HUGE", "true", Config{Huge: true}, ""},
 		{"UNET_HUGE", "much", Config{}, "true or false"},
-		{"UNET_ADDR", "10.0.0.7", Config{Addr: addr}, ""},
+		{"UNET_ADDR", "10.0.0.7", Config{HostConfig: HostConfig{Addrs: []netip.Addr{addr}}}, ""},
+		{"UNET_ADDR", "10.0.0.7,fd00::7", Config{HostConfig: HostConfig{Addrs: []netip.Addr{addr, addr6}}}, ""},
+		{"UNET_ADDR", "10.0.0.7, fd00::7", Config{}, "addresses"},
+		{"UNET_ADDR", "10.0.0.7,", Config{}, "addresses"},
 		{"UNET_ADDR", "", Config{}, ""},
-		{"UNET_ADDR", "10.0.0.7/24", Config{}, "an address"},
-		{"UNET_ADDR", "fd00::7", Config{Addr: addr6}, ""},
-		{"UNET_ADDR6", "fd00::7", Config{Addr6: addr6}, ""},
-		{"UNET_ADDR6", "", Config{}, ""},
-		{"UNET_ADDR6", "fd00::7/64", Config{}, "an IPv6 address"},
-		{"UNET_WAIT", "spin", Config{Wait: endpoint.WaitSpin}, ""},
+		{"UNET_ADDR", "10.0.0.7/24", Config{}, "addresses"},
+		{"UNET_ADDR", "fd00::7", Config{HostConfig: HostConfig{Addrs: []netip.Addr{addr6}}}, ""},
+		{"UNET_WAIT", "spin", Config{HostConfig: HostConfig{Wait: endpoint.WaitSpin}}, ""},
 		{"UNET_WAIT", "fast", Config{}, "adaptive, spin or block"},
-		{"UNET_SPIN_BUDGET", "10us", Config{SpinBudget: 10 * time.Microsecond}, ""},
+		{"UNET_SPIN_BUDGET", "10us", Config{HostConfig: HostConfig{SpinBudget: 10 * time.Microsecond}}, ""},
 		{"UNET_SPIN_BUDGET", "10", Config{}, "a duration"},
-		{"UNET_FALLBACK", "kernel", Config{Fallback: Kernel()}, ""},
-		{"UNET_FALLBACK", "none", Config{}, ""},
-		{"UNET_FALLBACK", "yes", Config{}, "kernel or none"},
 	} {
 		check := func(as string, got Config, err error) {
 			t.Helper()
-			if got != c.want {
+			if !reflect.DeepEqual(got, c.want) {
 				t.Errorf("%s=%s: %+v", as, c.value, got)
 			}
 			if c.accepted == "" {
@@ -73,14 +71,14 @@ func TestConfigFromEnvAndFlags(t *testing.T) {
 // A flag's default is what the configuration had before, and a flag that is not given
 // changes nothing.
 func TestFlagDefaults(t *testing.T) {
-	cfg := Config{Socket: "/s", Wait: endpoint.WaitBlock, Fallback: Kernel(), Addr: netip.MustParseAddr("10.0.0.7")}
+	cfg := Config{Socket: "/s", HostConfig: HostConfig{Wait: endpoint.WaitBlock, Addrs: []netip.Addr{netip.MustParseAddr("10.0.0.7"), netip.MustParseAddr("fd00::7")}}}
 	before := cfg
 	flags := flag.NewFlagSet("", flag.ContinueOnError)
 	cfg.RegisterFlags(flags)
-	if err := flags.Parse(nil); err != nil || cfg != before {
+	if err := flags.Parse(nil); err != nil || !reflect.DeepEqual(cfg, before) {
 		t.Errorf("%+v, %v", cfg, err)
 	}
-	for name, want := range map[string]string{"unet-socket": "/s", "unet-wait": "block", "unet-fallback": "kernel", "unet-addr": "10.0.0.7", "unet-huge": "false"} {
+	for name, want := range map[string]string{"unet-socket": "/s", "unet-wait": "block", "unet-addr": "10.0.0.7,fd00::7", "unet-huge": "false"} {
 		if got := flags.Lookup(name).DefValue; got != want {
 			t.Errorf("default of -%s: %q, want %q", name, got, want)
 		}
@@ -93,50 +91,47 @@ func TestFlagDefaults(t *testing.T) {
 	}
 }
 
-// A field that does not apply to the call (Open, OpenNetwork or New) is an error that names the
-// field, and nothing is opened.
-func TestConfigFieldsThatDoNotApply(t *testing.T) {
+// A field with a value that does not exist or has no effect is an error that names the field, and nothing is opened.
+func TestConfigIsValidated(t *testing.T) {
 	ctx := t.Context()
-	ways := map[string]func(Config) error{
-		"Open": func(c Config) error { _, err := Open(ctx, c); return err },
-		"OpenNetwork": func(c Config) error {
-			c.Socket = "/nonexistent/socket"
-			_, err := OpenNetwork(ctx, c)
-			return err
-		},
-		"New": func(c Config) error {
-			_, err := New(ctx, &endpoint.Grant{}, &memLease{done: make(chan struct{})}, c)
-			return err
-		},
-	}
 	addr, addr6 := netip.MustParseAddr("10.0.0.7"), netip.MustParseAddr("fd00::7")
+	owned := func(addrs ...netip.Addr) Config { return Config{HostConfig: HostConfig{Addrs: addrs}} }
 	for _, c := range []struct {
 		cfg   Config
 		field string
-		ways  string
 	}{
-		{Config{Queue: 1}, "Queue", "Open OpenNetwork New"},
-		{Config{Attach: 7}, "Attach", "Open OpenNetwork New"},
-		{Config{Wait: 9}, "Wait", "Open OpenNetwork New"},
-		{Config{SpinBudget: -1}, "SpinBudget", "Open OpenNetwork New"},
-		{Config{SpinBudget: 1, Wait: endpoint.WaitSpin}, "SpinBudget", "Open OpenNetwork New"},
-		{Config{Addr6: addr6}, "Addr6", "Open OpenNetwork New"},
-		{Config{Addr: addr6, Addr6: addr6}, "Addr6", "Open OpenNetwork New"},
-		{Config{Addr: addr, Addr6: addr}, "Addr6", "Open OpenNetwork New"},
-		{Config{Addr: addr, Addr6: addr6.WithZone("eth0")}, "Addr6", "Open OpenNetwork New"},
-		{Config{Addr: addr6.WithZone("eth0")}, "Addr", "Open OpenNetwork New"},
-		{Config{Fallback: Kernel(), Addr: addr}, "Fallback", "Open OpenNetwork New"},
-		{Config{Fallback: Kernel()}, "Fallback", "Open New"},
-		{Config{Socket: "/s"}, "Socket", "New"},
-		{Config{Attach: endpoint.AttachQueue}, "Attach", "New"},
-		{Config{Geometry: endpoint.Geometry{FrameSize: 2048}}, "Geometry", "New"},
-		{Config{Huge: true}, "Huge", "New"},
+		{Config{Queue: 1}, "Config.Queue"},
+		{Config{Attach: 7}, "Config.Attach"},
+		{Config{HostConfig: HostConfig{Wait: 9}}, "HostConfig.Wait"},
+		{Config{HostConfig: HostConfig{SpinBudget: -1}}, "HostConfig.SpinBudget"},
+		{Config{HostConfig: HostConfig{SpinBudget: 1, Wait: endpoint.WaitSpin}}, "HostConfig.SpinBudget"},
+		{owned(netip.Addr{}), "HostConfig.Addrs"},
+		{owned(addr, addr), "HostConfig.Addrs"},
+		{owned(addr6, netip.MustParseAddr("fe80::7")), "HostConfig.Addrs"},
+		{owned(addr, netip.AddrFrom16(addr.As16())), "HostConfig.Addrs"}, // the same, as IPv4 in IPv6
+		{owned(addr, addr6, addr), "HostConfig.Addrs"},
+		{owned(addr, addr6.WithZone("eth0")), "HostConfig.Addrs"},
+		{owned(addr6.WithZone("eth0")), "HostConfig.Addrs"},
 	} {
-		for _, way := range strings.Fields(c.ways) {
-			err := ways[way](c.cfg)
-			if wrong, ok := errors.AsType[*ConfigError](err); !ok || wrong.Field != "Config."+c.field {
-				t.Errorf("%s with %s: %v", way, c.field, err)
+		check := func(way string, err error) {
+			t.Helper()
+			if wrong, ok := errors.AsType[*ConfigError](err); !ok || wrong.Field != c.field {
+				t.Errorf("%s with %+v: %v", way, c.cfg, err)
 			}
+		}
+		c.cfg.Socket = "/nonexistent/socket"
+		_, err := Open(ctx, c.cfg)
+		check("Open", err)
+		_, err = OpenNetwork(ctx, c.cfg, Kernel())
+		check("OpenNetwork", err)
+		if strings.HasPrefix(c.field, "HostConfig") {
+			_, err = New(ctx, &endpoint.Grant{}, &memLease{done: make(chan struct{})}, c.cfg.HostConfig)
+			check("New", err)
+		}
+	}
+	for _, cfg := range []Config{owned(), owned(addr), owned(addr6), owned(addr, addr6), owned(addr6, addr)} {
+		if err := cfg.Validate(); err != nil {
+			t.Errorf("%v: %v", cfg.Addrs, err)
 		}
 	}
 }

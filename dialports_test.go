@@ -237,7 +237,7 @@ func TestTCPDialUsesPortThatBecomesFree(t *testing.T) {
 // one that is not accepted needs no descriptor.
 func TestManyTCPConnectionsFromOwnedAddress(t *testing.T) {
 	l := openLab(t)
-	host := newHost(t, l.mux, new(countedLease), unet.Config{Addr: netip.MustParseAddr("10.0.0.77")})
+	host := newHost(t, l.mux, new(countedLease), unet.HostConfig{Addrs: []netip.Addr{netip.MustParseAddr("10.0.0.77")}})
 	testutil.Must(t, l.B.Do(func() error {
 		return os.WriteFile("/proc/sys/net/core/somaxconn", []byte("100000"), 0)
 	}))

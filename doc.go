@@ -30,7 +30,7 @@
 // port there, at all of them if it listens at no address in particular, as in package net; the
 // error for a port that a kernel program or another host has is EADDRINUSE. Outgoing sockets get their ports from blocks that the host claims as a
 // whole. A host keeps a TCP port that it listens on until the listener is closed and the
-// last connection accepted there has ended. With [Config].Addr, and Addr6, the host
+// last connection accepted there has ended. With [HostConfig].Addrs the host
 // claims addresses of its own, with all their ports, and answers ARP requests, neighbour
 // solicitations and pings for them. The zone of a link-local address (fe80::1%eth0) is the name or
 // the number of the interface; none means the same.
@@ -52,5 +52,5 @@
 // # Waiting
 //
 // A blocked call polls the network itself; no other goroutine does so meanwhile. How it
-// waits is [Config].Wait: spin, sleep, or spin for a while and then sleep.
+// waits is [HostConfig].Wait: spin, sleep, or spin for a while and then sleep.
 package unet

@@ -27,37 +27,36 @@ import (
 // DefaultSocket is the default path of unetd's socket.
 const DefaultSocket = control.DefaultSocket
 
-// Config is the configuration of a Host. Its zero value works: the unetd at
-// [DefaultSocket] attaches the host by a port, and the host shares the interface's address.
-type Config struct {
-	Socket   string              // of unetd; for Open
-	Attach   endpoint.Attachment // by a port (a veth pair of its own) or a queue; for Open
-	Queue    uint32              // of the interface, with endpoint.AttachQueue; for Open
-	Geometry endpoint.Geometry   // of the segment; for Open
-	Huge     bool                // back the segment with huge pages; for Open
-
-	// Interface is the interface, by its name, where unetd serves several. Empty: the one in
-	// whose subnet Addr is, else the only one of which this user may have an endpoint, else
-	// the error of Open is endpoint.ErrUplink. For Open.
-	Interface string
-
-	// Addr is an IPv4 or IPv6 address to own. It must be free and in a subnet of
-	// the interface. New claims Addr by the lease if the grant does not have it. Zero: share
-	// the interface's addresses, port by port: the IPv4 address, the global IPv6 address and
-	// the link-local one.
-	Addr netip.Addr
-	// Addr6 is an IPv6 address to own beside an IPv4 Addr. Zero: a host with an IPv4
-	// Addr has no IPv6.
-	Addr6 netip.Addr
+// HostConfig is the part of the configuration of a Host that does not come with its endpoint. Its
+// zero value works: the host shares the interface's addresses.
+type HostConfig struct {
+	// Addrs are the addresses to own: an IPv4 one, an IPv6 one, or both. They must be free and in
+	// subnets of the interface. New claims by the lease those that the grant does not have. A host
+	// has no other addresses. Empty: share the interface's, port by port: the IPv4 address, the
+	// global IPv6 address and the link-local one.
+	Addrs []netip.Addr
 
 	Wait       endpoint.WaitMode // how blocked calls wait; adaptive by default
 	SpinBudget time.Duration     // how long adaptive waiting spins before it sleeps
 
 	TCP TCPConfig // of all connections; the zero value is right in a LAN
+}
 
-	// Fallback, such as [Kernel], is what [OpenNetwork] returns where this process cannot have
-	// an endpoint. Only OpenNetwork accepts it.
-	Fallback Network
+// Config is the configuration of a Host and of the endpoint that unetd makes for it. Its zero value
+// works: the unetd at [DefaultSocket] attaches the host by a port.
+type Config struct {
+	HostConfig
+
+	Socket   string              // of unetd
+	Attach   endpoint.Attachment // by a port (a veth pair of its own) or a queue
+	Queue    uint32              // of the interface, with endpoint.AttachQueue
+	Geometry endpoint.Geometry   // of the segment
+	Huge     bool                // back the segment with huge pages
+
+	// Interface is the interface, by its name, where unetd serves several. Empty: the one in
+	// whose subnet the addresses to own are, else the only one of which this user may have an
+	// endpoint, else the error of Open is endpoint.ErrUplink.
+	Interface string
 }
 
 // TCPConfig are the settings of TCP for all connections: the least retransmission
@@ -82,7 +81,7 @@ type TCPConfig = stack.TCPConfig
 // data that was written and not acknowledged is lost, where the kernel would still send
 // it, and unetd sends a RST to the peers of all connections: they read ECONNRESET, not
 // io.EOF. If no unetd runs at that moment, the peer of a host on a shared address gets
-// a RST when it next sends something, and the peer of a host with [Config.Addr] finds the
+// a RST when it next sends something, and the peer of a host with [HostConfig.Addrs] finds the
 // connection dead when its keepalive or its user timeout expires. The same is true for a
 // host made by [New].
 type Host struct {
@@ -113,9 +112,6 @@ func Open(ctx context.Context, cfg Config) (*Host, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	if cfg.Fallback != nil {
-		return nil, &ConfigError{"Config.Fallback", "set", "nil with Open: OpenNetwork falls back"}
-	}
 	if runtime.GOOS != "linux" {
 		return nil, errSystem
 	}
@@ -132,7 +128,7 @@ func Open(ctx context.Context, cfg Config) (*Host, error) {
 	if err != nil {
 		return nil, errors.Join(err, table.Close())
 	}
-	h, err := start(ctx, grant, lease, cfg, table)
+	h, err := start(ctx, grant, lease, cfg.HostConfig, table)
 	if err != nil {
 		return nil, errors.Join(err, grant.Close(), lease.Close(), table.Close())
 	}
@@ -140,22 +136,22 @@ func Open(ctx context.Context, cfg Config) (*Host, error) {
 }
 
 // errSystem is the error of Open where there are no endpoints.
-var errSystem = fmt.Errorf("unet: endpoints need Linux, this is %s (use Config.Fallback, or in tests package unettest): %w", runtime.GOOS, errors.ErrUnsupported)
+var errSystem = fmt.Errorf("unet: endpoints need Linux, this is %s (OpenNetwork can fall back; tests can use package unettest): %w", runtime.GOOS, errors.ErrUnsupported)
 
 // New starts a host on a grant, and takes grant and lease over when it
-// succeeds. ctx limits the claim of cfg.Addr, if the grant does not have it. If New fails
-// after that claim, it gives the address back, for which it waits up to two seconds. The
+// succeeds. ctx limits the claim of the addresses in cfg.Addrs that the grant does not have. If New
+// fails after that claim, it gives them back, for which it waits up to two seconds each. The
 // host's connections are not published: if this process dies, no RST is sent to their
 // peers.
-func New(ctx context.Context, grant *endpoint.Grant, lease endpoint.Lease, cfg Config) (*Host, error) {
-	if err := cfg.validateNew(); err != nil {
+func New(ctx context.Context, grant *endpoint.Grant, lease endpoint.Lease, cfg HostConfig) (*Host, error) {
+	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
 	return start(ctx, grant, lease, cfg, nil)
 }
 
 // start is New with a table to publish connections in, which may be nil.
-func start(ctx context.Context, grant *endpoint.Grant, lease endpoint.Lease, cfg Config, table *datapath.Connections) (_ *Host, err error) {
+func start(ctx context.Context, grant *endpoint.Grant, lease endpoint.Lease, cfg HostConfig, table *datapath.Connections) (_ *Host, err error) {
 	addr, addrs6, err := cfg.addresses(grant.Identity)
 	if err != nil {
 		return nil, err
@@ -191,7 +187,7 @@ func start(ctx context.Context, grant *endpoint.Grant, lease endpoint.Lease, cfg
 		LinkAddr:         grant.Identity.LinkAddr,
 		Addr:             addr,
 		Addrs6:           addrs6,
-		OwnedAddress:     cfg.Addr.IsValid(),
+		OwnedAddress:     len(cfg.Addrs) > 0,
 		MTU:              int(grant.Identity.MTU),
 		PartialChecksums: grant.Identity.PartialChecksums,
 		Wait:             cfg.Wait,
@@ -211,26 +207,24 @@ func start(ctx context.Context, grant *endpoint.Grant, lease endpoint.Lease, cfg
 }
 
 // tags are those of the addresses to own.
-func (cfg *Config) tags() (tags []endpoint.Tag) {
-	for _, a := range []netip.Addr{cfg.Addr, cfg.Addr6} {
-		if a.IsValid() {
-			tags = append(tags, endpoint.AddrTag(a))
-		}
+func (cfg *HostConfig) tags() (tags []endpoint.Tag) {
+	for _, a := range cfg.Addrs {
+		tags = append(tags, endpoint.AddrTag(a))
 	}
 	return tags
 }
 
 // addresses are the addresses of a host and their subnets: those to own, or those of
 // the interface, without IPv6 ones if its MTU is too small for IPv6.
-func (cfg *Config) addresses(id endpoint.Identity) (addr netip.Prefix, addrs6 []netip.Prefix, err error) {
-	if !cfg.Addr.IsValid() && !cfg.Addr6.IsValid() {
+func (cfg *HostConfig) addresses(id endpoint.Identity) (addr netip.Prefix, addrs6 []netip.Prefix, err error) {
+	if len(cfg.Addrs) == 0 {
 		for _, p := range []netip.Prefix{id.Addr6, id.LinkLocal} {
 			if p.IsValid() && id.MTU >= wire.MinIPv6MTU {
 				addrs6 = append(addrs6, p)
 			}
 		}
 		if !id.Addr.IsValid() && addrs6 == nil {
-			err = fmt.Errorf("interface %s has no address to share: give it one, or set Config.Addr", id.Interface)
+			err = fmt.Errorf("interface %s has no address to share: give it one, or set HostConfig.Addrs", id.Interface)
 		}
 		return id.Addr, addrs6, err
 	}

@@ -36,7 +36,7 @@ func dualPair(t *testing.T, mtu int) *netlab.Pair {
 }
 
 // openAttached opens a host on a mux by a port or a queue.
-func openAttached(t *testing.T, m *mux.Mux, how endpoint.Attachment, cfg unet.Config) *unet.Host {
+func openAttached(t *testing.T, m *mux.Mux, how endpoint.Attachment, cfg unet.HostConfig) *unet.Host {
 	t.Helper()
 	grant, lease, err := m.OpenEndpoint(t.Context(), endpoint.Request{Attach: how})
 	testutil.Must(t, err)
@@ -118,12 +118,12 @@ func TestHostsOfBothFamilies(t *testing.T) {
 	for _, how := range []endpoint.Attachment{endpoint.AttachPort, endpoint.AttachQueue} {
 		for _, c := range []struct {
 			name  string
-			cfg   unet.Config
+			cfg   unet.HostConfig
 			addrs string
 		}{
-			{"shared", unet.Config{}, "10.0.0.1 fd00::1 fe80::1"},
-			{"owned", unet.Config{Addr: netip.MustParseAddr("10.0.0.77"), Addr6: netip.MustParseAddr("fd00::77")}, "10.0.0.77 fd00::77"},
-			{"owned IPv6", unet.Config{Addr: netip.MustParseAddr("fd00::78")}, "fd00::78"},
+			{"shared", unet.HostConfig{}, "10.0.0.1 fd00::1 fe80::1"},
+			{"owned", unet.HostConfig{Addrs: []netip.Addr{netip.MustParseAddr("10.0.0.77"), netip.MustParseAddr("fd00::77")}}, "10.0.0.77 fd00::77"},
+			{"owned IPv6", unet.HostConfig{Addrs: []netip.Addr{netip.MustParseAddr("fd00::78")}}, "fd00::78"},
 		} {
 			t.Run(fmt.Sprint(how, "/", c.name), func(t *testing.T) {
 				p := dualPair(t, 0)
@@ -131,7 +131,7 @@ func TestHostsOfBothFamilies(t *testing.T) {
 				if got := strings.Trim(fmt.Sprint(h.Addrs()), "[]"); got != c.addrs {
 					t.Fatalf("the host has %v, want %s", got, c.addrs)
 				}
-				if c.cfg.Addr.IsValid() {
+				if c.cfg.Addrs != nil {
 					for _, a := range h.Addrs() {
 						testutil.Must(t, p.B.Ping(a))
 					}
@@ -144,7 +144,7 @@ func TestHostsOfBothFamilies(t *testing.T) {
 				defer pc.Close()
 				go serve(l, pc)
 				datagram := 1000
-				if c.cfg.Addr.IsValid() {
+				if c.cfg.Addrs != nil {
 					datagram = 20000 // in fragments
 				}
 				for _, at := range h.Addrs() {
@@ -192,7 +192,7 @@ func TestHostsOfBothFamilies(t *testing.T) {
 // Which families listeners serve, and what they show as their address.
 func TestFamiliesOfListeners(t *testing.T) {
 	p := dualPair(t, 0)
-	h := openAttached(t, openMux(t, p.A), endpoint.AttachPort, unet.Config{})
+	h := openAttached(t, openMux(t, p.A), endpoint.AttachPort, unet.HostConfig{})
 	for _, c := range []struct {
 		network, address string
 		v4, v6           bool
@@ -231,7 +231,7 @@ func TestFamiliesOfListeners(t *testing.T) {
 // Errors of dials over IPv6.
 func TestIPv6DialErrors(t *testing.T) {
 	p := dualPair(t, 0)
-	h := openAttached(t, openMux(t, p.A), endpoint.AttachPort, unet.Config{})
+	h := openAttached(t, openMux(t, p.A), endpoint.AttachPort, unet.HostConfig{})
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	for to, want := range map[string]error{
@@ -248,7 +248,7 @@ func TestIPv6DialErrors(t *testing.T) {
 // A zone names the host's interface, by name or number, or the address is not reached.
 func TestZonesOfLinkLocalAddresses(t *testing.T) {
 	p := dualPair(t, 0)
-	h := openAttached(t, openMux(t, p.A), endpoint.AttachPort, unet.Config{})
+	h := openAttached(t, openMux(t, p.A), endpoint.AttachPort, unet.HostConfig{})
 	echo, err := p.B.ServeEcho("[fe80::2%" + p.B.Interface + "]:7000")
 	testutil.Must(t, err)
 	defer echo.Close()
@@ -274,7 +274,7 @@ func TestZonesOfLinkLocalAddresses(t *testing.T) {
 // ECN bits and local addresses of IPv6 datagrams, as control messages, from and to a kernel.
 func TestControlMessagesOverIPv6(t *testing.T) {
 	p := dualPair(t, 0)
-	h := openAttached(t, openMux(t, p.A), endpoint.AttachPort, unet.Config{})
+	h := openAttached(t, openMux(t, p.A), endpoint.AttachPort, unet.HostConfig{})
 	for _, at := range []string{"fd00::%d", "fe80::%d"} {
 		ours, theirs := netip.MustParseAddr(fmt.Sprintf(at, 1)), netip.MustParseAddr(fmt.Sprintf(at, 2))
 		listen := theirs
@@ -351,7 +351,7 @@ func messagesOf(t *testing.T, oob []byte) (class int, local netip.Addr) {
 // Datagrams of up to the MTU, in both directions.
 func TestLongestDatagramsOverIPv6(t *testing.T) {
 	p := dualPair(t, wire.MinIPv6MTU)
-	h := openAttached(t, openMux(t, p.A), endpoint.AttachPort, unet.Config{})
+	h := openAttached(t, openMux(t, p.A), endpoint.AttachPort, unet.HostConfig{})
 	echo, err := p.B.ServeEcho("[fd00::2]:7000")
 	testutil.Must(t, err)
 	defer echo.Close()

@@ -85,7 +85,7 @@ func openLabWith(t *testing.T, cfg netlab.Config) *lab {
 		return nil
 	})
 	l.mux = openMux(t, l.A)
-	l.host = newHost(t, l.mux, &l.lease, unet.Config{})
+	l.host = newHost(t, l.mux, &l.lease, unet.HostConfig{})
 	collect(t, l.host, l.notices)
 	return l
 }
@@ -120,7 +120,7 @@ func openMuxWith(t *testing.T, at *netlab.Host, cfg mux.Config) (m *mux.Mux) {
 }
 
 // newHost opens a host on a mux, with a lease that counts.
-func newHost(t *testing.T, m *mux.Mux, counted *countedLease, cfg unet.Config) *unet.Host {
+func newHost(t *testing.T, m *mux.Mux, counted *countedLease, cfg unet.HostConfig) *unet.Host {
 	t.Helper()
 	grant, lease, err := m.OpenEndpoint(t.Context(), endpoint.Request{})
 	testutil.Must(t, err)
@@ -138,7 +138,7 @@ func newHost(t *testing.T, m *mux.Mux, counted *countedLease, cfg unet.Config) *
 }
 
 // openHost opens a host on a mux of its own in front of a kernel.
-func openHost(t *testing.T, at *netlab.Host, cfg unet.Config) *unet.Host {
+func openHost(t *testing.T, at *netlab.Host, cfg unet.HostConfig) *unet.Host {
 	t.Helper()
 	return newHost(t, openMux(t, at), new(countedLease), cfg)
 }

@@ -143,7 +143,7 @@ func TestFailedNewUnclaimsTheAddress(t *testing.T) {
 	defer cancel()
 	l := &recordingLease{held: map[endpoint.Tag]bool{}}
 	grant := &endpoint.Grant{XSK: null, Segment: null, Geometry: endpoint.Geometry{}.WithDefaults()} // not a socket
-	if _, err := New(ctx, grant, l, Config{Addr: netip.MustParseAddr("10.0.0.77")}); !errors.Is(err, syscall.ENOTSOCK) {
+	if _, err := New(ctx, grant, l, HostConfig{Addrs: []netip.Addr{netip.MustParseAddr("10.0.0.77")}}); !errors.Is(err, syscall.ENOTSOCK) {
 		t.Errorf("got %v, want ENOTSOCK", err)
 	}
 	if len(l.held) != 0 {

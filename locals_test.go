@@ -110,12 +110,6 @@ func TestAddressesOfHosts(t *testing.T) {
 		}
 		return p
 	}
-	a := func(s string) (a netip.Addr) {
-		if s != "" {
-			a = netip.MustParseAddr(s)
-		}
-		return a
-	}
 	full := [3]string{"10.0.0.1/24", "fd00::1/64", "fe80::1/64"}
 	for _, c := range []struct {
 		has         [3]string // IPv4, global and link-local
@@ -133,7 +127,12 @@ func TestAddressesOfHosts(t *testing.T) {
 		{[3]string{}, "10.0.0.9", "fd00::9", "10.0.0.9/0 [fd00::9/0]", ""},
 		{[3]string{}, "", "", "", "has no address to share"},
 	} {
-		cfg := Config{Addr: a(c.addr), Addr6: a(c.addr6)}
+		var cfg HostConfig
+		for _, text := range []string{c.addr, c.addr6} {
+			if text != "" {
+				cfg.Addrs = append(cfg.Addrs, netip.MustParseAddr(text))
+			}
+		}
 		id := endpoint.Identity{MTU: 1280, Addr: p(c.has[0]), Addr6: p(c.has[1]), LinkLocal: p(c.has[2])}
 		v4, v6, err := cfg.addresses(id)
 		if c.err != "" {
@@ -147,7 +146,7 @@ func TestAddressesOfHosts(t *testing.T) {
 		}
 	}
 	id := endpoint.Identity{MTU: 1279, Addr: p(full[0]), Addr6: p(full[1])}
-	if _, v6, err := new(Config).addresses(id); err != nil || v6 != nil {
+	if _, v6, err := new(HostConfig).addresses(id); err != nil || v6 != nil {
 		t.Errorf("an MTU that is too small for IPv6: %v, %v", v6, err)
 	}
 }

@@ -23,7 +23,7 @@ import (
 func openJumbo(t *testing.T) (a, b *unet.Host) {
 	t.Helper()
 	p := netlab.RequirePair(t, netlab.Config{MTU: 9000})
-	a, b = openHost(t, p.A, unet.Config{}), openHost(t, p.B, unet.Config{})
+	a, b = openHost(t, p.A, unet.HostConfig{}), openHost(t, p.B, unet.HostConfig{})
 	t.Cleanup(func() { // before they are closed
 		for _, h := range []*unet.Host{a, b} {
 			got := h.Audit() // frames that wait for a neighbour are freed when its resolution has failed

@@ -37,7 +37,7 @@ func TestMulticastWithAKernel(t *testing.T) {
 			group := net.UDPAddrFromAddrPort(netip.MustParseAddrPort(f.group))
 			m := openMux(t, p.A)
 			var lease, otherLease countedLease
-			h, other := newHost(t, m, &lease, unet.Config{}), newHost(t, m, &otherLease, unet.Config{})
+			h, other := newHost(t, m, &lease, unet.HostConfig{}), newHost(t, m, &otherLease, unet.HostConfig{})
 			var member, sender *net.UDPConn
 			testutil.Must(t, p.B.Do(func() error {
 				i, err := net.InterfaceByName(p.B.Interface)

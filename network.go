@@ -48,14 +48,14 @@ type Opened struct {
 	refused error
 }
 
-// Host is the host, or nil if Network is [Config].Fallback.
+// Host is the host, or nil if Network is the fallback.
 func (o *Opened) Host() *Host { return o.host }
 
-// FellBack is why Network is [Config].Fallback and not a host: the error of [Open]. It is nil
+// FellBack is why Network is the fallback and not a host: the error of [Open]. It is nil
 // if there is a host.
 func (o *Opened) FellBack() error { return o.refused }
 
-// Close closes the host, if there is one. Sockets of Fallback stay open.
+// Close closes the host, if there is one. Sockets of the fallback stay open.
 func (o *Opened) Close() error {
 	if o.host == nil {
 		return nil
@@ -64,22 +64,18 @@ func (o *Opened) Close() error {
 }
 
 // OpenNetwork is [Open] with a fallback: if no unetd runs, the system has no endpoints, or
-// this process is not permitted to have one, it returns [Config].Fallback, and logs that once
-// as a warning by [slog.Default]. Without a Fallback, and for every other reason, such as
-// [endpoint.ErrBusy] or the end of ctx, it returns the error.
+// this process is not permitted to have one, it returns the fallback, such as [Kernel], and logs
+// that once as a warning by [slog.Default]. For every other reason, such as [endpoint.ErrBusy] or
+// the end of ctx, it returns the error. So it does if fallback is nil, and if the host is to own
+// addresses, which the fallback would not have.
 //
 // A policy that permits an endpoint and no port is noticed when a socket is opened: EACCES.
-func OpenNetwork(ctx context.Context, cfg Config) (*Opened, error) {
-	if err := cfg.Validate(); err != nil {
-		return nil, err
-	}
-	fallback := cfg.Fallback
-	cfg.Fallback = nil
+func OpenNetwork(ctx context.Context, cfg Config, fallback Network) (*Opened, error) {
 	h, err := Open(ctx, cfg)
 	switch {
 	case err == nil:
 		return &Opened{Network: h, host: h}, nil
-	case fallback == nil || ctx.Err() != nil || !absent(err):
+	case fallback == nil || len(cfg.Addrs) > 0 || ctx.Err() != nil || !absent(err):
 		return nil, err
 	}
 	slog.Warn("unet: no endpoint, falling back to other sockets", "reason", err)

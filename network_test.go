@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"net/netip"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -29,10 +30,10 @@ func logged(t *testing.T, f func()) string {
 // Without unetd, OpenNetwork returns the kernel's sockets and logs that once. FellBack is the reason.
 func TestFallback(t *testing.T) {
 	ctx := t.Context()
-	cfg := Config{Socket: filepath.Join(t.TempDir(), "unetd.sock"), Fallback: Kernel()}
+	cfg := Config{Socket: filepath.Join(t.TempDir(), "unetd.sock")}
 	var n *Opened
 	var err error
-	log := logged(t, func() { n, err = OpenNetwork(ctx, cfg) })
+	log := logged(t, func() { n, err = OpenNetwork(ctx, cfg, Kernel()) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,17 +64,21 @@ func TestFallback(t *testing.T) {
 	}
 }
 
-// Without a Fallback, and after the end of the context, the error is that of Open.
+// Without a fallback, with addresses to own, and after the end of the context, the error is that of Open.
 func TestNoFallback(t *testing.T) {
 	cfg := Config{Socket: filepath.Join(t.TempDir(), "unetd.sock")}
 	log := logged(t, func() {
-		if n, err := OpenNetwork(t.Context(), cfg); n != nil || !absent(err) {
+		if n, err := OpenNetwork(t.Context(), cfg, nil); n != nil || !absent(err) {
 			t.Errorf("%v, %v", n, err)
 		}
-		cfg.Fallback = Kernel()
+		owns := cfg
+		owns.Addrs = []netip.Addr{netip.MustParseAddr("10.0.0.7")}
+		if n, err := OpenNetwork(t.Context(), owns, Kernel()); n != nil || !absent(err) {
+			t.Errorf("with an address to own: %v, %v", n, err)
+		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if n, err := OpenNetwork(ctx, cfg); n != nil || err == nil {
+		if n, err := OpenNetwork(ctx, cfg, Kernel()); n != nil || err == nil {
 			t.Errorf("after the end of the context: %v, %v", n, err)
 		}
 	})

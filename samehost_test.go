@@ -77,9 +77,9 @@ func testSameHost(t *testing.T, mode mux.Mode, trusted bool, kernelAt, at netip.
 			t.Errorf("accept_local of lo is %q after the end of the mux, was %q", now, was)
 		}
 	}()
-	cfg := unet.Config{}
+	cfg := unet.HostConfig{}
 	if at != kernelAt {
-		cfg.Addr = at
+		cfg.Addrs = []netip.Addr{at}
 	}
 	grant, lease, err := m.OpenEndpoint(t.Context(), endpoint.Request{})
 	testutil.Must(t, err)
@@ -185,9 +185,9 @@ func testSameHost(t *testing.T, mode mux.Mode, trusted bool, kernelAt, at netip.
 func TestSameHostFromQueue(t *testing.T) {
 	p := netlab.RequirePair(t, netlab.Config{})
 	m := openMuxWith(t, p.A, mux.Config{Policy: mux.Permit(mux.Terms{Trusted: true})})
-	queue := openAttached(t, m, endpoint.AttachQueue, unet.Config{})
+	queue := openAttached(t, m, endpoint.AttachQueue, unet.HostConfig{})
 	owned := netip.MustParseAddr("10.0.0.77")
-	openAttached(t, m, endpoint.AttachPort, unet.Config{Addr: owned})
+	openAttached(t, m, endpoint.AttachPort, unet.HostConfig{Addrs: []netip.Addr{owned}})
 	for _, to := range []string{"10.0.0.1:6379", netip.AddrPortFrom(owned, 80).String()} {
 		if c, err := queue.Dial("tcp", to); !errors.Is(err, syscall.EHOSTUNREACH) {
 			t.Errorf("dial of %s: %v, %v", to, c, err)

@@ -28,7 +28,7 @@ import (
 )
 
 // openTwo makes a cable with a unet.Host at each end.
-func openTwo(t *testing.T, cfg unet.Config) (a, b *unet.Host) {
+func openTwo(t *testing.T, cfg unet.HostConfig) (a, b *unet.Host) {
 	t.Helper()
 	p := netlab.RequirePair(t, netlab.Config{})
 	return openHost(t, p.A, cfg), openHost(t, p.B, cfg)
@@ -37,7 +37,7 @@ func openTwo(t *testing.T, cfg unet.Config) (a, b *unet.Host) {
 func TestTCPConformsToNetConn(t *testing.T) {
 	for _, how := range []endpoint.Attachment{endpoint.AttachPort, endpoint.AttachQueue} {
 		p := dualPair(t, 0)
-		a, b := openAttached(t, openMux(t, p.A), how, unet.Config{}), openAttached(t, openMux(t, p.B), how, unet.Config{})
+		a, b := openAttached(t, openMux(t, p.A), how, unet.HostConfig{}), openAttached(t, openMux(t, p.B), how, unet.HostConfig{})
 		for _, at := range []string{"10.0.0.1", "fd00::1"} {
 			t.Run(fmt.Sprint(how, "/", at), func(t *testing.T) { unet.CheckNetConn(t, a, b, at) })
 		}
@@ -46,7 +46,7 @@ func TestTCPConformsToNetConn(t *testing.T) {
 
 // The server and the client of net/http, unchanged, on unet.
 func TestHTTP(t *testing.T) {
-	a, b := openTwo(t, unet.Config{})
+	a, b := openTwo(t, unet.HostConfig{})
 	l, err := a.Listen(t.Context(), "tcp", ":80")
 	testutil.Must(t, err)
 	body := make([]byte, 300_000)
@@ -282,7 +282,7 @@ func TestHTTPWithKernel(t *testing.T) {
 
 // Read and Write of a connection allocate nothing.
 func TestTCPNoAllocations(t *testing.T) {
-	a, b := openTwo(t, unet.Config{Wait: endpoint.WaitSpin})
+	a, b := openTwo(t, unet.HostConfig{Wait: endpoint.WaitSpin})
 	l, err := a.Listen(t.Context(), "tcp", ":0")
 	testutil.Must(t, err)
 	defer l.Close()

@@ -52,7 +52,7 @@ func (h *reverser) Failed(error) { h.port.Broadcast(&h.failed) }
 // its own host waits. After Close the port can be opened again.
 func TestUDPPortOnALink(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
-	a, b := openHost(t, pair.A, unet.Config{}), openHost(t, pair.B, unet.Config{})
+	a, b := openHost(t, pair.A, unet.HostConfig{}), openHost(t, pair.B, unet.HostConfig{})
 	at := netip.AddrPortFrom(a.Addr(), 4800) // only RDMA devices send to 4791
 	for range 2 {
 		h := new(reverser)

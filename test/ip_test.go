@@ -42,7 +42,7 @@ func TestIPRequirements(t *testing.T) {
 	}))
 
 	own := ipcheck.Node{Link: pair.A.LinkAddr, V4: netip.MustParseAddr("10.0.0.50"), V6: netip.MustParseAddr("fd00::50")}
-	h := open(t, socket, unet.Config{Addr: own.V4, Addr6: own.V6})
+	h := open(t, socket, unet.Config{HostConfig: unet.HostConfig{Addrs: []netip.Addr{own.V4, own.V6}}})
 	kernel := ipcheck.Node{Link: pair.A.LinkAddr, V4: pair.A.Addr.Addr(), V6: pair.A.Addr6.Addr()}
 	for _, a := range []netip.Addr{own.V4, own.V6} {
 		u, err := h.ListenUDP(t.Context(), netip.AddrPortFrom(a, ipcheck.EchoPort))

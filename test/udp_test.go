@@ -81,7 +81,7 @@ func TestUDPWithKernel(t *testing.T) {
 			t.Run(fmt.Sprintf("%v/%v", attach, wait), func(t *testing.T) {
 				pair := netlab.RequirePair(t, netlab.Config{})
 				_, socket := daemon(t, pair.A)
-				h := open(t, socket, unet.Config{Attach: attach, Wait: wait})
+				h := open(t, socket, unet.Config{Attach: attach, HostConfig: unet.HostConfig{Wait: wait}})
 				ours := listen(t, h, 7000)
 				theirs := kernelDial(t, pair.B, ours.LocalAddr().String())
 				buf := make([]byte, 2048)
@@ -177,7 +177,7 @@ func TestOwnedAddress(t *testing.T) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	_, socket := daemon(t, pair.A)
 	own := netip.MustParseAddr("10.0.0.50")
-	h := open(t, socket, unet.Config{Addr: own})
+	h := open(t, socket, unet.Config{HostConfig: unet.HostConfig{Addrs: []netip.Addr{own}}})
 	if n := kernelPing(t, pair.B, own, 5); n != 5 {
 		t.Errorf("%d of 5 pings answered", n)
 	}
@@ -217,10 +217,10 @@ func TestOwnedAddress(t *testing.T) {
 			t.Fatalf("%d bytes came back as %d, %v", size, n, err)
 		}
 	}
-	if _, err := unet.Open(t.Context(), unet.Config{Socket: socket, Addr: own}); !errors.Is(err, endpoint.ErrTagHeld) {
+	if _, err := unet.Open(t.Context(), unet.Config{Socket: socket, HostConfig: unet.HostConfig{Addrs: []netip.Addr{own}}}); !errors.Is(err, endpoint.ErrTagHeld) {
 		t.Errorf("claiming the address twice: %v, want ErrTagHeld", err)
 	}
-	if _, err := unet.Open(t.Context(), unet.Config{Socket: socket, Addr: pair.A.Addr.Addr()}); !errors.Is(err, endpoint.ErrTagDenied) {
+	if _, err := unet.Open(t.Context(), unet.Config{Socket: socket, HostConfig: unet.HostConfig{Addrs: []netip.Addr{pair.A.Addr.Addr()}}}); !errors.Is(err, endpoint.ErrTagDenied) {
 		t.Errorf("claiming the kernel's address: %v, want ErrTagDenied", err)
 	}
 }
@@ -407,8 +407,8 @@ func TestUDPBetweenOwnHosts(t *testing.T) {
 	_, socketB := daemon(t, pair.B)
 	for name, socket := range map[string]string{"other machine": socketB, "same machine": socketA} {
 		t.Run(name, func(t *testing.T) {
-			a := listen(t, open(t, socketA, unet.Config{Wait: endpoint.WaitSpin}), 0)
-			b := listen(t, open(t, socket, unet.Config{Wait: endpoint.WaitSpin}), 0)
+			a := listen(t, open(t, socketA, unet.Config{HostConfig: unet.HostConfig{Wait: endpoint.WaitSpin}}), 0)
+			b := listen(t, open(t, socket, unet.Config{HostConfig: unet.HostConfig{Wait: endpoint.WaitSpin}}), 0)
 			toA := a.LocalAddr().(*net.UDPAddr).AddrPort()
 			toB := b.LocalAddr().(*net.UDPAddr).AddrPort()
 

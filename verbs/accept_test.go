@@ -50,7 +50,7 @@ func (l *cmFilter) Send(f stack.Frame) bool {
 func filteredPeers(t *testing.T) (a, b *peer, filter *cmFilter) {
 	la, lb := memlink.Pair(memlink.Config{})
 	filter = &cmFilter{Link: la}
-	ha, hb := newMemHost(t, la, filter, 1, unet.Config{}), newMemHost(t, lb, lb, 2, unet.Config{})
+	ha, hb := newMemHost(t, la, filter, 1, unet.HostConfig{}), newMemHost(t, lb, lb, 2, unet.HostConfig{})
 	return newPeer(t, open(t, ha), verbs.RC), newPeer(t, open(t, hb), verbs.RC), filter
 }
 
@@ -182,7 +182,7 @@ func TestCloseRepeatsDisconnections(t *testing.T) {
 
 // A queue pair that Dial or Accept takes from RESET to RTS gives its peer no rights.
 func TestDialGivesNoRights(t *testing.T) {
-	ha, hb := links[0].open(t, unet.Config{})
+	ha, hb := links[0].open(t, unet.HostConfig{})
 	a, b := newPeer(t, open(t, ha), verbs.RC), newPeer(t, open(t, hb), verbs.RC)
 	connected(t, a, b)
 	for _, p := range []*peer{a, b} {
@@ -198,7 +198,7 @@ func TestDialGivesNoRights(t *testing.T) {
 
 // Private data that is too long is an error of the call, with no other effect.
 func TestPrivateDataTooLong(t *testing.T) {
-	ha, hb := links[0].open(t, unet.Config{})
+	ha, hb := links[0].open(t, unet.HostConfig{})
 	a, b := newPeer(t, open(t, ha), verbs.RC), newPeer(t, open(t, hb), verbs.RC)
 	l, err := b.ctx.Listen(0, 0)
 	testutil.Must(t, err)

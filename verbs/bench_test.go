@@ -15,7 +15,7 @@ import (
 func BenchmarkRoundTrip(b *testing.B) {
 	for _, op := range []string{"send", "write", "read"} {
 		b.Run(op, func(b *testing.B) {
-			p, q := newPeers(b, links[0], unet.Config{Wait: endpoint.WaitSpin}, verbs.RC)
+			p, q := newPeers(b, links[0], unet.HostConfig{Wait: endpoint.WaitSpin}, verbs.RC)
 			listP, listQ := []verbs.SGE{p.mr.SGE(0, 64)}, []verbs.SGE{q.mr.SGE(0, 64)}
 			recvP, recvQ := []verbs.RecvWR{{SGList: listP}}, []verbs.RecvWR{{SGList: listQ}}
 			to := []verbs.SendWR{{Opcode: verbs.WRSend, SGList: listP, RemoteAddr: q.mr.Addr(), RKey: q.mr.RKey()}}

@@ -127,7 +127,7 @@ func TestCallsAfterClose(t *testing.T) {
 	}
 	for name, f := range objects {
 		t.Run(name, func(t *testing.T) {
-			ha, hb := links[0].open(t, unet.Config{})
+			ha, hb := links[0].open(t, unet.HostConfig{})
 			a := &all{p: newPeer(t, open(t, ha), verbs.RC), other: newPeer(t, open(t, hb), verbs.RC)}
 			var err error
 			a.pd, a.ch = a.p.ctx.AllocPD(), a.p.ctx.CreateCompChannel()
@@ -186,7 +186,7 @@ func TestCallsAfterClose(t *testing.T) {
 
 // Lengths and numbers that do not fit are refused, and not cut.
 func TestLengthsAreNotCut(t *testing.T) {
-	a, b := newPeers(t, links[0], unet.Config{}, verbs.RC)
+	a, b := newPeers(t, links[0], unet.HostConfig{}, verbs.RC)
 	srq, err := a.pd.CreateSRQ(1, 1)
 	testutil.Must(t, err)
 	ud := newPeer(t, b.ctx, verbs.UD)
@@ -214,7 +214,7 @@ func TestLengthsAreNotCut(t *testing.T) {
 			}
 		}
 	}
-	h, _ := links[0].open(t, unet.Config{})
+	h, _ := links[0].open(t, unet.HostConfig{})
 	c, err := verbs.Open(t.Context(), h, verbs.Config{MaxQP: -1, MaxKeys: -1, MaxQPWR: math.MaxInt, MaxCQE: math.MaxInt, MaxRDAtomic: -1, Window: -1, MaxConns: -1})
 	testutil.Must(t, err)
 	defer c.Close()

@@ -48,7 +48,7 @@ func TestDialAndListen(t *testing.T) {
 	onLinks(t, func(t *testing.T, l link) {
 		for _, typ := range []verbs.QPType{verbs.RC, verbs.UC} {
 			t.Run(typ.String(), func(t *testing.T) {
-				ha, hb := l.open(t, unet.Config{})
+				ha, hb := l.open(t, unet.HostConfig{})
 				a, b := newPeer(t, open(t, ha), typ), newPeer(t, open(t, hb), typ)
 				ca, cb := connected(t, a, b)
 				attrA, attrB := a.qp.Query(), b.qp.Query()
@@ -84,7 +84,7 @@ func TestDialAndListen(t *testing.T) {
 }
 
 func TestRejectedDial(t *testing.T) {
-	ha, hb := links[0].open(t, unet.Config{})
+	ha, hb := links[0].open(t, unet.HostConfig{})
 	a, b := newPeer(t, open(t, ha), verbs.RC), newPeer(t, open(t, hb), verbs.RC)
 	var rejected *verbs.RejectError
 	_, err := a.ctx.Dial(t.Context(), b.ctxAddr(1), a.qp, nil)
@@ -130,7 +130,7 @@ func TestRejectedDial(t *testing.T) {
 
 // DefaultConnParam is what nil stands for, and both sides get all READs that their contexts permit.
 func TestDefaultConnParam(t *testing.T) {
-	ha, hb := links[0].open(t, unet.Config{})
+	ha, hb := links[0].open(t, unet.HostConfig{})
 	for _, param := range []*verbs.ConnParam{nil, new(verbs.DefaultConnParam())} {
 		a, b := newPeer(t, open(t, ha), verbs.RC), newPeer(t, open(t, hb), verbs.RC)
 		l, err := b.ctx.Listen(0, 0)
@@ -158,7 +158,7 @@ func TestDefaultConnParam(t *testing.T) {
 
 // The end of a context disconnects its peers.
 func TestCloseDisconnects(t *testing.T) {
-	ha, hb := links[0].open(t, unet.Config{})
+	ha, hb := links[0].open(t, unet.HostConfig{})
 	a, b := newPeer(t, open(t, ha), verbs.RC), newPeer(t, open(t, hb), verbs.RC)
 	_, cb := connected(t, a, b)
 	testutil.Must(t, a.ctx.Close())

@@ -185,7 +185,7 @@ func (c *Context) GID() [16]byte { return c.Addr().As16() }
 func (c *Context) ActiveMTU() MTU { return c.dev.ActiveMTU() }
 
 // Serve polls until ctx ends or the context is closed: the software NIC. Its goroutine waits
-// as [unet.Config].Wait says; with endpoint.WaitSpin it takes a processor and serves remote
+// as [unet.HostConfig].Wait says; with endpoint.WaitSpin it takes a processor and serves remote
 // accesses at once. Without it they are served by whichever goroutine polls, see
 // docs/rdma.md. The error is that of ctx, or says why the context has ended.
 func (c *Context) Serve(ctx context.Context) error {

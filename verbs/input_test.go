@@ -24,7 +24,7 @@ import (
 
 // The error of a call that is not legal names the object and the rule.
 func TestBadInput(t *testing.T) {
-	a, b := newPeers(t, links[0], unet.Config{}, verbs.RC)
+	a, b := newPeers(t, links[0], unet.HostConfig{}, verbs.RC)
 	ud := newPeer(t, b.ctx, verbs.UD)
 	_, reset := newPeer(t, a.ctx, verbs.RC), newPeer(t, a.ctx, verbs.RC).qp
 	srq, err := a.pd.CreateSRQ(2, 1)
@@ -107,7 +107,7 @@ func TestBadMemory(t *testing.T) {
 			return verbs.SendWR{Opcode: verbs.WRSend, SGList: []verbs.SGE{a.mr.SGE(0, 8)}}
 		}, verbs.StatusRemInvReqErr, "remote invalid request error"},
 	} {
-		a, b := newPeers(t, links[0], unet.Config{}, verbs.RC)
+		a, b := newPeers(t, links[0], unet.HostConfig{}, verbs.RC)
 		wr := c.wr(a, b)
 		wr.WRID = 7
 		a.send(wr, verbs.SendWR{WRID: 8, Opcode: verbs.WRSend})
@@ -136,7 +136,7 @@ func TestSecondOwnerOfPortIsRefused(t *testing.T) {
 	for i := range hosts {
 		grant, lease, err := m.OpenEndpoint(t.Context(), endpoint.Request{})
 		testutil.Must(t, err)
-		hosts[i], err = unet.New(t.Context(), grant, lease, unet.Config{})
+		hosts[i], err = unet.New(t.Context(), grant, lease, unet.HostConfig{})
 		testutil.Must(t, err)
 		defer hosts[i].Close()
 	}
@@ -156,7 +156,7 @@ func TestSecondOwnerOfPortIsRefused(t *testing.T) {
 
 // Stray datagrams to the port are counted, and have no other effect.
 func TestStrayDatagramsAreCounted(t *testing.T) {
-	ha, hb := links[0].open(t, unet.Config{})
+	ha, hb := links[0].open(t, unet.HostConfig{})
 	p := newPeer(t, open(t, hb), verbs.RC)
 	conn, err := ha.(memHost).stack.DialUDP(netip.AddrPortFrom(ha.Addr(), 5000), p.ctxAddr(4791), stack.UDPOptions{})
 	testutil.Must(t, err)
@@ -189,7 +189,7 @@ func TestStrayDatagramsAreCounted(t *testing.T) {
 
 // Requests that their peers have given up are not kept, though nobody calls Accept.
 func TestGivenUpRequestsAreNotKept(t *testing.T) {
-	ha, hb := links[0].open(t, unet.Config{})
+	ha, hb := links[0].open(t, unet.HostConfig{})
 	a, b := newPeer(t, open(t, ha), verbs.RC), newPeer(t, open(t, hb), verbs.RC)
 	l, err := b.ctx.Listen(0, 2)
 	testutil.Must(t, err)
@@ -216,7 +216,7 @@ func TestGivenUpRequestsAreNotKept(t *testing.T) {
 
 // The end of a queue pair ends its Dial.
 func TestDestroyWhileDialing(t *testing.T) {
-	ha, hb := links[0].open(t, unet.Config{})
+	ha, hb := links[0].open(t, unet.HostConfig{})
 	a, b := newPeer(t, open(t, ha), verbs.RC), newPeer(t, open(t, hb), verbs.RC)
 	l, err := b.ctx.Listen(0, 0)
 	testutil.Must(t, err)
@@ -240,7 +240,7 @@ func TestDestroyWhileDialing(t *testing.T) {
 // What is closed leaves nothing behind: its domain or channel can be closed, and no queue
 // that is gone is notified.
 func TestDestroy(t *testing.T) {
-	a, b := newPeers(t, links[0], unet.Config{}, verbs.RC)
+	a, b := newPeers(t, links[0], unet.HostConfig{}, verbs.RC)
 	ch := b.ctx.CreateCompChannel()
 	cq, err := b.ctx.CreateCQ(4, ch)
 	testutil.Must(t, err)
@@ -282,7 +282,7 @@ func TestDestroy(t *testing.T) {
 // Asynchronous events that nobody takes are bounded; those beyond are counted.
 func TestAsyncEventsAreBounded(t *testing.T) {
 	const most, more = 1024, 5
-	ha, _ := links[0].open(t, unet.Config{})
+	ha, _ := links[0].open(t, unet.HostConfig{})
 	p := newPeer(t, open(t, ha), verbs.RC)
 	srq, err := p.pd.CreateSRQ(1, 1)
 	testutil.Must(t, err)

@@ -29,7 +29,7 @@ const testTimeout = 2 * time.Minute // a test that waits longer fails
 // link is where a test's two contexts are.
 type link struct {
 	name string
-	open func(t testing.TB, cfg unet.Config) (a, b verbs.Host)
+	open func(t testing.TB, cfg unet.HostConfig) (a, b verbs.Host)
 }
 
 // links are a pair of stacks in memory, and two hosts, each on a mux of its own, on a real
@@ -37,12 +37,12 @@ type link struct {
 var links = []link{{"memory", memHosts}, {"veth", realHosts}}
 
 // realHosts are two hosts on the two ends of a cable.
-func realHosts(t testing.TB, cfg unet.Config) (a, b verbs.Host) {
+func realHosts(t testing.TB, cfg unet.HostConfig) (a, b verbs.Host) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	return realHost(t, pair.A, cfg), realHost(t, pair.B, cfg)
 }
 
-func realHost(t testing.TB, at *netlab.Host, cfg unet.Config) *unet.Host {
+func realHost(t testing.TB, at *netlab.Host, cfg unet.HostConfig) *unet.Host {
 	t.Helper()
 	m, err := mux.Open(mux.Config{Interface: at.Interface, NetNS: at.NS})
 	testutil.Must(t, err)
@@ -90,13 +90,13 @@ func newMemStack(l stack.Link, n int, cfg stack.Config) (*stack.Stack, netip.Add
 	return s, addr
 }
 
-func memHosts(t testing.TB, cfg unet.Config) (a, b verbs.Host) {
+func memHosts(t testing.TB, cfg unet.HostConfig) (a, b verbs.Host) {
 	la, lb := memlink.Pair(memlink.Config{})
 	return newMemHost(t, la, la, 1, cfg), newMemHost(t, lb, lb, 2, cfg)
 }
 
 // newMemHost is a host on a link in memory, or on what wraps it.
-func newMemHost(t testing.TB, l *memlink.Link, wrapped stack.Link, n int, cfg unet.Config) memHost {
+func newMemHost(t testing.TB, l *memlink.Link, wrapped stack.Link, n int, cfg unet.HostConfig) memHost {
 	s, addr := newMemStack(wrapped, n, stack.Config{Wait: cfg.Wait, SpinBudget: cfg.SpinBudget})
 	t.Cleanup(func() {
 		testutil.Must(t, s.Close())

@@ -62,7 +62,7 @@ func newPeer(t testing.TB, c *verbs.Context, typ verbs.QPType) *peer {
 }
 
 // newPeers are two connected ends.
-func newPeers(t testing.TB, l link, cfg unet.Config, typ verbs.QPType) (a, b *peer) {
+func newPeers(t testing.TB, l link, cfg unet.HostConfig, typ verbs.QPType) (a, b *peer) {
 	t.Helper()
 	ha, hb := l.open(t, cfg)
 	a, b = newPeer(t, open(t, ha), typ), newPeer(t, open(t, hb), typ)
@@ -121,7 +121,7 @@ func TestSendRecv(t *testing.T) {
 	onLinks(t, func(t *testing.T, l link) {
 		for _, mode := range []endpoint.WaitMode{endpoint.WaitAdaptive, endpoint.WaitSpin, endpoint.WaitBlock} {
 			t.Run(mode.String(), func(t *testing.T) {
-				a, b := newPeers(t, l, unet.Config{Wait: mode}, verbs.RC)
+				a, b := newPeers(t, l, unet.HostConfig{Wait: mode}, verbs.RC)
 				const rounds = 20
 				done := make(chan struct{})
 				go func() { // sends everything back
@@ -159,7 +159,7 @@ func TestSendRecv(t *testing.T) {
 // Two applications that poll their memory exchange WRITEs, with no completion.
 func TestWriteIsSeenByPolling(t *testing.T) {
 	onLinks(t, func(t *testing.T, l link) {
-		a, b := newPeers(t, l, unet.Config{}, verbs.RC)
+		a, b := newPeers(t, l, unet.HostConfig{}, verbs.RC)
 		const rounds = 200
 		turn := func(me, other *peer, first uint64) {
 			flag := me.word(8)
@@ -206,7 +206,7 @@ func TestOneSidedOperationsNeedNoCallOfTarget(t *testing.T) {
 	onLinks(t, func(t *testing.T, l link) {
 		for _, serve := range []bool{false, true} {
 			t.Run(fmt.Sprint("serve ", serve), func(t *testing.T) {
-				a, b := newPeers(t, l, unet.Config{}, verbs.RC)
+				a, b := newPeers(t, l, unet.HostConfig{}, verbs.RC)
 				if serve {
 					ctx, cancel := context.WithCancel(t.Context())
 					ended := make(chan error)
@@ -260,7 +260,7 @@ func TestOneSidedOperationsNeedNoCallOfTarget(t *testing.T) {
 
 // Atomics of several peers and of sync/atomic on the same word lose nothing.
 func TestAtomicsWithSyncAtomic(t *testing.T) {
-	a, b := newPeers(t, links[0], unet.Config{}, verbs.RC)
+	a, b := newPeers(t, links[0], unet.HostConfig{}, verbs.RC)
 	const n = 500
 	done := make(chan struct{})
 	go func() {
@@ -288,7 +288,7 @@ func TestReceivedMessageIsAcknowledgedAtEnd(t *testing.T) {
 		"modify":  func(p *peer) { testutil.Must(t, p.qp.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.QPState)) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			a, b := newPeers(t, links[0], unet.Config{Wait: endpoint.WaitSpin}, verbs.RC)
+			a, b := newPeers(t, links[0], unet.HostConfig{Wait: endpoint.WaitSpin}, verbs.RC)
 			b.recv(verbs.RecvWR{})
 			a.send(verbs.SendWR{Opcode: verbs.WRSend, Flags: verbs.SendSignaled})
 			for b.cq.Poll(b.wcs[:1]) == 0 {
@@ -298,7 +298,7 @@ func TestReceivedMessageIsAcknowledgedAtEnd(t *testing.T) {
 		})
 	}
 	t.Run("disconnect", func(t *testing.T) {
-		ha, hb := links[0].open(t, unet.Config{Wait: endpoint.WaitSpin})
+		ha, hb := links[0].open(t, unet.HostConfig{Wait: endpoint.WaitSpin})
 		a, b := newPeer(t, open(t, ha), verbs.RC), newPeer(t, open(t, hb), verbs.RC)
 		_, cb := connected(t, a, b)
 		b.recv(verbs.RecvWR{})
@@ -313,7 +313,7 @@ func TestReceivedMessageIsAcknowledgedAtEnd(t *testing.T) {
 func TestUnreliable(t *testing.T) {
 	onLinks(t, func(t *testing.T, l link) {
 		t.Run("UC", func(t *testing.T) {
-			a, b := newPeers(t, l, unet.Config{}, verbs.UC)
+			a, b := newPeers(t, l, unet.HostConfig{}, verbs.UC)
 			b.recv(verbs.RecvWR{})
 			a.send(verbs.SendWR{Opcode: verbs.WRRDMAWriteWithImm, Flags: verbs.SendInline, Inline: []byte("hello"), ImmData: 5, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()})
 			if wc := b.wait(); wc.Opcode != verbs.WCRecvRDMAWithImm || wc.ImmData != 5 || string(b.mr.Bytes()[:5]) != "hello" {
@@ -321,7 +321,7 @@ func TestUnreliable(t *testing.T) {
 			}
 		})
 		t.Run("UD", func(t *testing.T) {
-			ha, hb := l.open(t, unet.Config{})
+			ha, hb := l.open(t, unet.HostConfig{})
 			a, b := newPeer(t, open(t, ha), verbs.UD), newPeer(t, open(t, hb), verbs.UD)
 			for _, p := range []*peer{a, b} {
 				testutil.Must(t, p.qp.Modify(verbs.QPAttr{State: verbs.StateInit, QKey: 0x11}, verbs.QPState|verbs.QPQKey))
@@ -341,7 +341,7 @@ func TestUnreliable(t *testing.T) {
 
 // A long message of UC leaves in parts, and its completion wakes the goroutine that waits for it.
 func TestLongUnreliableMessage(t *testing.T) {
-	a, b := newPeers(t, links[0], unet.Config{}, verbs.UC)
+	a, b := newPeers(t, links[0], unet.HostConfig{}, verbs.UC)
 	from, err := a.pd.RegMR(make([]byte, 4<<20), 0)
 	testutil.Must(t, err)
 	to, err := b.pd.RegMR(make([]byte, 4<<20), verbs.AccessLocalWrite)
@@ -354,7 +354,7 @@ func TestLongUnreliableMessage(t *testing.T) {
 func TestDoesNotAllocate(t *testing.T) {
 	for _, op := range []string{"send", "write", "read", "atomic"} {
 		t.Run(op, func(t *testing.T) {
-			a, b := newPeers(t, links[0], unet.Config{Wait: endpoint.WaitSpin}, verbs.RC)
+			a, b := newPeers(t, links[0], unet.HostConfig{Wait: endpoint.WaitSpin}, verbs.RC)
 			listA, listB := []verbs.SGE{a.mr.SGE(0, 64)}, []verbs.SGE{b.mr.SGE(0, 64)}
 			recvA, recvB := []verbs.RecvWR{{SGList: listA}}, []verbs.RecvWR{{SGList: listB}}
 			wrs := []verbs.SendWR{{SGList: listA, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey(), Flags: verbs.SendSignaled}}
@@ -411,8 +411,8 @@ func (l *kickCounter) Flush() error {
 func TestListIsOneKick(t *testing.T) {
 	la, lb := memlink.Pair(memlink.Config{})
 	counted := &kickCounter{Link: la}
-	a := newPeer(t, open(t, newMemHost(t, la, counted, 1, unet.Config{})), verbs.RC)
-	b := newPeer(t, open(t, newMemHost(t, lb, lb, 2, unet.Config{})), verbs.RC)
+	a := newPeer(t, open(t, newMemHost(t, la, counted, 1, unet.HostConfig{})), verbs.RC)
+	b := newPeer(t, open(t, newMemHost(t, lb, lb, 2, unet.HostConfig{})), verbs.RC)
 	connectPeers(t, a, b)
 	wrs := make([]verbs.SendWR, 8)
 	for i := range wrs {
@@ -435,7 +435,7 @@ func TestListIsOneKick(t *testing.T) {
 }
 
 func TestSharedReceiveQueue(t *testing.T) {
-	ha, hb := links[0].open(t, unet.Config{})
+	ha, hb := links[0].open(t, unet.HostConfig{})
 	ca, cb := open(t, ha), open(t, hb)
 	a, b := newPeer(t, ca, verbs.RC), newPeer(t, cb, verbs.RC)
 	srq, err := b.pd.CreateSRQ(16, 1)
@@ -472,7 +472,7 @@ func TestSharedReceiveQueue(t *testing.T) {
 // One goroutine waits for several queues at a channel.
 func TestCompChannel(t *testing.T) {
 	onLinks(t, func(t *testing.T, l link) {
-		a, b := newPeers(t, l, unet.Config{}, verbs.RC)
+		a, b := newPeers(t, l, unet.HostConfig{}, verbs.RC)
 		ch := b.ctx.CreateCompChannel()
 		var err error
 		b.cq, err = b.ctx.CreateCQ(4, ch)
@@ -509,7 +509,7 @@ func TestCompChannel(t *testing.T) {
 }
 
 func TestErrors(t *testing.T) {
-	ha, hb := links[0].open(t, unet.Config{})
+	ha, hb := links[0].open(t, unet.HostConfig{})
 	c := open(t, ha)
 	if _, err := verbs.Open(t.Context(), ha, verbs.Config{}); !errors.Is(err, syscall.EADDRINUSE) {
 		t.Errorf("a second owner of the port: %v", err)
@@ -580,7 +580,7 @@ func TestErrors(t *testing.T) {
 
 // The end of the host's lease is the error of all calls, also those that block.
 func TestLeaseEndIsErrorOfAllCalls(t *testing.T) {
-	ha, hb := links[0].open(t, unet.Config{})
+	ha, hb := links[0].open(t, unet.HostConfig{})
 	c := open(t, ha)
 	p := newPeer(t, c, verbs.RC)
 	testutil.Must(t, p.qp.Init(0))

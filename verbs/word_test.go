@@ -13,7 +13,7 @@ import (
 
 // Word refers to the region's memory. An offset that is not aligned, or outside of the region, panics.
 func TestWord(t *testing.T) {
-	ha, _ := links[0].open(t, unet.Config{})
+	ha, _ := links[0].open(t, unet.HostConfig{})
 	c := open(t, ha)
 	mr, err := c.AllocPD().RegMR(make([]byte, 32), verbs.AccessLocalWrite)
 	testutil.Must(t, err)

@@ -166,7 +166,7 @@ func (k *serving) measure(ctx context.Context, l *lab.Lab, c plan.ServiceCell, n
 		if network == report.OnKernel {
 			return []string{"--kernel"}
 		}
-		return []string{"--unet-socket", socket, "--unet-wait", k.wait, "--unet-fallback", "none"}
+		return []string{"--unet-socket", socket, "--unet-wait", k.wait}
 	}
 	output, err := l.Serve(ctx, lab.Served{
 		Kernel: network == report.OnKernel,

@@ -28,5 +28,5 @@ func (n *network) open(ctx context.Context) (*unet.Opened, error) {
 	if n.kernel {
 		return &unet.Opened{Network: unet.Kernel()}, nil
 	}
-	return unet.OpenNetwork(ctx, n.cfg)
+	return unet.OpenNetwork(ctx, n.cfg, nil)
 }

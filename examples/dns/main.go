@@ -39,7 +39,7 @@ func main() {
 }
 
 func run(ctx context.Context) error {
-	cfg := unet.Config{Fallback: unet.Kernel()}
+	var cfg unet.Config
 	if err := cfg.FromEnv(); err != nil {
 		return err
 	}
@@ -50,7 +50,7 @@ func run(ctx context.Context) error {
 	if len(args) < 3 {
 		return errors.New("want serve or ask, an address, and names (see dns --help)")
 	}
-	network, err := unet.OpenNetwork(ctx, cfg)
+	network, err := unet.OpenNetwork(ctx, cfg, unet.Kernel())
 	if err != nil {
 		return err
 	}

@@ -37,7 +37,7 @@ func main() {
 }
 
 func run(ctx context.Context) error {
-	cfg := unet.Config{Fallback: unet.Kernel()}
+	var cfg unet.Config
 	if err := cfg.FromEnv(); err != nil {
 		return err
 	}
@@ -48,7 +48,7 @@ func run(ctx context.Context) error {
 	if len(args) != 3 {
 		return errors.New("want in or out, and two addresses (see forward --help)")
 	}
-	network, err := unet.OpenNetwork(ctx, cfg)
+	network, err := unet.OpenNetwork(ctx, cfg, unet.Kernel())
 	if err != nil {
 		return err
 	}

@@ -38,7 +38,7 @@ func main() {
 }
 
 func run(ctx context.Context) error {
-	cfg := unet.Config{Fallback: unet.Kernel()}
+	var cfg unet.Config
 	if err := cfg.FromEnv(); err != nil {
 		return err
 	}
@@ -49,7 +49,7 @@ func run(ctx context.Context) error {
 	if len(args) != 2 {
 		return errors.New("want serve, check or watch, and an address (see grpc --help)")
 	}
-	network, err := unet.OpenNetwork(ctx, cfg)
+	network, err := unet.OpenNetwork(ctx, cfg, unet.Kernel())
 	if err != nil {
 		return err
 	}

@@ -57,7 +57,7 @@ func run(ctx context.Context, args []string) error {
 	wrong := func(format string, args ...any) error {
 		return fmt.Errorf(format+" (see http --help)", args...)
 	}
-	cfg := unet.Config{Fallback: unet.Kernel()}
+	var cfg unet.Config
 	if err := cfg.FromEnv(); err != nil {
 		return err
 	}
@@ -104,5 +104,5 @@ func openNetwork(ctx context.Context, cfg unet.Config, kernel bool) (*unet.Opene
 	if kernel {
 		return &unet.Opened{Network: unet.Kernel()}, nil
 	}
-	return unet.OpenNetwork(ctx, cfg)
+	return unet.OpenNetwork(ctx, cfg, unet.Kernel())
 }

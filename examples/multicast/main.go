@@ -43,7 +43,7 @@ func main() {
 }
 
 func run(ctx context.Context) error {
-	cfg := unet.Config{Fallback: unet.Kernel()}
+	var cfg unet.Config
 	if err := cfg.FromEnv(); err != nil {
 		return err
 	}
@@ -58,7 +58,7 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	network, err := unet.OpenNetwork(ctx, cfg)
+	network, err := unet.OpenNetwork(ctx, cfg, unet.Kernel())
 	if err != nil {
 		return err
 	}

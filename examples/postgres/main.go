@@ -34,7 +34,7 @@ func main() {
 }
 
 func run(ctx context.Context) error {
-	cfg := unet.Config{Fallback: unet.Kernel()}
+	var cfg unet.Config
 	if err := cfg.FromEnv(); err != nil {
 		return err
 	}
@@ -44,7 +44,7 @@ func run(ctx context.Context) error {
 	if flag.NArg() != 2 {
 		return errors.New("want a URL and a query (see postgres --help)")
 	}
-	network, err := unet.OpenNetwork(ctx, cfg)
+	network, err := unet.OpenNetwork(ctx, cfg, unet.Kernel())
 	if err != nil {
 		return err
 	}

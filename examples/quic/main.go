@@ -43,7 +43,7 @@ func main() {
 }
 
 func run(ctx context.Context) error {
-	cfg := unet.Config{Fallback: unet.Kernel()}
+	var cfg unet.Config
 	if err := cfg.FromEnv(); err != nil {
 		return err
 	}
@@ -62,7 +62,7 @@ func run(ctx context.Context) error {
 	network := &unet.Opened{Network: unet.Kernel()}
 	if !*kernel {
 		var err error
-		if network, err = unet.OpenNetwork(ctx, cfg); err != nil {
+		if network, err = unet.OpenNetwork(ctx, cfg, unet.Kernel()); err != nil {
 			return err
 		}
 	}

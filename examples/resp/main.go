@@ -3,7 +3,7 @@
 //
 //	resp --listen 10.0.0.1:6379
 //
-// It needs no privilege. Where no unetd runs, and with --kernel, it uses the kernel's sockets.
+// It needs no privilege. With --kernel it uses the kernel's sockets.
 // Only main.go and the command INFO use unet; the rest is as with package net.
 //
 // The files, in the order in which they handle a command: serve.go accepts connections,
@@ -49,7 +49,7 @@ func main() {
 func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("resp", flag.ExitOnError)
 	flags.Usage = func() { fmt.Fprint(os.Stderr, usage); flags.PrintDefaults() }
-	cfg := unet.Config{Fallback: unet.Kernel()}
+	var cfg unet.Config
 	if err := cfg.FromEnv(); err != nil {
 		return err
 	}
@@ -69,7 +69,7 @@ func run(ctx context.Context, args []string) error {
 	network := &unet.Opened{Network: unet.Kernel()}
 	if !*kernel {
 		var err error
-		if network, err = unet.OpenNetwork(ctx, cfg); err != nil {
+		if network, err = unet.OpenNetwork(ctx, cfg, nil); err != nil {
 			return err
 		}
 	}

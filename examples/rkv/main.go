@@ -125,7 +125,7 @@ func run(ctx context.Context, args []string) error {
 		return wrong("bench: --duration, --rounds and --keys are above 0, --value is not below")
 	}
 
-	host, err := unet.Open(ctx, unet.Config{Socket: o.socket, Wait: o.wait})
+	host, err := unet.Open(ctx, unet.Config{Socket: o.socket, HostConfig: unet.HostConfig{Wait: o.wait}})
 	if err != nil {
 		return err
 	}

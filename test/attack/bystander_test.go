@@ -250,7 +250,7 @@ var openNeighbour = newCommand("openNeighbour", func(a *agent, arg neighbourArg)
 	ctx, cancel := timeout()
 	defer cancel()
 	var err error
-	if n.host, err = unet.Open(ctx, unet.Config{Socket: arg.Socket, Wait: endpoint.WaitBlock}); err != nil {
+	if n.host, err = unet.Open(ctx, unet.Config{Socket: arg.Socket, HostConfig: unet.HostConfig{Wait: endpoint.WaitBlock}}); err != nil {
 		return nothing{}, err
 	}
 	if n.conn, err = n.host.ListenUDP(ctx, netip.AddrPortFrom(n.host.Addr(), neighbourPort)); err != nil {

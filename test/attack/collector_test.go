@@ -194,7 +194,7 @@ func startPeers(t testing.TB, d *unetd.Daemon, port uint16) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), requestTimeout)
 	defer cancel()
-	h, err := unet.Open(ctx, unet.Config{Socket: d.Socket, Wait: endpoint.WaitBlock})
+	h, err := unet.Open(ctx, unet.Config{Socket: d.Socket, HostConfig: unet.HostConfig{Wait: endpoint.WaitBlock}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -33,7 +33,7 @@ type victim struct {
 // startVictim opens the victim and adds its users to the bystanders.
 func startVictim(t *testing.T, w *world) *victim {
 	t.Helper()
-	host, err := unet.Open(t.Context(), unet.Config{Socket: w.unetd.Socket, Addr: victimAddr, Addr6: victimAddr6, Wait: endpoint.WaitBlock})
+	host, err := unet.Open(t.Context(), unet.Config{Socket: w.unetd.Socket, HostConfig: unet.HostConfig{Addrs: []netip.Addr{victimAddr, victimAddr6}, Wait: endpoint.WaitBlock}})
 	if err != nil {
 		t.Fatal(err)
 	}

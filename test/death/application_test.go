@@ -46,7 +46,7 @@ func application(socket, owned string) error {
 	var cfg unet.Config
 	cfg.Socket = socket
 	if owned != "" {
-		cfg.Addr = netip.MustParseAddr(owned)
+		cfg.Addrs = []netip.Addr{netip.MustParseAddr(owned)}
 	}
 	host, err := unet.Open(context.Background(), cfg)
 	if err != nil {

@@ -236,7 +236,7 @@ func TestECN(t *testing.T) {
 		{"we ask over IPv6", true, tcp.ECNOn, "2", true, "Ip6InCEPkts"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s := openScene(t, kernelPeer, netlab.Config{IPv6: c.ipv6}, unet.Config{TCP: unet.TCPConfig{ECN: c.ours}})
+			s := openScene(t, kernelPeer, netlab.Config{IPv6: c.ipv6}, unet.HostConfig{TCP: unet.TCPConfig{ECN: c.ours}})
 			testutil.Must(t, s.B.Do(func() error { return os.WriteFile("/proc/sys/net/ipv4/tcp_ecn", []byte(c.kernel), 0) }))
 			s.impair(rule, rule)
 			marked := func() bool { return s.link.Counters(0).Marked > 0 && s.link.Counters(1).Marked > 0 }

@@ -32,7 +32,7 @@ func TestPathMTUBlackHole(t *testing.T) {
 	}{{1400, false}, {1492, false}, {1400, true}} {
 		mtu := c.mtu
 		t.Run(fmt.Sprintf("%d, IPv6 %t", mtu, c.ipv6), func(t *testing.T) {
-			s := openScene(t, kernelPeer, netlab.Config{IPv6: c.ipv6}, unet.Config{})
+			s := openScene(t, kernelPeer, netlab.Config{IPv6: c.ipv6}, unet.HostConfig{})
 			s.impair(impair.Rule{MaxSize: wire.EthernetHeaderLen + mtu}, impair.Rule{})
 			for i, dial := range []bool{true, false, true} {
 				before, x := s.link.Counters(impair.AtoB).LostForSize, s.connect(t, dial)
@@ -84,7 +84,7 @@ func TestPathMTUBehindRouter(t *testing.T) {
 			s := newScene(netlab.RequirePair(t, netlab.Config{Cut: true, MTU: c.link, IPv6: c.ipv6, LinkLocal: c.ipv6}))
 			testutil.Must(t, s.Middle.Do(func() error { return s.forward(c.path, c.silent) }))
 			var stop func()
-			s.host, stop = openHost(t, s.A, unet.Config{})
+			s.host, stop = openHost(t, s.A, unet.HostConfig{})
 			t.Cleanup(stop)
 			for _, dial := range []bool{true, false} {
 				if err := exchange(4*mb, s.connect(t, dial)); err != nil {

@@ -63,18 +63,16 @@ type scene struct {
 
 // openScene makes a scene over IPv4, or over IPv6 if cfg has it, which may run beside others. The
 // link has no impairment until a test sets its rules. Our host has the given configuration, if any.
-func openScene(t *testing.T, stack peer, cfg netlab.Config, of ...unet.Config) *scene {
+func openScene(t *testing.T, stack peer, cfg netlab.Config, of ...unet.HostConfig) *scene {
 	t.Helper()
 	t.Parallel()
 	cfg.Cut, cfg.LinkLocal = true, cfg.IPv6
 	s := newScene(netlab.RequirePair(t, cfg))
 	s.link = impair.RequireLink(t, s.Pair, impair.Config{Seed: 1, Spare: impair.Resolution, Doze: true})
 	captureConfig := wiretap.Config{Host: s.Middle, Interface: netlab.MiddleA, Ours: s.A, Impaired: true}
-	if len(of) > 0 && (of[0].Addr.IsValid() || of[0].Addr6.IsValid()) {
-		captureConfig.Addrs = []netip.Addr{of[0].Addr, of[0].Addr6}
-		if s.ours = of[0].Addr; of[0].Addr6.IsValid() {
-			s.ours = of[0].Addr6
-		}
+	if len(of) > 0 && of[0].Addrs != nil {
+		captureConfig.Addrs = of[0].Addrs
+		s.ours = of[0].Addrs[len(of[0].Addrs)-1]
 	}
 	capture := wiretap.Start(t, captureConfig)
 	var stop func()
@@ -96,7 +94,7 @@ func openScene(t *testing.T, stack peer, cfg netlab.Config, of ...unet.Config) *
 func newScene(p *netlab.Pair) *scene { return &scene{Pair: p, ours: p.A.IP(), peers: p.B.IP()} }
 
 // openHost opens a host of ours on a mux, which ends with the test.
-func openHost(t *testing.T, on *netlab.Host, of ...unet.Config) (_ *unet.Host, stop func()) {
+func openHost(t *testing.T, on *netlab.Host, of ...unet.HostConfig) (_ *unet.Host, stop func()) {
 	t.Helper()
 	m, err := mux.Open(mux.Config{Interface: on.Interface, NetNS: on.NS, Policy: mux.Permit(mux.Terms{Trusted: true})})
 	testutil.Must(t, err)
@@ -108,7 +106,7 @@ func openHost(t *testing.T, on *netlab.Host, of ...unet.Config) (_ *unet.Host, s
 	owner := mux.Owner{PID: os.Getpid(), UID: uint32(os.Geteuid())}
 	grant, lease, err := m.OpenEndpointFor(t.Context(), owner, endpoint.Request{})
 	testutil.Must(t, err)
-	cfg := unet.Config{}
+	cfg := unet.HostConfig{}
 	if len(of) > 0 {
 		cfg = of[0]
 	}

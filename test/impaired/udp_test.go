@@ -42,12 +42,12 @@ func TestUDPOverImpairedLink(t *testing.T) {
 		for _, ipv6 := range []bool{false, true} {
 			for _, owned := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%s, IPv6 %t, owned address %t", c.name, ipv6, owned), func(t *testing.T) {
-					cfg, longest := unet.Config{}, 1500-28
+					cfg, longest := unet.HostConfig{}, 1500-28
 					if owned {
-						cfg.Addr, longest = own4, 5000
+						cfg.Addrs, longest = []netip.Addr{own4}, 5000
 					}
 					if ipv6 && owned {
-						cfg.Addr6 = own6
+						cfg.Addrs = []netip.Addr{own4, own6}
 					} else if ipv6 {
 						longest = 1500 - 48
 					}

@@ -76,7 +76,7 @@ func openScene(t *testing.T, c config) *scene {
 	owner := mux.Owner{PID: os.Getpid(), UID: uint32(os.Geteuid())}
 	grant, lease, err := m.OpenEndpointFor(t.Context(), owner, endpoint.Request{Attach: c.attach})
 	testutil.Must(t, err)
-	s.host, err = unet.New(t.Context(), grant, lease, unet.Config{})
+	s.host, err = unet.New(t.Context(), grant, lease, unet.HostConfig{})
 	if err != nil {
 		testutil.Must(t, errors.Join(err, grant.Close(), lease.Close()))
 	}

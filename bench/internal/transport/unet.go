@@ -165,7 +165,11 @@ func openHost(ctx context.Context, j workload.Job) (*unet.Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	host, err := unet.New(ctx, g, lease, unet.Config{Wait: wait, Addr: j.Local.Own})
+	cfg := unet.HostConfig{Wait: wait}
+	if j.Local.Own.IsValid() {
+		cfg.Addrs = []netip.Addr{j.Local.Own}
+	}
+	host, err := unet.New(ctx, g, lease, cfg)
 	if err != nil {
 		return nil, errors.Join(err, g.Close(), lease.Close())
 	}

@@ -35,7 +35,7 @@ func Host(t *testing.T, at *netlab.Host) *unet.Host {
 	m := Mux(t, at)
 	grant, lease, err := m.OpenEndpoint(t.Context(), endpoint.Request{})
 	testutil.Must(t, err)
-	h, err := unet.New(t.Context(), grant, lease, unet.Config{})
+	h, err := unet.New(t.Context(), grant, lease, unet.HostConfig{})
 	if err != nil {
 		testutil.Must(t, errors.Join(err, grant.Close(), lease.Close()))
 	}

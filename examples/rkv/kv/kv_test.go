@@ -40,7 +40,7 @@ func openRDMA(ctx context.Context, at *netlab.Host, ifname string) (c *verbs.Con
 	if err != nil {
 		return nil, nil, errors.Join(err, m.Close())
 	}
-	h, err := unet.New(ctx, grant, lease, unet.Config{})
+	h, err := unet.New(ctx, grant, lease, unet.HostConfig{})
 	if err != nil {
 		return nil, nil, errors.Join(err, grant.Close(), lease.Close(), m.Close())
 	}

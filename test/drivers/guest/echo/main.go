@@ -65,7 +65,7 @@ func serve(socket, listen string, req endpoint.Request) error {
 		return fmt.Errorf("XDP_OPTIONS: %w", err)
 	}
 	ready := Ready{grant.Identity.Mode, options&unix.XDP_OPTIONS_ZEROCOPY != 0, grant.Identity.MTU, grant.Geometry}
-	h, err := unet.New(ctx, grant, lease, unet.Config{Wait: endpoint.WaitBlock})
+	h, err := unet.New(ctx, grant, lease, unet.HostConfig{Wait: endpoint.WaitBlock})
 	if err != nil {
 		return err
 	}
