@@ -19,6 +19,7 @@ import (
 
 	"github.com/unet-go/unet"
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/hoststack"
 	"github.com/unet-go/unet/internal/testutil"
 )
 
@@ -255,7 +256,7 @@ func TestManyTCPConnectionsFromOwnedAddress(t *testing.T) {
 		total += n
 	}
 	t.Logf("%d connections in %v", total, time.Since(start))
-	if u := host.Stack().TCPUsage(); u.Connections != total {
+	if u := hoststack.Of(host).TCPUsage(); u.Connections != total {
 		t.Errorf("the host has %+v, want %d connections", u, total)
 	}
 	// The kernel counts a connection when it has handled our ACK of the SYN-ACK, which can be later.

@@ -86,18 +86,18 @@ type TCPConfig = stack.TCPConfig
 // host made by [New].
 type Host struct {
 	lease  *ports.Lease
-	ep     *datapath.Endpoint    // nil if the link is not an endpoint (NewOnLink)
+	ep     *datapath.Endpoint    // nil if the link is not an endpoint (hoststack.NewOnLink)
 	table  *datapath.Connections // nil: connections are not published
 	stack  *stack.Stack
 	locals ports.Locals
 	groups *groups
-	names  *net.Resolver // of NewOnLink; nil: the default
+	names  *net.Resolver // of hoststack.NewOnLink; nil: the default
 
 	watchers    *notices.Watchers // get the notices that the host has acted on
 	stopNotices func()            // ends the goroutine that acts on notices, and waits for it
 
 	linkAddr wire.LinkAddr
-	zones    [2]string // the name and the number of the interface; empty: there is none (NewOnLink)
+	zones    [2]string // the name and the number of the interface; empty: there is none (hoststack.NewOnLink)
 
 	closed chan struct{}
 	close  func() error
@@ -321,8 +321,8 @@ func (h *Host) shut() error {
 
 // Stats are the counters of the host's endpoint, with the kernel's counters of its
 // queues, which count the frames that were dropped because a queue was full. The counters
-// of the protocols are in Stack().Counters. The error after Close is net.ErrClosed, that of
-// a host without an endpoint ([NewOnLink]) errors.ErrUnsupported.
+// of the protocols are in [Host.Counters]. The error after Close is net.ErrClosed, that of
+// a host without an endpoint, as in package unettest, errors.ErrUnsupported.
 func (h *Host) Stats() (st datapath.Stats, err error) {
 	if h.ep == nil {
 		return st, errors.ErrUnsupported
@@ -353,8 +353,8 @@ func (h *Host) Addrs() (addrs []netip.Addr) {
 // LinkAddr is the source MAC address of everything the host sends.
 func (h *Host) LinkAddr() wire.LinkAddr { return h.linkAddr }
 
-// Stack is the host's protocol stack, for its counters.
-func (h *Host) Stack() *stack.Stack { return h.stack }
+// Counters are the counters of the host's protocols, since the host was opened.
+func (h *Host) Counters() []stack.Counter { return h.stack.Counters() }
 
 // resolver is the lease's route service as a [stack.Resolver].
 type resolver struct{ lease endpoint.Lease }

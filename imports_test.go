@@ -17,8 +17,9 @@ const module = "github.com/unet-go/unet"
 // layers lists what each package may import: own of this module, other of other modules. A package
 // that is missing here is an error.
 var layers = map[string]struct{ own, other []string }{
-	".":                            {own: []string{"stack", "datapath", "endpoint", "control", "internal/endpointlink", "internal/notices", "internal/ports", "wire", "proto/udp", "proto/tcp"}},
+	".":                            {own: []string{"stack", "datapath", "endpoint", "control", "internal/endpointlink", "internal/hoststack", "internal/notices", "internal/ports", "wire", "proto/udp", "proto/tcp"}},
 	"internal/endpointlink":        {own: []string{"datapath", "queues", "stack"}},
+	"internal/hoststack":           {own: []string{"endpoint", "stack"}},
 	"internal/ports":               {own: []string{"endpoint", "proto/tcp"}},
 	"wire":                         {},
 	"queues":                       {},
@@ -49,14 +50,14 @@ var layers = map[string]struct{ own, other []string }{
 	"proto/udp":                    {own: []string{"wire"}},
 	"proto/rdma/cm":                {own: []string{"internal/timerheap", "wire"}},
 	"proto/rdma":                   {own: []string{"internal/timerheap", "wire"}},
-	"verbs":                        {own: []string{"proto/rdma", "stack", "wire"}},
+	"verbs":                        {own: []string{".", "internal/hoststack", "proto/rdma", "stack", "wire"}},
 	"proto/frag":                   {own: []string{"wire"}},
 	"proto/tcp/seq":                {},
 	"proto/tcp":                    {own: []string{"internal/timerheap", "wire", "proto/tcp/seq"}},
 	"stack":                        {own: []string{"endpoint", "wire", "proto", "internal/wait"}},
 	"quicconn":                     {own: []string{"stack"}, other: []string{"golang.org/x/net/ipv4"}},
 	"stack/memlink":                {own: []string{"stack", "wire"}},
-	"unettest":                     {own: []string{".", "endpoint", "internal/linksim", "stack", "wire"}, other: []string{"golang.org/x/net/dns/dnsmessage"}},
+	"unettest":                     {own: []string{".", "endpoint", "internal/hoststack", "internal/linksim", "stack", "wire"}, other: []string{"golang.org/x/net/dns/dnsmessage"}},
 	"internal/netlab":              {own: []string{"internal/ethtool", "wire"}, other: []string{"github.com/vishvananda/netlink", "github.com/vishvananda/netns", "golang.org/x/sys/unix"}},
 	"internal/linksim":             {},
 	"internal/dnstest":             {other: []string{"golang.org/x/net/dns/dnsmessage"}},

@@ -39,7 +39,7 @@ func TestCallsReturnWhyTheLeaseEndedAfterClose(t *testing.T) {
 		t.Fatal(err)
 	}
 	handler := make(failureHandler, 1)
-	if _, err := a.OpenUDPPort(t.Context(), netip.AddrPort{}, handler); err != nil {
+	if _, err := a.openUDPPort(t.Context(), netip.AddrPort{}, handler); err != nil {
 		t.Fatal(err)
 	}
 	connect := func() *TCPConn { // to a peer that does not read
@@ -77,7 +77,7 @@ func TestCallsReturnWhyTheLeaseEndedAfterClose(t *testing.T) {
 		"dial udp":         func() error { return of(a.DialUDP(ctx, netip.MustParseAddrPort("10.0.0.1:78"), server)) },
 		"listen":           func() error { return of(a.ListenTCP(ctx, netip.AddrPort{})) },
 		"listen udp":       func() error { return of(a.ListenUDP(ctx, netip.AddrPort{})) },
-		"open port":        func() error { return of(a.OpenUDPPort(ctx, netip.AddrPort{}, make(failureHandler, 1))) },
+		"open port":        func() error { return of(a.openUDPPort(ctx, netip.AddrPort{}, make(failureHandler, 1))) },
 	}
 	check := func(when, name string, err error) {
 		if !errors.Is(err, endpoint.ErrLeaseClosed) || !errors.Is(err, net.ErrClosed) {

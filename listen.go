@@ -198,11 +198,8 @@ func (h *Host) openUDP(ctx context.Context, op, network string, asked, remote ne
 	return c, nil
 }
 
-// OpenUDPPort makes handler the receiver of the datagrams to a local port, in the goroutine that
-// polls: it is for protocols above UDP, like that of package verbs. The host claims the port
-// as for ListenUDP, and [stack.UDPPort.Close] gives it back. No address stands for the one
-// that [Host.Addr] returns.
-func (h *Host) OpenUDPPort(ctx context.Context, asked netip.AddrPort, handler stack.UDPHandler) (*stack.UDPPort, error) {
+// openUDPPort is [hoststack.OpenUDPPort].
+func (h *Host) openUDPPort(ctx context.Context, asked netip.AddrPort, handler stack.UDPHandler) (*stack.UDPPort, error) {
 	fail := func(err error) (*stack.UDPPort, error) {
 		return nil, opError("udp", "listen", asked, netip.AddrPort{}, h.openError(ctx, "bind", err))
 	}

@@ -87,7 +87,7 @@ func TestJumboStreams(t *testing.T) {
 	// Each direction takes about 940 segments of 8,948 bytes. With segments of one frame it would take
 	// more than 4,400.
 	for _, h := range []*unet.Host{a, b} {
-		for _, c := range h.Stack().Counters() {
+		for _, c := range h.Counters() {
 			if c.Name == "tcp_segments_sent" && c.Value > 4400 {
 				t.Errorf("%d segments for %d bytes", c.Value, size)
 			}

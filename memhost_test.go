@@ -386,7 +386,7 @@ func TestPortInUse(t *testing.T) {
 	listenTCP := func() (io.Closer, error) { return a.ListenTCP(ctx, at) }
 	listenUDP := func() (io.Closer, error) { return a.ListenUDP(ctx, at) }
 	dialUDP := func() (io.Closer, error) { return a.DialUDP(ctx, at, remote) }
-	openPort := func() (io.Closer, error) { return a.OpenUDPPort(ctx, at, idleHandler{}) }
+	openPort := func() (io.Closer, error) { return a.openUDPPort(ctx, at, idleHandler{}) }
 	for _, c := range []struct {
 		name          string
 		tag           endpoint.Tag

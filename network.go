@@ -10,7 +10,6 @@ import (
 	"syscall"
 
 	"github.com/unet-go/unet/endpoint"
-	"github.com/unet-go/unet/stack"
 )
 
 // Network is what a service needs of a network. A [Host] is one, [Kernel] is one, and so are
@@ -86,16 +85,4 @@ func OpenNetwork(ctx context.Context, cfg Config, fallback Network) (*Opened, er
 func absent(err error) bool {
 	return slices.ContainsFunc([]error{fs.ErrNotExist, syscall.ECONNREFUSED, fs.ErrPermission, endpoint.ErrTagDenied, errors.ErrUnsupported},
 		func(e error) bool { return errors.Is(err, e) })
-}
-
-// NewOnLink starts a host on a link that is not an endpoint's, such as one of package
-// stack/memlink, for tests: most need package unettest and not this. The lease, which is
-// closed by [Host.Close], grants ports and resolves next hops; cfg.Resolver and cfg.TCPPorts
-// are not used. names, unless it is nil, is the host's Resolver.
-func NewOnLink(lease endpoint.Lease, cfg stack.Config, names *net.Resolver) (*Host, error) {
-	h, err := newHost(lease, cfg)
-	if err == nil {
-		h.names = names
-	}
-	return h, err
 }

@@ -17,7 +17,7 @@ import (
 // servers at loopback addresses, such as 127.0.0.53, and for those to which the host has no route
 // (by UDP it learns that by the first query, which is then repeated), and for all servers if the
 // policy gives the host no port (EACCES). [Dialer], [ListenConfig] and Dial use it. It does not ask
-// the C library's resolvers (mDNS, LDAP). A host of [NewOnLink] can have another resolver.
+// the C library's resolvers (mDNS, LDAP). Hosts of package unettest have another resolver.
 func (h *Host) Resolver() *net.Resolver {
 	if h.names != nil {
 		return h.names

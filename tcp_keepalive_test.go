@@ -119,7 +119,7 @@ func TestTCPSetKeepAlive(t *testing.T) {
 
 // count is a counter of the host's stack.
 func (l *lab) count(name string) uint64 {
-	for _, c := range l.host.Stack().Counters() {
+	for _, c := range l.host.Counters() {
 		if c.Name == name {
 			return c.Value
 		}

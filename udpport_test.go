@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/unet-go/unet"
+	"github.com/unet-go/unet/internal/hoststack"
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/stack"
@@ -56,7 +57,7 @@ func TestUDPPortOnALink(t *testing.T) {
 	at := netip.AddrPortFrom(a.Addr(), 4800) // only RDMA devices send to 4791
 	for range 2 {
 		h := new(reverser)
-		port, err := a.OpenUDPPort(t.Context(), at, h)
+		port, err := hoststack.OpenUDPPort(t.Context(), a, at, h)
 		testutil.Must(t, err)
 		port.Lock() // the caretaker goroutine may already call h
 		h.port = port

@@ -18,10 +18,6 @@
 // returns true, otherwise its caller gives it back. A frame that is dropped is counted
 // ([Stack.Counters]), by reason, and not logged. A call takes one lock and kicks the link once.
 //
-// [Stack.Poll] takes in what has arrived, runs what is due and sends what is
-// ready; [Stack.NextDeadline] is the time of the next timer. Neither
-// blocks, and time is the argument of Poll (and Config.Now), so tests have a time of their own.
-//
 // # The poll role
 //
 // A goroutine that waits runs the stack itself: a Read that finds its queue empty takes the

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"runtime"
+	"time"
 
 	"github.com/unet-go/unet/wire"
 )
@@ -159,4 +160,34 @@ func WaitForEver(s *Stack) (what []string) {
 		what = append(what, fmt.Sprintf("%d packets are held for a route to %v that is in no table", n, r.dst.Netip()))
 	}
 	return what
+}
+
+// Poll runs the engine: it takes in all frames that wait, runs the timers that
+// are due at now, and sends what that makes ready. It never blocks: a test without
+// goroutines that wait and without the caretaker runs a stack by it.
+func (s *Stack) Poll(now time.Time) {
+	s.mu.Lock()
+	if !s.closed {
+		s.now = max(s.now, s.instant(now))
+		for range batchesPerPoll {
+			if s.input() == 0 {
+				break
+			}
+		}
+		s.runDue()
+		s.sendAll()
+		if s.unflushed {
+			s.flush()
+		}
+	}
+	s.mu.Unlock()
+}
+
+// NextDeadline is when Poll next has something to do that no frame starts. ok
+// is false if there is no such time.
+func (s *Stack) NextDeadline() (t time.Time, ok bool) {
+	s.mu.Lock()
+	at := min(s.timerAt, s.role.deadline())
+	s.mu.Unlock()
+	return s.time(at), at != never
 }

@@ -3,7 +3,6 @@ package stack
 import (
 	"encoding/binary"
 	"math"
-	"time"
 
 	"github.com/unet-go/unet/wire"
 )
@@ -17,39 +16,9 @@ const (
 	framesPerClock = 128
 	// batchesPerInput bounds the batches that are taken in before anything is sent.
 	batchesPerInput = 16
-	// batchesPerPoll bounds the calls of input by one Poll, and by a dial that finds no port.
+	// batchesPerPoll bounds the calls of input by a dial that finds no port.
 	batchesPerPoll = 64
 )
-
-// Poll runs the engine: it takes in all frames that wait, runs the timers that
-// are due at now, and sends what that makes ready. It never blocks. A stack
-// whose sockets are waited on, or that has its caretaker, polls by itself.
-func (s *Stack) Poll(now time.Time) {
-	s.mu.Lock()
-	if !s.closed {
-		s.now = max(s.now, s.instant(now))
-		for range batchesPerPoll {
-			if s.input() == 0 {
-				break
-			}
-		}
-		s.runDue()
-		s.sendAll()
-		if s.unflushed {
-			s.flush()
-		}
-	}
-	s.mu.Unlock()
-}
-
-// NextDeadline is when Poll next has something to do that no frame starts. ok
-// is false if there is no such time.
-func (s *Stack) NextDeadline() (t time.Time, ok bool) {
-	s.mu.Lock()
-	at := min(s.timerAt, s.role.deadline())
-	s.mu.Unlock()
-	return s.time(at), at != never
-}
 
 // advance sets the time and does what is due then. What waits to be received goes
 // first: it may be what a timer waits for. It returns the number of frames that were received. mu is held, as in all of

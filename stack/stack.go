@@ -66,7 +66,7 @@ type Config struct {
 	Published func()
 
 	// Now replaces time.Now, and NoCaretaker leaves out the goroutine that
-	// polls while no goroutine waits, for tests and for programs that call Poll.
+	// polls while no goroutine waits, for tests.
 	Now         func() time.Time
 	NoCaretaker bool
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/unet-go/unet"
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/hoststack"
 	"github.com/unet-go/unet/internal/linksim"
 	"github.com/unet-go/unet/stack"
 	"github.com/unet-go/unet/stack/memlink"
@@ -165,8 +166,7 @@ func Open(o Options) (*LAN, error) {
 		if o.IPv6 {
 			addrs6 = []netip.Prefix{netip.PrefixFrom(h.ipv6, 64)}
 		}
-		var err error
-		h.Host, err = unet.NewOnLink(&lease{lan: l, done: make(chan struct{})}, stack.Config{
+		made, err := hoststack.NewOnLink(&lease{lan: l, done: make(chan struct{})}, stack.Config{
 			Link:         h.link,
 			LinkAddr:     h.mac,
 			Addr:         netip.PrefixFrom(h.addr, 24),
@@ -179,6 +179,7 @@ func Open(o Options) (*LAN, error) {
 		if err != nil {
 			return nil, errors.Join(err, l.Close())
 		}
+		h.Host = made.(*unet.Host)
 	}
 	return l, nil
 }

@@ -215,7 +215,7 @@ func TestLengthsAreNotCut(t *testing.T) {
 		}
 	}
 	h, _ := links[0].open(t, unet.HostConfig{})
-	c, err := verbs.Open(t.Context(), h, verbs.Config{MaxQP: -1, MaxKeys: -1, MaxQPWR: math.MaxInt, MaxCQE: math.MaxInt, MaxRDAtomic: -1, Window: -1, MaxConns: -1})
+	c, err := openContext(t.Context(), h, verbs.Config{MaxQP: -1, MaxKeys: -1, MaxQPWR: math.MaxInt, MaxCQE: math.MaxInt, MaxRDAtomic: -1, Window: -1, MaxConns: -1})
 	testutil.Must(t, err)
 	defer c.Close()
 	newPeer(t, c, verbs.RC)

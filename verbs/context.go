@@ -11,17 +11,13 @@ import (
 	"os"
 	"time"
 
+	"github.com/unet-go/unet"
+	"github.com/unet-go/unet/internal/hoststack"
 	"github.com/unet-go/unet/proto/rdma"
 	"github.com/unet-go/unet/proto/rdma/cm"
 	"github.com/unet-go/unet/stack"
 	"github.com/unet-go/unet/wire"
 )
-
-// Host is what a [Context] runs on: a *unet.Host.
-type Host interface {
-	Addr() netip.Addr
-	OpenUDPPort(context.Context, netip.AddrPort, stack.UDPHandler) (*stack.UDPPort, error)
-}
 
 // Config are the limits of a [Context]. A limit of 0, or less, means its default.
 type Config struct {
@@ -78,12 +74,19 @@ const ackHold = int64(50 * time.Microsecond)
 // Open makes the RDMA device of a host's address, and claims UDP port 4791 of the address,
 // which one endpoint can own. The error for a second one is EADDRINUSE, a *net.OpError with
 // the address and, if unetd knows it, the owner.
-func Open(ctx context.Context, host Host, cfg Config) (*Context, error) {
+func Open(ctx context.Context, host *unet.Host, cfg Config) (*Context, error) {
+	return open(cfg, func(handler stack.UDPHandler) (*stack.UDPPort, error) {
+		return hoststack.OpenUDPPort(ctx, host, netip.AddrPortFrom(host.Addr(), wire.RoCEPort), handler)
+	})
+}
+
+// open is Open with a function that opens the port.
+func open(cfg Config, openPort func(stack.UDPHandler) (*stack.UDPPort, error)) (*Context, error) {
 	c := &Context{waited: make(map[*stack.Event]struct{}), conns: make(map[*Conn]struct{}), listens: make(map[*Listener]struct{})}
 	for _, e := range []*stack.Event{&c.serving, &c.happens, &c.unanswered} {
 		c.waited[e] = struct{}{}
 	}
-	port, err := host.OpenUDPPort(ctx, netip.AddrPortFrom(host.Addr(), wire.RoCEPort), nic{c})
+	port, err := openPort(nic{c})
 	if err != nil {
 		return nil, err
 	}

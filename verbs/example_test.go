@@ -23,7 +23,7 @@ func exampleContexts() (a, b *verbs.Context, closeAll func()) {
 	linkA, linkB := memlink.Pair(memlink.Config{})
 	open := func(l *memlink.Link, n int) (*stack.Stack, *verbs.Context) {
 		s, addr := newMemStack(l, n, stack.Config{})
-		c, err := verbs.Open(context.Background(), memHost{s, addr}, verbs.Config{})
+		c, err := verbs.OpenOn(s, addr, verbs.Config{})
 		if err != nil {
 			log.Fatal(err)
 		}

@@ -29,7 +29,7 @@ const testTimeout = 2 * time.Minute // a test that waits longer fails
 // link is where a test's two contexts are.
 type link struct {
 	name string
-	open func(t testing.TB, cfg unet.HostConfig) (a, b verbs.Host)
+	open func(t testing.TB, cfg unet.HostConfig) (a, b host)
 }
 
 // links are a pair of stacks in memory, and two hosts, each on a mux of its own, on a real
@@ -37,7 +37,7 @@ type link struct {
 var links = []link{{"memory", memHosts}, {"veth", realHosts}}
 
 // realHosts are two hosts on the two ends of a cable.
-func realHosts(t testing.TB, cfg unet.HostConfig) (a, b verbs.Host) {
+func realHosts(t testing.TB, cfg unet.HostConfig) (a, b host) {
 	pair := netlab.RequirePair(t, netlab.Config{})
 	return realHost(t, pair.A, cfg), realHost(t, pair.B, cfg)
 }
@@ -65,8 +65,14 @@ type memHost struct {
 
 func (h memHost) Addr() netip.Addr { return h.addr }
 
-func (h memHost) OpenUDPPort(_ context.Context, local netip.AddrPort, handler stack.UDPHandler) (*stack.UDPPort, error) {
-	return h.stack.OpenUDPPort(local, handler, nil)
+// host is a *unet.Host or a memHost.
+type host interface{ Addr() netip.Addr }
+
+func openContext(ctx context.Context, h host, cfg verbs.Config) (*verbs.Context, error) {
+	if m, ok := h.(memHost); ok {
+		return verbs.OpenOn(m.stack, m.addr, cfg)
+	}
+	return verbs.Open(ctx, h.(*unet.Host), cfg)
 }
 
 // lan is the route service of a link in memory: the last byte of a host's address is that
@@ -90,7 +96,7 @@ func newMemStack(l stack.Link, n int, cfg stack.Config) (*stack.Stack, netip.Add
 	return s, addr
 }
 
-func memHosts(t testing.TB, cfg unet.HostConfig) (a, b verbs.Host) {
+func memHosts(t testing.TB, cfg unet.HostConfig) (a, b host) {
 	la, lb := memlink.Pair(memlink.Config{})
 	return newMemHost(t, la, la, 1, cfg), newMemHost(t, lb, lb, 2, cfg)
 }

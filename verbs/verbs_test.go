@@ -40,9 +40,9 @@ const allAccess = verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.Acces
 
 var capacity = verbs.QPCap{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInlineData: 64}
 
-func open(t testing.TB, h verbs.Host) *verbs.Context {
+func open(t testing.TB, h host) *verbs.Context {
 	t.Helper()
-	c, err := verbs.Open(t.Context(), h, verbs.Config{})
+	c, err := openContext(t.Context(), h, verbs.Config{})
 	testutil.Must(t, err)
 	t.Cleanup(func() { c.Close() })
 	return c
@@ -511,7 +511,7 @@ func TestCompChannel(t *testing.T) {
 func TestErrors(t *testing.T) {
 	ha, hb := links[0].open(t, unet.HostConfig{})
 	c := open(t, ha)
-	if _, err := verbs.Open(t.Context(), ha, verbs.Config{}); !errors.Is(err, syscall.EADDRINUSE) {
+	if _, err := openContext(t.Context(), ha, verbs.Config{}); !errors.Is(err, syscall.EADDRINUSE) {
 		t.Errorf("a second owner of the port: %v", err)
 	}
 	p, q := newPeer(t, c, verbs.RC), newPeer(t, open(t, hb), verbs.RC)

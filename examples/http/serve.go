@@ -121,7 +121,7 @@ func (s *site) counters(w http.ResponseWriter, r *http.Request) {
 	}
 	fmt.Fprintf(w, "%12d kicks (system calls to send)\n", st.Kicks)
 	fmt.Fprintf(w, "%12d frames dropped by the kernel for want of room\n", st.KernelRxDropped+st.KernelRxRingFull+st.KernelFillRingEmpty)
-	for _, c := range s.host.Stack().Counters() {
+	for _, c := range s.host.Counters() {
 		if c.Value != 0 {
 			fmt.Fprintf(w, "%12d %s\n", c.Value, c.Name)
 		}

@@ -216,7 +216,7 @@ func info(c *session, _ [][]byte) error {
 	}
 	if s.host != nil {
 		put("\r\n# Stack")
-		for _, counter := range s.host.Stack().Counters() {
+		for _, counter := range s.host.Counters() {
 			if counter.Value != 0 {
 				put("%s:%d", counter.Name, counter.Value)
 			}

@@ -113,7 +113,7 @@ func startVictim(t *testing.T, w *world) *victim {
 // counters are those of the mux and of the victim's stack, and what has come into its sink.
 func (v *victim) counters(s *caseRun) map[string]uint64 {
 	all := maps.Clone(s.counters(s))
-	for _, c := range v.host.Stack().Counters() {
+	for _, c := range v.host.Counters() {
 		all[c.Name] = c.Value
 	}
 	all["sunk"] = v.drained.Load()

@@ -176,7 +176,7 @@ func (s *scene) connect(t *testing.T, dial bool) (c connection) {
 // counters are those of a stack of ours.
 func counters(h *unet.Host) map[string]uint64 {
 	out := make(map[string]uint64)
-	for _, c := range h.Stack().Counters() {
+	for _, c := range h.Counters() {
 		out[c.Name] = c.Value
 	}
 	return out

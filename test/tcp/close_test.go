@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet"
+	"github.com/unet-go/unet/internal/hoststack"
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/test/internal/unetd"
@@ -95,9 +96,9 @@ var closeOrders = []struct {
 		m.ours.Close()
 		m.wantRead(t, m.kernel, io.EOF)
 		m.wantState(t, "CLOSE-WAIT")
-		waits := m.host.Stack().TCPUsage().TimeWaits
+		waits := hoststack.Of(m.host).TCPUsage().TimeWaits
 		m.kernel.Close()
-		testutil.Eventually(t, "we are in TIME-WAIT", func() bool { return m.host.Stack().TCPUsage().TimeWaits > waits })
+		testutil.Eventually(t, "we are in TIME-WAIT", func() bool { return hoststack.Of(m.host).TCPUsage().TimeWaits > waits })
 	}},
 	{"the kernel closes", func(t *testing.T, m *connection) {
 		m.kernel.Close()
@@ -203,7 +204,7 @@ var closeOrders = []struct {
 		m.kernel.Close()
 		m.wantRead(t, m.ours, io.EOF)
 		m.ours.Write([]byte("too late"))
-		testutil.Eventually(t, "we have the RST of the kernel", func() bool { return m.host.Stack().TCPUsage().Connections == 0 })
+		testutil.Eventually(t, "we have the RST of the kernel", func() bool { return hoststack.Of(m.host).TCPUsage().Connections == 0 })
 		m.wantWrite(t, m.ours, syscall.ECONNRESET) // where the kernel has EPIPE
 		m.wantWrite(t, m.ours, syscall.EPIPE)
 		m.wantRead(t, m.ours, io.EOF)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/unet-go/unet"
+	"github.com/unet-go/unet/internal/hoststack"
 	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/test/internal/unetd"
 	"github.com/unet-go/unet/test/internal/wiretap"
@@ -42,7 +43,7 @@ func TestManyConnections(t *testing.T) {
 			testutil.Eventually(t, fmt.Sprintf("%d goroutines, as before", goroutines), func() bool { return runtime.NumGoroutine() <= goroutines })
 			testutil.Eventually(t, fmt.Sprintf("%d descriptors, as before", files), func() bool { return descriptors(t) <= files })
 			if t.Failed() {
-				t.Logf("kernel: %v; ours: %+v; %d goroutines, %d descriptors", s.kernelSockets(t), s.host.Stack().TCPUsage(), runtime.NumGoroutine(), descriptors(t))
+				t.Logf("kernel: %v; ours: %+v; %d goroutines, %d descriptors", s.kernelSockets(t), hoststack.Of(s.host).TCPUsage(), runtime.NumGoroutine(), descriptors(t))
 			}
 			if n := s.counters()["tcp_failed"]; n != 0 {
 				t.Errorf("%d connections failed", n)
@@ -59,7 +60,7 @@ func (s *scene) idle(t *testing.T) bool {
 			return false
 		}
 	}
-	u := s.host.Stack().TCPUsage()
+	u := hoststack.Of(s.host).TCPUsage()
 	return u.Connections == 0 && u.Memory == 0
 }
 
@@ -117,7 +118,7 @@ func (s *scene) exchangeOnMany(t *testing.T, dial bool) error {
 	if states := s.kernelSockets(t); len(errs) == 0 && states["ESTABLISHED"] != n {
 		errs <- fmt.Errorf("%d are open at once, of %d: %v", states["ESTABLISHED"], n, states)
 	}
-	if u := s.host.Stack().TCPUsage(); len(errs) == 0 && u.Connections != n {
+	if u := hoststack.Of(s.host).TCPUsage(); len(errs) == 0 && u.Connections != n {
 		errs <- fmt.Errorf("we have %d connections at once, of %d", u.Connections, n)
 	}
 	i := 0

@@ -135,7 +135,7 @@ func (s *scene) dropped(t *testing.T) (n uint64) {
 // counters are those of our stack.
 func (s *scene) counters() map[string]uint64 {
 	out := make(map[string]uint64)
-	for _, c := range s.host.Stack().Counters() {
+	for _, c := range s.host.Counters() {
 		out[c.Name] = c.Value
 	}
 	return out

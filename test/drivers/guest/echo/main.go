@@ -137,7 +137,7 @@ func answerInput(h *unet.Host) error {
 			fmt.Println("stats", string(line))
 		case "protocols": // those that are not 0
 			counters := map[string]uint64{}
-			for _, c := range h.Stack().Counters() {
+			for _, c := range h.Counters() {
 				if c.Value != 0 {
 					counters[c.Name] = c.Value
 				}
