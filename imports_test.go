@@ -71,7 +71,7 @@ var layers = map[string]struct{ own, other []string }{
 	"bench/unetplot":               {own: []string{"bench/internal", "internal/version"}, other: []string{"github.com/spf13/cobra"}},
 	"bench/unetservice":            {own: []string{".", "bench/internal/cli", "bench/internal/load", "bench/internal/plan", "bench/internal/service", "internal/version"}, other: []string{"github.com/spf13/cobra"}},
 	"bench/internal/service":       {own: []string{".", "quicconn", "bench/internal/load", "bench/internal/plan"}, other: []string{"google.golang.org/grpc", "google.golang.org/protobuf", "github.com/nats-io", "github.com/quic-go/quic-go"}},
-	"bench/internal":               {own: []string{"*"}, other: []string{"gonum.org/v1/plot", "golang.org/x/image/font", "golang.org/x/sys/unix", "github.com/cilium/ebpf", "github.com/spf13/cobra", "gvisor.dev/gvisor/pkg"}},
+	"bench/internal":               {own: []string{"*"}, other: []string{"gonum.org/v1/plot", "golang.org/x/sys/unix", "github.com/cilium/ebpf", "github.com/spf13/cobra", "gvisor.dev/gvisor/pkg"}},
 	"examples/echo":                {own: []string{".", "control", "datapath", "endpoint"}},
 	"examples/http":                {own: []string{"."}},
 	"examples/resp":                {own: []string{"."}},

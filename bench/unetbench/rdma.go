@@ -8,7 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/unet-go/unet/bench/internal/cli"
 	"github.com/unet-go/unet/bench/internal/plan"
 	"github.com/unet-go/unet/bench/internal/transport"
 	"github.com/unet-go/unet/bench/internal/workload"
@@ -39,12 +38,16 @@ const (
 
 var rdmaTables = []string{latencyTable, rateTable, optionsTable, sequencerTable, targetTable, bandwidthTable}
 
-func newRDMA(c *common) *cobra.Command {
-	p := rdmaPlan{
-		tables: slices.Clone(rdmaTables), attach: []string{"port", "queue"}, rounds: 5, limit: 150 * time.Millisecond,
+func defaultRDMA() rdmaPlan {
+	return rdmaPlan{
+		tables: slices.Clone(rdmaTables), attach: attachments, rounds: 5, limit: 150 * time.Millisecond,
 		sizes: []int{64, 512, 1400}, bytes: []int{64, 1024, 65536}, depths: []int{4, 16, 128}, counts: []int{1, 2, 4, 8, 16},
 		mtus: bandwidthSelection().MTUs,
 	}
+}
+
+func newRDMA(c *common) *cobra.Command {
+	p := defaultRDMA()
 	long := `rdma measures the operations of package verbs, between two processes, beside udp, msg and raw AF_XDP:
 
   latency    round trips by size: SEND and WRITE there and back, the receiver of WRITEs polls
@@ -66,54 +69,46 @@ counts as lost after the timeout; nothing else is lost.
 
 Operations:
 `
-	for _, t := range transport.Operations {
-		long += fmt.Sprintf("  %-13s %s\n", t.Name, t.About)
-	}
 	cmd := &cobra.Command{
 		Use:   "rdma",
 		Short: "RDMA verbs: latency, rate, optimizations, processor time at the target",
-		Long:  long,
+		Long:  long + about(transport.Operations),
 		Example: `  unetbench rdma
   unetbench rdma --table latency --attach queue --rounds 13
   unetbench rdma --table rate --size 64,4096 --depth 1,8,64,512
   unetbench rdma --table options,target --json > rdma.jsonl
   unetbench oneway --transport msg,rc-send,kernel-udp
   unetbench rtt --transport udp,rc-send,rc-write --wait spin`,
-		Args: cli.Args(0),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			for _, t := range p.tables {
-				if !slices.Contains(rdmaTables, t) {
-					return cli.Usage(fmt.Errorf("--table %q: there are %s", t, strings.Join(rdmaTables, ", ")))
-				}
-			}
-			for _, f := range []struct {
-				name string
-				all  []int
-				most int
-			}{{"--depth", p.depths, 4096}, {"--clients", p.counts, 256}} {
-				for _, n := range f.all {
-					if n < 1 || n > f.most {
-						return cli.Usage(fmt.Errorf("%s %d: want 1 to %d", f.name, n, f.most))
-					}
-				}
-				if len(f.all) == 0 {
-					return cli.Usage(fmt.Errorf("%s is empty", f.name))
-				}
-			}
-			return c.messages(cmd, &messages{rdma: true}, p.parts()...)
-		},
 	}
-	f := cmd.Flags()
-	f.StringSliceVar(&p.tables, "table", p.tables, "what to measure: "+strings.Join(rdmaTables, ", "))
-	f.StringSliceVar(&p.attach, "attach", p.attach, "attachment of endpoints: port, queue")
-	f.IntVar(&p.rounds, "rounds", p.rounds, "rounds of everything")
-	f.DurationVar(&p.limit, "limit", p.limit, "measured time of a round")
-	f.IntSliceVar(&p.sizes, "latency-size", p.sizes, "sizes in latency, bytes")
-	f.IntSliceVar(&p.bytes, "size", p.bytes, "sizes in rate, bytes")
-	f.IntSliceVar(&p.depths, "depth", p.depths, "operations in flight in rate; those one at a time are in the table of latencies")
-	f.IntSliceVar(&p.counts, "clients", p.counts, "clients in sequencer")
-	f.IntSliceVar(&p.mtus, "mtu", p.mtus, "MTUs of the network in bandwidth, bytes")
-	return cmd
+	addFlags(cmd, flag{"table", &p.tables, "what to measure: " + strings.Join(rdmaTables, ", ")},
+		flag{"attach", &p.attach, "attachment of endpoints: port, queue"},
+		flag{"rounds", &p.rounds, "rounds of everything"},
+		flag{"limit", &p.limit, "measured time of a round"},
+		flag{"latency-size", &p.sizes, "sizes in latency, bytes"},
+		flag{"size", &p.bytes, "sizes in rate, bytes"},
+		flag{"depth", &p.depths, "operations in flight in rate; those one at a time are in the table of latencies"},
+		flag{"clients", &p.counts, "clients in sequencer"},
+		flag{"mtu", &p.mtus, "MTUs of the network in bandwidth, bytes"})
+	return c.benchmark(cmd, p.check, func() (*messages, [][]plan.Selection) { return &messages{rdma: true}, p.parts() })
+}
+
+// check reports flags that the selections do not check.
+func (p *rdmaPlan) check() error {
+	for _, t := range p.tables {
+		if !slices.Contains(rdmaTables, t) {
+			return fmt.Errorf("--table %q: there are %s", t, strings.Join(rdmaTables, ", "))
+		}
+	}
+	for _, f := range []struct {
+		name string
+		all  []int
+		most int
+	}{{"--depth", p.depths, 4096}, {"--clients", p.counts, 256}} {
+		if len(f.all) == 0 || slices.Min(f.all) < 1 || slices.Max(f.all) > f.most {
+			return fmt.Errorf("%s %v: want some of 1 to %d", f.name, f.all, f.most)
+		}
+	}
+	return nil
 }
 
 // selection is the base of operations.

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,6 +18,7 @@ import (
 	"github.com/unet-go/unet/bench/internal/load"
 	"github.com/unet-go/unet/bench/internal/plan"
 	"github.com/unet-go/unet/bench/internal/report"
+	"github.com/unet-go/unet/bench/internal/transport"
 	"github.com/unet-go/unet/endpoint"
 )
 
@@ -41,16 +41,10 @@ const (
 
 func newServices(c *common) *cobra.Command {
 	k := serving{plan: plan.DefaultServices(), wait: endpoint.WaitAdaptive.String()}
-	long := `services measures services of ordinary Go libraries on unet and on the kernel's sockets:
-
-`
-	for _, s := range plan.ServiceList {
-		long += fmt.Sprintf("  %-10s %s\n", s.Name, s.About)
-	}
 	cmd := &cobra.Command{
 		Use:   "services",
 		Short: "HTTP, gRPC, Redis' protocol, NATS and QUIC on unet and on the kernel's sockets",
-		Long: long + `
+		Long: "services measures services of ordinary Go libraries on unet and on the kernel's sockets:\n\n" + plan.AboutServices() + `
 Each service is measured with each number of connections (--connections) and each
 GOMAXPROCS (--procs). A request carries 64 bytes, and so does its answer, except where the list
 says otherwise. Each connection sends its next request when it has the answer. Server and
@@ -68,7 +62,6 @@ small answers, the default, takes about 13 minutes on two processors.`,
   unetbench services --services grpc,http --connections 16 --procs 2 --rounds 9
   unetbench services --services httpbulk,h2bulk --connections 1,16
   unetbench services --neighbours --procs default --json > services.jsonl`,
-		Args: cli.Args(0),
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if k.cells, err = k.plan.Cells(); err != nil {
 				return cli.Usage(err)
@@ -80,20 +73,19 @@ small answers, the default, takes about 13 minutes on two processors.`,
 			if err := k.openPrograms(); err != nil {
 				return err
 			}
-			return c.run(cmd, lab.Config{Muxed: true, Plain: true}, &k)
+			return c.run(cmd, lab.Config{Sites: []lab.Site{{Network: transport.Muxed}, {Network: transport.Plain}}}, &k)
 		},
 	}
-	f := cmd.Flags()
-	f.StringSliceVar(&k.plan.Services, "services", k.plan.Services, "services to measure, by default all with small answers")
-	f.IntSliceVar(&k.plan.Connections, "connections", k.plan.Connections, "connections that ask at the same time")
-	f.StringSliceVar(&k.plan.Procs, "procs", k.plan.Procs, "GOMAXPROCS of server and client; default: what Go chooses here")
-	f.BoolVar(&k.neighbours, "neighbours", false, "have a program compute on each processor")
-	f.StringVar(&k.wait, "wait", k.wait, "how unet waits: spin, adaptive, block")
-	f.IntVar(&k.plan.Rounds, "rounds", k.plan.Rounds, "rounds of every cell")
-	f.DurationVar(&k.plan.Duration, "duration", k.plan.Duration, "measured time of a round")
-	f.DurationVar(&k.plan.WarmUp, "warm-up", k.plan.WarmUp, "time before the measured one")
-	f.StringVar(&k.bin, "bin", "", "folder of unetservice and resp (default: that of unetbench)")
-	return cmd
+	addFlags(cmd, flag{"services", &k.plan.Services, "services to measure, by default all with small answers"},
+		flag{"connections", &k.plan.Connections, "connections that ask at the same time"},
+		flag{"procs", &k.plan.Procs, "GOMAXPROCS of server and client; default: what Go chooses here"},
+		flag{"neighbours", &k.neighbours, "have a program compute on each processor"},
+		flag{"wait", &k.wait, "how unet waits: spin, adaptive, block"},
+		flag{"rounds", &k.plan.Rounds, "rounds of every cell"},
+		flag{"duration", &k.plan.Duration, "measured time of a round"},
+		flag{"warm-up", &k.plan.WarmUp, "time before the measured one"},
+		flag{"bin", &k.bin, "folder of unetservice and resp (default: that of unetbench)"})
+	return c.flags(cmd)
 }
 
 // openPrograms opens the programs that the cells need.
@@ -187,7 +179,7 @@ func (k *serving) measure(ctx context.Context, l *lab.Lab, c plan.ServiceCell, n
 	if err != nil {
 		return r, fmt.Errorf("%v on %s: %w", c, network, err)
 	}
-	if err := json.Unmarshal(output, &r); err != nil {
+	if err := json.Unmarshal([]byte(output), &r); err != nil {
 		return r, fmt.Errorf("%v on %s: %w in %q", c, network, err, output)
 	}
 	if r.Requests == 0 {
@@ -196,6 +188,6 @@ func (k *serving) measure(ctx context.Context, l *lab.Lab, c plan.ServiceCell, n
 	return r, nil
 }
 
-func (k *serving) print(w io.Writer) {
-	report.PrintServices(w, report.SummarizeServices(k.cells, k.lines))
+func (k *serving) print(out *output) {
+	report.PrintServices(out.tables, report.SummarizeServices(k.cells, k.lines))
 }

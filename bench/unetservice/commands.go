@@ -1,8 +1,6 @@
 package main
 
 import (
-	"fmt"
-
 	"github.com/spf13/cobra"
 
 	"github.com/unet-go/unet/bench/internal/cli"
@@ -14,10 +12,7 @@ func newCommand() *cobra.Command {
 the kernel's sockets. unetbench services starts it; by hand it measures between two machines.
 
 Services:
-`
-	for _, s := range plan.ServiceList {
-		long += fmt.Sprintf("  %-10s %s\n", s.Name, s.About)
-	}
+` + plan.AboutServices()
 	root := cli.Root(&cobra.Command{
 		Use:   "unetservice",
 		Short: "Server and client of the services that unetbench measures",

@@ -3,15 +3,14 @@
 //
 // Both are of messages sent one at a time by processes that spin (go-udp blocks: it
 // cannot spin). The time axis is logarithmic, because what matters is the ratio of two
-// transports; both attachments have the same axis and the same kernel baselines. Each
-// transport has a mark of its own beside its colour.
+// transports; both attachments have the same axis and the same kernel baselines. Thin bars
+// run from the lowest round to the highest.
 package chart
 
 import (
 	"bufio"
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -42,48 +41,42 @@ type Figures struct {
 	Silent     int          // rounds in which nothing arrived; they are left out
 }
 
-// maxLine is far beyond the longest record.
-const maxLine = 64 << 10 // bytes
-
 // Read reads JSON lines to their end and keeps what is drawn. An error of the input's
 // contents is an *InputError.
-func Read(r io.Reader) (Figures, error) {
+func Read(r io.Reader) (f Figures, err error) {
 	var (
-		f       Figures
 		records []report.Record
 		keys    []report.Key // in order of appearance
 	)
-	scanner := bufio.NewScanner(r)
-	scanner.Buffer(nil, maxLine)
-	n := 0
-	for scanner.Scan() {
-		n++
-		if len(bytes.TrimSpace(scanner.Bytes())) == 0 {
-			continue
-		}
+	scanner := bufio.NewScanner(r) // a record is far shorter than its buffer
+	for n := 1; scanner.Scan(); n++ {
 		var rec report.Record
-		if json.Unmarshal(scanner.Bytes(), &rec) != nil {
-			return Figures{}, &InputError{n, "is no record of unetbench: was it run with --json?"}
-		}
 		switch {
+		case len(bytes.TrimSpace(scanner.Bytes())) == 0:
+			continue
+		case json.Unmarshal(scanner.Bytes(), &rec) != nil:
+			return Figures{}, &InputError{n, "is no record of unetbench: was it run with --json?"}
 		case !drawn(rec):
 			continue
 		case rec.N == 0:
 			f.Silent++
 			continue
 		}
-		if err := check(rec); err != nil {
-			return Figures{}, &InputError{n, err.Error()}
+		v, name := rec.MsgsPerS, "msgs_per_s"
+		if rec.Bench == workload.RTT {
+			if v, name = 0, "p50_us"; rec.P50US != nil {
+				v = *rec.P50US
+			}
+		}
+		if !(v >= least && v <= most) || rec.Size < 1 {
+			return Figures{}, &InputError{n, fmt.Sprintf("%s %g, size %d: want %g to %g, at least 1", name, v, rec.Size, least, most)}
 		}
 		if !slices.Contains(keys, rec.Key()) {
 			keys = append(keys, rec.Key())
 		}
 		records = append(records, rec)
 	}
-	switch err := scanner.Err(); {
-	case errors.Is(err, bufio.ErrTooLong):
-		return Figures{}, &InputError{n + 1, fmt.Sprintf("is longer than %d bytes", maxLine)}
-	case err != nil:
+	if err := scanner.Err(); err != nil {
 		return Figures{}, err
 	}
 	for _, row := range report.Summarize(keys, records).Rows {
@@ -111,33 +104,13 @@ func drawn(rec report.Record) bool {
 // second: a clock counts nanoseconds, and no round lasts for hours.
 const least, most = 1e-3, 1e10
 
-// check reports a record that cannot be drawn.
-func check(rec report.Record) error {
-	v, name := rec.MsgsPerS, "msgs_per_s"
-	if rec.Bench == workload.RTT {
-		if rec.P50US == nil {
-			return errors.New("a round of rtt without p50_us")
-		}
-		v, name = *rec.P50US, "p50_us"
-	}
-	switch {
-	case !(v >= least && v <= most):
-		return fmt.Errorf("%s %g: want %g to %g", name, v, least, most)
-	case rec.Size < 1:
-		return fmt.Errorf("size %d: want at least 1", rec.Size)
-	}
-	return nil
-}
-
-// goalSize is the size that small messages are compared at.
-const goalSize = 64 // bytes
-
-// comparedSize is goalSize if it was measured, else the smallest size that was.
+// comparedSize is the size that small messages are compared at, 64 bytes, if it was measured, else
+// the smallest size that was.
 func comparedSize(rows []report.Row) int {
 	smallest := 0
 	for _, r := range rows {
-		if r.Size == goalSize {
-			return goalSize
+		if r.Size == 64 {
+			return 64
 		}
 		if smallest == 0 || r.Size < smallest {
 			smallest = r.Size

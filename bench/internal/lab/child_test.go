@@ -2,7 +2,6 @@ package lab
 
 import (
 	"encoding/json"
-	"os"
 	"strings"
 	"testing"
 
@@ -33,7 +32,6 @@ func TestErrorsOfJobsAreReported(t *testing.T) {
 		`{"bench":"rtt"}` + "\n": "unknown transport",
 		`{"bench":"rtt","transport":"msg","wait":"nap"}` + "\n":                    "wait mode",
 		`{"bench":"rtt","transport":"msg","wait":"spin","attach":"tape"}` + "\n":   "attachment",
-		`{"bench":"memory","transport":"msg","wait":"spin","attach":"no"}` + "\n":  "attachment",
 		`{"bench":"rtt","transport":"udp","wait":"spin","attach":"port"}` + "\n":   "open udp",
 		`{"bench":"rtt","transport":"floor","wait":"spin","attach":"port"}` + "\n": "open floor",
 	} {
@@ -41,17 +39,6 @@ func TestErrorsOfJobsAreReported(t *testing.T) {
 		if err == nil || len(said) != 1 || !strings.Contains(said[0].Error, want) {
 			t.Errorf("%q: said %+v, returned %v; want one error about %q", in, said, err, want)
 		}
-	}
-}
-
-func TestBareProcessReportsItsMemory(t *testing.T) {
-	said, err := events(t, `{"bench":"memory"}`+"\n")
-	if err != nil || len(said) != 1 || !said[0].Ready || said[0].Report == nil {
-		t.Fatalf("said %+v, returned %v", said, err)
-	}
-	// A Go process has a few megabytes, and less than the machine has.
-	if n := said[0].Report.Resident; n < 1<<20 || n > 1<<40 || n%int64(os.Getpagesize()) != 0 {
-		t.Errorf("%d bytes resident", n)
 	}
 }
 

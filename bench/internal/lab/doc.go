@@ -8,12 +8,8 @@
 //
 // The muxed pair carries the mux's XDP programs, attached by one unetd a host, which idles
 // during a measurement. The plain pair, for the kernel's baselines, carries no XDP program;
-// otherwise it is the same.
-//
-// Two endpoints of host a of the muxed pair can be measured too. For goodput both pairs
-// have an impaired link between the hosts (package impair). bandwidth has pairs with the
-// MTU that it asks for. The kernel's own traffic is measured on two pairs with a router
-// between the hosts, one of them with a mux on the router.
+// otherwise it is the same. Two endpoints of host a of the muxed pair can be measured too.
+// bandwidth has pairs with the MTU that it asks for.
 //
 // Each measurement runs in two new processes of uid nobody, without capabilities, pinned to
 // a processor each. Those of the direct pair are root's.

@@ -10,38 +10,35 @@ import (
 	"slices"
 	"time"
 
-	"github.com/unet-go/unet/bench/internal/perf"
 	"github.com/unet-go/unet/bench/internal/plan"
 	"github.com/unet-go/unet/bench/internal/transport"
 	"github.com/unet-go/unet/bench/internal/workload"
 	"github.com/unet-go/unet/control"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
-	"github.com/unet-go/unet/internal/netlab/impair"
 )
 
 // Config is what a lab needs.
 type Config struct {
-	Unetd     string      // the daemon's executable
-	Mode      string      // of the daemons' uplinks, as unetd's --mode
-	Events    perf.Events // to count of the children; zero: none
-	Muxed     bool        // make the muxed pair
-	Crowd     bool        // make the crowded pair
-	Plain     bool        // make the plain pair
-	IPv6      bool        // give the hosts of the muxed and the crowded pair IPv6 addresses, too
-	Impaired  bool        // with impaired links between the hosts, see Goodput
-	Routed    bool        // make two pairs with a router between them, one with a mux on it, see Kernel
-	Bulk      []Net       // make a pair for each
+	Unetd     string // the daemon's executable
+	Mode      string // of the daemons' uplinks, as unetd's --mode
+	Sites     []Site // pairs of hosts, each once
+	IPv6      bool   // give the hosts IPv6 addresses, too
 	ClientCPU int
 	ServerCPU int
 }
 
-// Daemons reports whether the lab starts unetd.
-func (c Config) Daemons() bool {
-	return c.Muxed || c.Crowd || c.Routed || slices.ContainsFunc(c.Bulk, Net.muxed)
+// Site is a pair of hosts.
+type Site struct {
+	Network transport.Network
+	MTU     int  // 1500 if zero
+	Crowd   bool // with CrowdSize idle endpoints on each host
 }
 
-func (l *Lab) counted() bool { return l.cfg.Events != perf.Events{} }
+func (s Site) muxed() bool { return s.Network == transport.Muxed }
+
+// Daemons reports whether the lab starts unetd.
+func (c Config) Daemons() bool { return slices.ContainsFunc(c.Sites, Site.muxed) }
 
 // Lab has the pairs of hosts that its [Config] asks for. It runs one measurement at a time.
 type Lab struct {
@@ -49,19 +46,13 @@ type Lab struct {
 	dir    string   // of the daemons' sockets and policy
 	pins   *os.File // the BPF file system in which the daemons pin, while this is open
 	self   *os.File // this executable
-	plain  *site
-	muxed  *site
-	crowd  *site
-	bulk   map[Net]*site
-	bare   *site  // routed, without a mux
-	routed *site  // with one
+	sites  map[Site]*site
 	serial uint32 // of measurements
-
 }
 
 // Open makes the hosts and starts the daemons. The caller closes the lab.
 func Open(ctx context.Context, cfg Config) (_ *Lab, err error) {
-	l := &Lab{cfg: cfg}
+	l := &Lab{cfg: cfg, sites: map[Site]*site{}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, l.Close())
@@ -71,42 +62,13 @@ func Open(ctx context.Context, cfg Config) (_ *Lab, err error) {
 	if l.self, err = os.Open("/proc/self/exe"); err != nil {
 		return nil, err
 	}
-	if cfg.Plain {
-		if l.plain, err = l.openSite("plain", netlab.Config{}); err != nil {
-			return nil, err
-		}
-	}
 	if cfg.Daemons() {
 		if err := l.makeDir(); err != nil {
 			return nil, err
 		}
 	}
-	if cfg.Muxed {
-		if l.muxed, err = l.openMuxed(ctx, plan.Pair, netlab.Config{IPv6: cfg.IPv6, LinkLocal: cfg.IPv6}); err != nil {
-			return nil, err
-		}
-	}
-	if cfg.Crowd {
-		if l.crowd, err = l.openMuxed(ctx, plan.Crowd, netlab.Config{IPv6: cfg.IPv6, LinkLocal: cfg.IPv6}); err != nil {
-			return nil, err
-		}
-		if err := l.crowd.fill(ctx); err != nil {
-			return nil, err
-		}
-	}
-	if cfg.Routed {
-		if l.bare, err = l.openSite("bare", netlab.Config{Routed: true}); err != nil {
-			return nil, err
-		}
-		if l.routed, err = l.openSite("routed", netlab.Config{Routed: true}); err != nil {
-			return nil, err
-		}
-		if err := l.startDaemons(ctx, l.routed, l.routed.pair.Middle); err != nil {
-			return nil, err
-		}
-	}
-	for _, n := range cfg.Bulk {
-		if err := l.openBulk(ctx, n); err != nil {
+	for _, s := range cfg.Sites {
+		if err := l.openSite(ctx, s); err != nil {
 			return nil, err
 		}
 	}
@@ -150,12 +112,7 @@ func (l *Lab) policy() string { return filepath.Join(l.dir, "policy.yaml") }
 // Close stops the daemons and removes everything.
 func (l *Lab) Close() error {
 	var errs []error
-	for _, s := range []*site{l.plain, l.muxed, l.crowd, l.bare, l.routed} {
-		if s != nil {
-			errs = append(errs, s.close())
-		}
-	}
-	for _, s := range l.bulk {
+	for _, s := range l.sites {
 		errs = append(errs, s.close())
 	}
 	if l.self != nil {
@@ -171,159 +128,40 @@ func (l *Lab) Close() error {
 	return errors.Join(errs...)
 }
 
-// side is one process of a measurement: its host and its job.
-type side struct {
-	host       *netlab.Host
-	job        workload.Job
-	privileged bool // its process runs as root
-}
-
-// ownAddr is an unused address in the subnet of a host's address.
-func ownAddr(a netip.Addr) netip.Addr {
-	b := a.AsSlice()
-	b[len(b)-1] += 100
-	own, _ := netip.AddrFromSlice(b)
-	return own
-}
-
-// sides are client and server of j. Ports and tags are new ones each time: unetd may still
-// be reclaiming those of the last measurement.
-func (l *Lab) sides(t transport.Transport, place string, j workload.Job) (client, server side, err error) {
-	s, socket := l.plain, func(*netlab.Host) string { return "" }
-	switch {
-	case j.MTU > 0 || t.Network == transport.Direct:
-		s = l.bulk[Net{t.Network, j.MTU}]
-	case t.Network == transport.Muxed && place == plan.Crowd:
-		s = l.crowd
-	case t.Network == transport.Muxed:
-		s = l.muxed
-	}
-	if s == nil {
-		return client, server, fmt.Errorf("BUG: no hosts for %s %s", t.Name, place)
-	}
-	if t.Network == transport.Muxed {
-		socket = s.socket
-	}
-	a, b := s.pair.A, s.pair.B
-	if place == plan.Local {
-		b = a
-	}
-	client, server = l.between(t, a, b, socket, j)
-	return client, server, nil
-}
-
-// Ports of measurements, below the kernel's ephemeral ones.
-const firstPort, portSpan = 20000, 10000
-
-// between is sides for given hosts.
-func (l *Lab) between(t transport.Transport, from, to *netlab.Host, socket func(*netlab.Host) string, j workload.Job) (client, server side) {
-	client.host, server.host = from, to
-	client.privileged, server.privileged = t.Privileged, t.Privileged
-	l.serial++
-	number := firstPort + 2*(l.serial%(portSpan/2))
-	addr := func(h *netlab.Host) netip.Prefix {
-		if t.IPv6 {
-			return h.Addr6
-		}
-		return h.Addr
-	}
-	address := func(h *netlab.Host, n uint32) workload.Address {
-		return workload.Address{
-			UDP:      netip.AddrPortFrom(addr(h).Addr(), uint16(n)),
-			LinkAddr: h.LinkAddr,
-			Tag:      n,
-		}
-	}
-	a, b := address(client.host, number), address(server.host, number+1)
-	j.Transport = t.Name
-	client.job, server.job = j, j
-	if j.Own {
-		a.Own = ownAddr(a.UDP.Addr())
-	}
-	client.job.Role, client.job.Local, client.job.Remote, client.job.Socket = workload.Client, a, b, socket(client.host)
-	server.job.Role, server.job.Local, server.job.Remote, server.job.Socket = workload.Server, b, a, socket(server.host)
-	return client, server
-}
-
-// Directions of the kernel's own traffic, seen from the router.
-const (
-	In      = "in"      // from host A to the router
-	Out     = "out"     // from the router to host A
-	Forward = "forward" // from host A through the router to host B
-)
-
-// Kernel runs j once over t, which uses the kernel's sockets, on hosts whose router has a mux on its interface to host
-// A, or none.
-func (l *Lab) Kernel(ctx context.Context, t transport.Transport, way string, mux bool, j workload.Job) (Outcome, error) {
-	s := l.bare
-	if mux {
-		s = l.routed
-	}
-	ends := map[string][2]*netlab.Host{In: {s.pair.A, s.pair.Middle}, Out: {s.pair.Middle, s.pair.A}, Forward: {s.pair.A, s.pair.B}}[way]
-	client, server := l.between(t, ends[0], ends[1], func(*netlab.Host) string { return "" }, j)
-	return l.run(ctx, client, server, nil)
-}
-
 // CrowdSize is the number of idle endpoints on each host of the crowded pair. With the one
 // that is measured there are 256.
 const CrowdSize = 255
 
 // site is a pair of hosts, mostly with a daemon each.
 type site struct {
-	name    string
-	dir     string
 	pair    *netlab.Pair
-	link    *impair.Link // if it is impaired
-	daemons []*daemon
+	sockets map[*netlab.Host]string // of the daemons
+	daemons []*process
 	idle    []func() error // closes an endpoint of the crowd
 }
 
-func (l *Lab) openSite(name string, cfg netlab.Config) (_ *site, err error) {
-	s := &site{name: name, dir: l.dir}
-	if s.pair, s.link, err = l.newPair(cfg); err != nil {
-		return nil, err
+// openSite makes a pair of hosts. What it has opened when it fails is closed with the lab.
+func (l *Lab) openSite(ctx context.Context, as Site) (err error) {
+	ipv6 := l.cfg.IPv6 && as.muxed()
+	s := &site{sockets: map[*netlab.Host]string{}}
+	if s.pair, err = netlab.NewPair(netlab.Config{MTU: as.MTU, IPv6: ipv6, LinkLocal: ipv6}); err != nil {
+		return err
 	}
-	return s, nil
-}
-
-// openMuxed is openSite with a daemon on either host.
-func (l *Lab) openMuxed(ctx context.Context, name string, cfg netlab.Config) (*site, error) {
-	s, err := l.openSite(name, cfg)
-	if err != nil {
-		return nil, err
-	}
-	if err := l.startDaemons(ctx, s, s.pair.A, s.pair.B); err != nil {
-		return nil, errors.Join(err, s.close())
-	}
-	return s, nil
-}
-
-// startDaemons starts the daemons of a site.
-func (l *Lab) startDaemons(ctx context.Context, s *site, hosts ...*netlab.Host) error {
-	for _, h := range hosts {
-		flags := []string{"--mode", l.cfg.Mode, "--socket", s.socket(h), "--policy", l.policy(), "--bpffs", netlab.PathTo(l.pins)}
-		d, err := startDaemon(ctx, h, l.cfg.Unetd, flags...)
+	l.sites[as] = s
+	for _, h := range []*netlab.Host{s.pair.A, s.pair.B} {
+		switch as.Network {
+		case transport.Unsegmented:
+			err = h.Do(func() error { return netlab.SetSegmentation(h.Interface, false) })
+		case transport.Muxed:
+			err = l.startDaemon(ctx, s, h, filepath.Join(l.dir, fmt.Sprintf("%d-%t-%s.sock", as.MTU, as.Crowd, h.Name)))
+		}
 		if err != nil {
 			return err
 		}
-		s.daemons = append(s.daemons, d)
-	}
-	return nil
-}
-
-// socket is that of a host's daemon.
-func (s *site) socket(h *netlab.Host) string {
-	return filepath.Join(s.dir, s.name+"-"+h.Name+".sock")
-}
-
-// idle is the geometry of an endpoint in the crowd, 512 KiB: the size of an idle endpoint
-// does not matter, and five hundred of the default size take 4 GiB.
-var idle = endpoint.Geometry{FrameCount: 256, FillSize: 128, CompletionSize: 128, RxSize: 128, TxSize: 128}
-
-// fill opens the crowd.
-func (s *site) fill(ctx context.Context) error {
-	for _, h := range []*netlab.Host{s.pair.A, s.pair.B} {
 		for range CrowdSize {
+			if !as.Crowd {
+				break
+			}
 			_, closeEndpoint, err := s.open(ctx, h, endpoint.Request{Geometry: idle})
 			if err != nil {
 				return fmt.Errorf("crowd on host %s: %w", h.Name, err)
@@ -334,12 +172,16 @@ func (s *site) fill(ctx context.Context) error {
 	return nil
 }
 
+// idle is the geometry of an endpoint in the crowd, 512 KiB: the size of an idle endpoint
+// does not matter, and five hundred of the default size take 4 GiB.
+var idle = endpoint.Geometry{FrameCount: 256, FillSize: 128, CompletionSize: 128, RxSize: 128, TxSize: 128}
+
 // open opens an endpoint with a message tag through the host's daemon, in this process,
 // and measures how long that takes.
 func (s *site) open(ctx context.Context, h *netlab.Host, req endpoint.Request) (took time.Duration, closeEndpoint func() error, err error) {
 	req.Tags = []endpoint.Tag{endpoint.MessageTag(0)}
 	begin := time.Now()
-	grant, lease, err := control.Open(ctx, s.socket(h), req)
+	grant, lease, err := control.Open(ctx, s.sockets[h], req)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -354,22 +196,13 @@ func (s *site) close() error {
 	for _, d := range s.daemons {
 		errs = append(errs, d.stop())
 	}
-	if s.link != nil {
-		errs = append(errs, s.link.Close())
-	}
-	if s.pair != nil {
-		errs = append(errs, s.pair.Close())
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, s.pair.Close())...)
 }
 
 // OpenOnce measures how long it takes to open a default endpoint through unetd, alone or in
 // the crowd, and closes it.
-func (l *Lab) OpenOnce(ctx context.Context, place string) (time.Duration, error) {
-	s := l.muxed
-	if place == plan.Crowd {
-		s = l.crowd
-	}
+func (l *Lab) OpenOnce(ctx context.Context, crowd bool) (time.Duration, error) {
+	s := l.sites[Site{Network: transport.Muxed, Crowd: crowd}]
 	took, closeEndpoint, err := s.open(ctx, s.pair.A, endpoint.Request{})
 	if err != nil {
 		return 0, err
@@ -377,39 +210,216 @@ func (l *Lab) OpenOnce(ctx context.Context, place string) (time.Duration, error)
 	return took, closeEndpoint()
 }
 
-// Net is a pair of hosts for bandwidth, or for transports without unetd that are not the kernel's.
-type Net struct {
-	Network transport.Network
-	MTU     int // 1500 if zero
+// Ports of measurements, below the kernel's ephemeral ones.
+const firstPort, portSpan = 20000, 10000
+
+// port is the first of two ports that no measurement has had for long: unetd may still be
+// reclaiming those of the last one, and its connections may be in TIME-WAIT.
+func (l *Lab) port() uint32 {
+	l.serial++
+	return firstPort + 2*(l.serial%(portSpan/2))
 }
 
-func (n Net) muxed() bool { return n.Network == transport.Muxed }
+// side is one process of a measurement: its host and its job.
+type side struct {
+	host       *netlab.Host
+	job        workload.Job
+	privileged bool // its process runs as root
+}
 
-// openBulk makes such a pair, with daemons if it is a muxed one.
-func (l *Lab) openBulk(ctx context.Context, n Net) (err error) {
-	if l.bulk == nil {
-		l.bulk = map[Net]*site{}
+// sides are client and server of a job.
+func (l *Lab) sides(t transport.Transport, place string, j workload.Job) (client, server side, err error) {
+	s := l.sites[Site{t.Network, j.MTU, place == plan.Crowd}]
+	if s == nil {
+		return client, server, fmt.Errorf("BUG: no hosts for %s %s", t.Name, place)
 	}
-	cfg := netlab.Config{MTU: n.MTU}
-	if n.muxed() {
-		s, err := l.openMuxed(ctx, fmt.Sprintf("mtu%d", n.MTU), cfg)
-		if err == nil {
-			l.bulk[n] = s
+	a, b := s.pair.A, s.pair.B
+	if place == plan.Local {
+		b = a
+	}
+	number := l.port()
+	address := func(h *netlab.Host, n uint32) workload.Address {
+		addr := h.Addr
+		if t.IPv6 {
+			addr = h.Addr6
 		}
-		return err
+		return workload.Address{UDP: netip.AddrPortFrom(addr.Addr(), uint16(n)), LinkAddr: h.LinkAddr, Tag: n}
 	}
-	pair, err := netlab.NewPair(cfg)
+	j.Transport = t.Name
+	of := func(h *netlab.Host, role workload.Role, local, remote workload.Address) side {
+		j := j
+		j.Role, j.Local, j.Remote, j.Socket = role, local, remote, s.sockets[h]
+		return side{h, j, t.Privileged}
+	}
+	here, there := address(a, number), address(b, number+1)
+	server = of(b, workload.Server, there, here)
+	if j.Own { // an unused address of the subnet
+		own := here.UDP.Addr().AsSlice()
+		own[len(own)-1] += 100
+		here.Own, _ = netip.AddrFromSlice(own)
+	}
+	return of(a, workload.Client, here, there), server, nil
+}
+
+// startTimeout bounds a measurement without its measured section.
+const startTimeout = 60 * time.Second
+
+// Outcome is what the two processes of a measurement reported.
+type Outcome struct {
+	Client, Server workload.Report
+}
+
+// Observer looks at the two processes of a measurement from outside.
+type Observer interface {
+	// Start is called before the client begins. Both have opened their transports.
+	Start(pids []int) error
+	// Stop is called when both have reported, before they end.
+	Stop() error
+}
+
+// Measure runs j once over t, in two new processes, with an observer if it is not nil.
+func (l *Lab) Measure(ctx context.Context, t transport.Transport, place string, j workload.Job, o Observer) (Outcome, error) {
+	client, server, err := l.sides(t, place, j)
 	if err != nil {
-		return err
+		return Outcome{}, err
 	}
-	l.bulk[n] = &site{pair: pair}
-	if n.Network != transport.Unsegmented {
-		return nil
+	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout+2*j.Limit, errors.New("took too long"))
+	defer cancel()
+	out, err := l.measure(ctx, client, server, o)
+	if err != nil {
+		return out, fmt.Errorf("%s over %s: %w", j.Bench, t.Name, err)
 	}
-	for _, h := range []*netlab.Host{pair.A, pair.B} {
-		if err := h.Do(func() error { return netlab.SetSegmentation(h.Interface, false) }); err != nil {
-			return err
+	return out, nil
+}
+
+func (l *Lab) measure(ctx context.Context, clientSide, serverSide side, o Observer) (out Outcome, err error) {
+	serverCPU, clientCPU := l.cfg.ServerCPU, l.cfg.ClientCPU
+	if clientSide.job.Procs > 0 {
+		serverCPU, clientCPU = netlab.AnyCPU, netlab.AnyCPU
+	}
+	server, err := l.startChild(serverSide, serverCPU)
+	if err != nil {
+		return out, err
+	}
+	defer func() { err = server.finish(err) }()
+	client, err := l.startChild(clientSide, clientCPU)
+	if err != nil {
+		return out, err
+	}
+	defer func() { err = client.finish(err) }()
+	if err := errors.Join(server.send(serverSide.job), client.send(clientSide.job)); err != nil {
+		return out, err
+	}
+	for _, p := range []*process{server, client} {
+		if _, err := p.next(ctx); err != nil { // ready
+			return out, err
+		}
+		if p == client && o != nil {
+			if err := o.Start([]int{client.pid(), server.pid()}); err != nil {
+				return out, err
+			}
+		}
+		if err := p.send("go"); err != nil {
+			return out, err
 		}
 	}
-	return nil
+	// If the server fails its client gets no answers, so both are read.
+	for left := 2; left > 0; left-- {
+		p, report, line, ok := client, &out.Client, "", false
+		select {
+		case line, ok = <-client.lines:
+		case line, ok = <-server.lines:
+			p, report = server, &out.Server
+		case <-ctx.Done():
+			return out, context.Cause(ctx)
+		}
+		e, err := p.said(line, ok)
+		if err == nil && e.Report == nil {
+			err = p.failed(errors.New("no report"))
+		}
+		if err != nil {
+			return out, err
+		}
+		*report = *e.Report
+	}
+	if o != nil {
+		return out, o.Stop()
+	}
+	return out, nil
+}
+
+// Place is where a server of Serve listens, and the sockets of the daemons.
+type Place struct {
+	Address      string // with port
+	ServerSocket string // empty on the kernel's sockets
+	ClientSocket string
+}
+
+// Served are the two programs of Serve. The server has begun when it writes a line, and ends by
+// SIGTERM. The client writes a line and ends.
+type Served struct {
+	Kernel bool // use the plain pair, otherwise the muxed one
+	Procs  int  // GOMAXPROCS. With 1 server and client are pinned to a processor each.
+	Server func(Place) Program
+	Client func(at Place, server int) Program // server is the process
+	// Timeout limits the start of the server and all of the client.
+	Timeout time.Duration
+}
+
+// Serve runs a server on host A until its client on host B has ended, and returns the client's line.
+func (l *Lab) Serve(ctx context.Context, s Served) (line string, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, s.Timeout, fmt.Errorf("took longer than %v", s.Timeout))
+	defer cancel()
+	on := l.sites[Site{Network: transport.Muxed}]
+	if s.Kernel {
+		on = l.sites[Site{Network: transport.Plain}]
+	}
+	a, b := on.pair.A, on.pair.B
+	at := Place{fmt.Sprintf("%v:%d", a.Addr.Addr(), l.port()), on.sockets[a], on.sockets[b]}
+	serverCPU, clientCPU := netlab.AnyCPU, netlab.AnyCPU
+	if s.Procs == 1 {
+		serverCPU, clientCPU = l.cfg.ServerCPU, l.cfg.ClientCPU
+	}
+	server, err := s.Server(at).start(a, serverCPU, s.Procs)
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, server.stop()) }()
+	if _, err := server.next(ctx); err != nil {
+		return "", err
+	}
+	client, err := s.Client(at, server.pid()).start(b, clientCPU, s.Procs)
+	if err != nil {
+		return "", err
+	}
+	line, err = client.next(ctx)
+	return line, client.finish(err)
+}
+
+// Neighbours starts a program on each processor, which writes a line when it has begun and ends by SIGTERM.
+// The caller calls stop.
+func (l *Lab) Neighbours(ctx context.Context, p Program) (stop func() error, err error) {
+	cpus, err := netlab.Processors()
+	if err != nil {
+		return nil, err
+	}
+	var all []*process
+	stop = func() error {
+		var errs []error
+		for _, r := range all {
+			errs = append(errs, r.stop())
+		}
+		return errors.Join(errs...)
+	}
+	for _, cpu := range cpus {
+		r, err := p.start(l.sites[Site{Network: transport.Muxed}].pair.A, cpu, 1)
+		if err == nil {
+			all = append(all, r)
+			_, err = r.next(ctx)
+		}
+		if err != nil {
+			return nil, errors.Join(err, stop())
+		}
+	}
+	return stop, nil
 }

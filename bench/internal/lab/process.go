@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,71 +9,45 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 
-	"github.com/unet-go/unet/bench/internal/perf"
-	"github.com/unet-go/unet/bench/internal/workload"
 	"github.com/unet-go/unet/internal/netlab"
 )
 
-// exitTimeout is how long a child may take to close its transport.
-const exitTimeout = 10 * time.Second
-
-// process is one child.
+// process is a program that runs on a host: a child, a daemon, or a program of a service. Each says
+// by a line that it is ready.
 type process struct {
-	role   workload.Role
+	name   string
 	cmd    *exec.Cmd
-	in     io.WriteCloser
-	events chan event // closed when the child has closed its output
-	output tail       // its standard error
+	in     io.Closer   // its standard input; nil: it has none
+	lines  chan string // what it says; closed at the end of its output
+	output tail        // its standard error
 }
 
-// firstCounter is the descriptor of a child at which its counters begin, if there are any.
-const firstCounter = 4
-
-// spawn starts the child of a side, pinned to cpu, as uid nobody unless it is privileged. It is
-// killed when ctx ends. All that it ever executes is counted, if the lab counts.
-func (l *Lab) spawn(ctx context.Context, s side, cpu int) (*process, error) {
-	p := &process{role: s.job.Role, events: make(chan event, 4)}
-	p.cmd = exec.CommandContext(ctx, "/proc/self/fd/3", "child")
-	p.cmd.Args[0] = os.Args[0]
-	p.cmd.ExtraFiles = []*os.File{l.self} // becomes descriptor 3
-	if l.counted() {
-		counters, err := perf.OpenSet(s.host.Starter(), l.cfg.Events)
-		if err != nil {
+// start starts a command that says its lines on out, or on its standard output if out is nil.
+func start(h *netlab.Host, cpu int, name string, cmd *exec.Cmd, out io.ReadCloser) (_ *process, err error) {
+	p := &process{name: name, cmd: cmd, lines: make(chan string, 4)}
+	cmd.Stderr = &p.output
+	cmd.WaitDelay = time.Second
+	if out == nil {
+		if out, err = cmd.StdoutPipe(); err != nil {
 			return nil, err
 		}
-		defer counters.Close() // the child has them
-		p.cmd.ExtraFiles = append(p.cmd.ExtraFiles, counters.Files()...)
+	} else {
+		cmd.Stdout = &p.output
 	}
-	if p.cmd.SysProcAttr = netlab.Nobody(); s.privileged {
-		p.cmd.SysProcAttr = netlab.Bound()
-	}
-	p.cmd.Stderr = &p.output
-	p.cmd.WaitDelay = time.Second
-	in, err := p.cmd.StdinPipe()
-	if err != nil {
-		return nil, err
-	}
-	out, err := p.cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	p.in = in
-	if err := s.host.StartOn(p.cmd, cpu); err != nil {
-		return nil, errors.Join(fmt.Errorf("start the %s: %w", p.role, err), in.Close(), out.Close())
+	if err := h.StartOn(cmd, cpu); err != nil {
+		return nil, errors.Join(fmt.Errorf("start %s: %w", name, err), out.Close())
 	}
 	go func() {
-		defer close(p.events)
-		for events := json.NewDecoder(out); ; {
-			var e event
-			if events.Decode(&e) != nil {
-				return
-			}
-			p.events <- e
+		defer close(p.lines)
+		defer out.Close()
+		for in := bufio.NewScanner(out); in.Scan(); {
+			p.lines <- in.Text()
 		}
 	}()
 	return p, nil
@@ -80,62 +55,133 @@ func (l *Lab) spawn(ctx context.Context, s side, cpu int) (*process, error) {
 
 func (p *process) pid() int { return p.cmd.Process.Pid }
 
-// send writes one line to the child.
-func (p *process) send(line any) error {
-	b, err := json.Marshal(line)
-	if err != nil {
-		return err
+// next is the next line of a process. It returns an error if the line is one of a child, or if the process has ended.
+func (p *process) next(ctx context.Context) (string, error) {
+	select {
+	case line, ok := <-p.lines:
+		_, err := p.said(line, ok)
+		return line, err
+	case <-ctx.Done():
+		return "", p.failed(context.Cause(ctx))
 	}
-	if _, err := p.in.Write(append(b, '\n')); err != nil {
-		return fmt.Errorf("%s: %w", p.role, err)
+}
+
+// said reads what was received from lines: the event of a child, if it is one.
+func (p *process) said(line string, ok bool) (e event, err error) {
+	if _ = json.Unmarshal([]byte(line), &e); !ok {
+		return e, p.failed(errors.New("ended early"))
+	} else if e.Error != "" {
+		return e, p.failed(errors.New(e.Error))
+	}
+	return e, nil
+}
+
+// send writes one line to a child.
+func (p *process) send(line any) error {
+	if err := json.NewEncoder(p.in.(io.Writer)).Encode(line); err != nil {
+		return fmt.Errorf("%s: %w", p.name, err)
 	}
 	return nil
 }
 
-// next is the child's next event. It returns an error if the event is one, or if the child has ended.
-func (p *process) next(ctx context.Context) (event, error) {
-	select {
-	case e, ok := <-p.events:
-		switch {
-		case !ok:
-			return e, p.failed("ended without a report")
-		case e.Error != "":
-			return e, p.failed(e.Error)
-		}
-		return e, nil
-	case <-ctx.Done():
-		return event{}, p.failed(context.Cause(ctx).Error())
-	}
+// exitTimeout is how long a process may take to end.
+const exitTimeout = 10 * time.Second
+
+// stop ends a process by SIGTERM.
+func (p *process) stop() error {
+	_ = p.cmd.Process.Signal(syscall.SIGTERM) // an error means that it has exited
+	return p.finish(nil)
 }
 
-func (p *process) failed(what string) error {
-	text := string(p.role) + ": " + what
+// finish closes the standard input of a process and waits until it has exited. It kills the process
+// if the measurement has failed.
+func (p *process) finish(failure error) error {
+	if failure != nil {
+		p.cmd.Process.Kill()
+	}
+	if p.in != nil {
+		p.in.Close()
+	}
+	defer time.AfterFunc(exitTimeout, func() { p.cmd.Process.Kill() }).Stop()
+	for range p.lines { // Wait closes the pipe, so it is read to its end first
+	}
+	if err := p.cmd.Wait(); failure == nil && err != nil {
+		return p.failed(err)
+	}
+	return failure
+}
+
+// failed is an error with what the process has written.
+func (p *process) failed(err error) error {
 	if out := strings.TrimSpace(p.output.String()); out != "" {
-		text += ": " + out
+		return fmt.Errorf("%s: %w: %s", p.name, err, out)
 	}
-	return errors.New(text)
+	return fmt.Errorf("%s: %w", p.name, err)
 }
 
-// end has the child close its transport, and waits until it has exited.
-func (p *process) end() error {
-	err := p.in.Close()
-	timer := time.AfterFunc(exitTimeout, func() { p.cmd.Process.Kill() })
-	defer timer.Stop()
-	for range p.events { // Wait closes the pipe, so it is read to its end first
+// startChild starts the child of a side, pinned to cpu, as uid nobody unless it is privileged.
+func (l *Lab) startChild(s side, cpu int) (*process, error) {
+	cmd := exec.Command("/proc/self/fd/3", "child")
+	cmd.Args[0] = os.Args[0]
+	cmd.ExtraFiles = []*os.File{l.self} // becomes descriptor 3
+	if cmd.SysProcAttr = netlab.Nobody(); s.privileged {
+		cmd.SysProcAttr = netlab.Bound()
 	}
-	if waitErr := p.cmd.Wait(); waitErr != nil {
-		return p.failed(waitErr.Error())
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
 	}
-	return err
+	p, err := start(s.host, cpu, string(s.job.Role), cmd, nil)
+	if err != nil {
+		return nil, errors.Join(err, in.Close())
+	}
+	p.in = in
+	return p, nil
 }
 
-// kill ends the child at once.
-func (p *process) kill() {
-	p.cmd.Process.Kill()
-	for range p.events {
+// readyTimeout is how long a daemon may take to be ready.
+const readyTimeout = 15 * time.Second
+
+// startDaemon starts unetd on a host of a site and returns when it is ready.
+func (l *Lab) startDaemon(ctx context.Context, s *site, h *netlab.Host, socket string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, readyTimeout, fmt.Errorf("is not ready within %v", readyTimeout))
+	defer cancel()
+	out, in, err := os.Pipe()
+	if err != nil {
+		return err
 	}
-	_ = p.cmd.Wait() // says that it was killed
-	p.in.Close()
+	cmd := exec.Command(l.cfg.Unetd, "serve", "--interface", h.Interface, "--socket-mode", "0666", "--ready-fd", "3",
+		"--mode", l.cfg.Mode, "--socket", socket, "--policy", l.policy(), "--bpffs", netlab.PathTo(l.pins))
+	cmd.ExtraFiles = []*os.File{in} // becomes descriptor 3
+	cmd.SysProcAttr = netlab.Bound()
+	d, err := start(h, netlab.AnyCPU, "unetd on host "+h.Name, cmd, out)
+	if err := errors.Join(err, in.Close()); err != nil {
+		return err
+	}
+	if _, err := d.next(ctx); err != nil {
+		if stopped := d.stop(); ctx.Err() == nil && stopped != nil {
+			return stopped // why it has ended
+		}
+		return err
+	}
+	s.daemons, s.sockets[h] = append(s.daemons, d), socket
+	return nil
+}
+
+// Program is a program to run on a host.
+type Program struct {
+	File *os.File // the executable, which uid nobody may not be able to reach by its path
+	Args []string // without the name
+}
+
+// start starts the program as uid nobody with a GOMAXPROCS.
+func (p Program) start(h *netlab.Host, cpu, procs int) (*process, error) {
+	cmd := exec.Command("/proc/self/fd/3", p.Args...)
+	cmd.Args[0] = filepath.Base(p.File.Name())
+	cmd.ExtraFiles = []*os.File{p.File} // becomes descriptor 3
+	cmd.Env = append(os.Environ(), fmt.Sprintf("GOMAXPROCS=%d", procs))
+	cmd.SysProcAttr = netlab.Nobody()
+	return start(h, cpu, strings.Join(append([]string{p.File.Name()}, p.Args...), " "), cmd, nil)
 }
 
 // tail keeps the end of what is written to it.
@@ -160,99 +206,4 @@ func (t *tail) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return string(t.b)
-}
-
-// How long a daemon may take to be ready, and to end.
-const (
-	readyTimeout = 15 * time.Second
-	stopTimeout  = 10 * time.Second
-)
-
-// daemon is unetd on one host.
-type daemon struct {
-	host   *netlab.Host
-	cmd    *exec.Cmd
-	output tail
-	ended  chan struct{} // closed when err is set
-	err    error
-}
-
-// startDaemon starts unetd inside h and returns when it is ready.
-func startDaemon(ctx context.Context, h *netlab.Host, path string, flags ...string) (*daemon, error) {
-	d := &daemon{host: h, ended: make(chan struct{})}
-	readyOut, readyIn, err := os.Pipe()
-	if err != nil {
-		return nil, err
-	}
-	defer readyOut.Close()
-	d.cmd = exec.Command(path, append([]string{"serve", "--interface", h.Interface, "--socket-mode", "0666", "--ready-fd", "3"}, flags...)...)
-	d.cmd.ExtraFiles = []*os.File{readyIn} // becomes descriptor 3
-	d.cmd.SysProcAttr = netlab.Bound()
-	d.cmd.Stdout, d.cmd.Stderr = &d.output, &d.output
-	err = h.Start(d.cmd)
-	if err := errors.Join(err, readyIn.Close()); err != nil {
-		return nil, fmt.Errorf("start unetd: %w", err)
-	}
-	go func() {
-		d.err = d.cmd.Wait()
-		close(d.ended)
-	}()
-	ready := make(chan error, 1)
-	go func() {
-		_, err := readyOut.Read(make([]byte, 64)) // ends when the pipe is closed, too
-		ready <- err
-	}()
-	select {
-	case err = <-ready:
-		if err == nil {
-			return d, nil
-		}
-		<-d.ended // the pipe has no other writer
-		return nil, d.failed("is not ready")
-	case <-time.After(readyTimeout):
-		return nil, errors.Join(d.failed(fmt.Sprintf("is not ready within %v", readyTimeout)), d.stop())
-	case <-ctx.Done():
-		return nil, errors.Join(context.Cause(ctx), d.stop())
-	}
-}
-
-// stop ends the daemon by SIGTERM, and waits until it has ended.
-func (d *daemon) stop() error {
-	select {
-	case <-d.ended:
-		return d.failed("ended early")
-	default:
-	}
-	// An error means that it has exited.
-	_ = d.cmd.Process.Signal(syscall.SIGTERM)
-	select {
-	case <-d.ended:
-		if d.err != nil {
-			return d.failed("failed")
-		}
-		return nil
-	case <-time.After(stopTimeout):
-		err := d.cmd.Process.Kill()
-		if errors.Is(err, os.ErrProcessDone) {
-			err = nil
-		}
-		<-d.ended
-		return errors.Join(d.failed(fmt.Sprintf("did not end within %v", stopTimeout)), err)
-	}
-}
-
-// failed is an error with the exit status and the output of the daemon.
-func (d *daemon) failed(what string) error {
-	text := "unetd on host " + d.host.Name + " " + what
-	select {
-	case <-d.ended:
-		if d.err != nil {
-			text += " (" + d.err.Error() + ")"
-		}
-	default:
-	}
-	if out := strings.TrimSpace(d.output.String()); out != "" {
-		text += ": " + out
-	}
-	return errors.New(text)
 }

@@ -38,6 +38,14 @@ var ServiceList = []struct{ Name, About string }{
 	{H2Bulk, "h2tls with answers of 1 MiB"},
 }
 
+// AboutServices is what --help says about the services.
+func AboutServices() (text string) {
+	for _, s := range ServiceList {
+		text += fmt.Sprintf("  %-10s %s\n", s.Name, s.About)
+	}
+	return text
+}
+
 // ServiceNames are the names of ServiceList.
 func ServiceNames() (names []string) {
 	for _, s := range ServiceList {

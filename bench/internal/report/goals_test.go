@@ -25,9 +25,11 @@ func threeRounds(k Key, v float64) (rs []Record) {
 // TestComparisons: every ratio is that of the medians of its two rows. A ratio equal to the
 // bound meets the goal, a worse one misses it. Without one of the rows nothing is measured.
 func TestComparisons(t *testing.T) {
-	_, waits := waitGoals(waitRows())
-	for _, table := range [][]comparison{speed, verbs, scale, bandwidth, ipv6, waits} {
+	for _, table := range [][]goal{speed, verbs, scale, bandwidth, ipv6, kernel, waitGoals(waitRows())} {
 		for _, c := range table {
+			if c.other != nil {
+				continue
+			}
 			for attach, bound := range c.bound {
 				over, under := c.over, c.under
 				for _, k := range []*Key{&over, &under} {
@@ -37,7 +39,7 @@ func TestComparisons(t *testing.T) {
 				}
 				goal := func(ratio float64, keys ...Key) Goal {
 					records := append(threeRounds(over, 8*ratio), threeRounds(under, 8)...) // 8: no rounding
-					return Summarize(keys, records).compare([]comparison{c}, attach)[0]
+					return Summarize(keys, records).measured(c, attach, bound)
 				}
 				worse := bound * 0.99
 				if c.atMost {
@@ -64,7 +66,9 @@ func waitRows() (rows []Row) {
 	for _, procs := range []int{0, 2} {
 		for _, waiters := range []int{0, 63, 1023} {
 			for _, wait := range []string{"adaptive", "spin"} {
-				rows = append(rows, Row{Key: message(workload.RTT, transport.TCP).waiting(wait).beside(waiters).within(procs).attached("port")})
+				k := rtt(transport.TCP).waiting(wait).attached("port")
+				k.Waiters, k.Procs = waiters, procs
+				rows = append(rows, Row{k, []Record{{}}})
 			}
 		}
 	}
@@ -77,23 +81,23 @@ func TestWaitGoals(t *testing.T) {
 	s := Summary{Rows: waitRows()}
 	for i := range s.Rows {
 		if s.Rows[i].Waiters == 63 {
-			s.Rows[i].IdleCPU = &Spread{}
+			s.Rows[i].Records[0].IdlePercent = new(float64)
 		}
 	}
-	limits, table := waitGoals(s.Rows)
 	var got []string
-	for _, c := range table {
-		got = append(got, c.figure)
-	}
-	for _, l := range limits {
-		g := s.hold(l, "port")
-		got = append(got, fmt.Sprint(g.Figure, " ", g.Known, " ", g.Met()))
+	for _, g := range waitGoals(s.Rows) {
+		if got = append(got, g.figure); g.other != nil {
+			m := s.measured(g, "port", g.bound["port"])
+			got[len(got)-1] += fmt.Sprint(" ", m.Known, " ", m.Met())
+		}
 	}
 	want := []string{
-		"tcp RTT, adaptive / spin", "tcp RTT, adaptive, with 63 waiting / alone", "tcp RTT, adaptive, with 1023 waiting / alone",
-		"tcp RTT, adaptive / spin, GOMAXPROCS 2", "tcp RTT, adaptive, with 63 waiting / alone, GOMAXPROCS 2", "tcp RTT, adaptive, with 1023 waiting / alone, GOMAXPROCS 2",
-		"% of a processor, idle, tcp adaptive, 63 waiting true true", "% of a processor, idle, tcp adaptive, 1023 waiting false true",
-		"% of a processor, idle, tcp adaptive, 63 waiting, GOMAXPROCS 2 true true", "% of a processor, idle, tcp adaptive, 1023 waiting, GOMAXPROCS 2 false true",
+		"tcp RTT, adaptive / spin",
+		"tcp RTT, adaptive, with 63 waiting / alone", "% of a processor, idle, tcp adaptive, 63 waiting true true",
+		"tcp RTT, adaptive, with 1023 waiting / alone", "% of a processor, idle, tcp adaptive, 1023 waiting false true",
+		"tcp RTT, adaptive / spin, GOMAXPROCS 2",
+		"tcp RTT, adaptive, with 63 waiting / alone, GOMAXPROCS 2", "% of a processor, idle, tcp adaptive, 63 waiting, GOMAXPROCS 2 true true",
+		"tcp RTT, adaptive, with 1023 waiting / alone, GOMAXPROCS 2", "% of a processor, idle, tcp adaptive, 1023 waiting, GOMAXPROCS 2 false true",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
@@ -111,8 +115,8 @@ func TestSpeedGoalsAreOfBothAttachments(t *testing.T) {
 		}
 	}
 	for figure, n := range count {
-		want := len(attachments)
-		if figure == portOverQueue.figure {
+		want := 2
+		if figure == speed[0].figure {
 			want = 1
 		}
 		if n != want {
@@ -122,8 +126,8 @@ func TestSpeedGoalsAreOfBothAttachments(t *testing.T) {
 }
 
 func TestAllocationGoal(t *testing.T) {
-	k := message(workload.RTT, transport.UDP).attached("port")
-	opened := message(workload.Connect, transport.TCP).attached("port") // opening allocates
+	k := rtt(transport.UDP).attached("port")
+	opened := connect(transport.TCP).attached("port") // opening allocates
 	for _, c := range []struct {
 		allocs, want float64
 	}{{0.25, 0.25}, {noAllocs / 2, 0}} {
@@ -133,37 +137,16 @@ func TestAllocationGoal(t *testing.T) {
 				records[i].AllocsPerMsg = 20
 			}
 		}
-		g := Summarize([]Key{k, opened}, records).hold(allocations, "port")
+		g := Summarize([]Key{k, opened}, records).measured(allocations, "port", 0)
 		if !g.Known || g.Measured != c.want || g.Met() != (c.want <= 0) {
 			t.Errorf("%v allocations: %+v", c.allocs, g)
 		}
 	}
 }
 
-// TestMemoryGoals: the larger of two figures counts, of the goal's attachment.
-func TestMemoryGoals(t *testing.T) {
-	const bare, mostMiB, mostKiB = 10 * mebibyte, 16, 4
-	memory := []Memory{
-		{Attach: "queue", With: bare + mebibyte, Without: bare}, {Attach: "queue", With: bare + mostMiB*mebibyte, Without: bare},
-		{Attach: "port", With: bare + mostMiB*mebibyte + 1<<18, Without: bare},
-	}
-	idle := []Idle{{Attach: "queue", Client: kibibyte, Server: mostKiB * kibibyte}, {Attach: "port", Client: mostKiB*kibibyte + 1, Server: kibibyte}}
-	s := Summary{Memory: memory, Idle: idle}
-	for _, g := range []Goal{s.hold(residentMemory, "queue"), s.hold(idleMemory, "queue")} {
-		if !g.Known || !g.Met() || g.Measured != g.Bound {
-			t.Errorf("at its bound: %+v", g)
-		}
-	}
-	for _, g := range []Goal{s.hold(residentMemory, "port"), s.hold(idleMemory, "port")} {
-		if !g.Known || g.Met() {
-			t.Errorf("beyond its bound: %+v", g)
-		}
-	}
-}
-
 func TestGoalsTable(t *testing.T) {
 	var out strings.Builder
-	PrintGoals(&out, "title", []Goal{
+	printGoals(&out, "title", []Goal{
 		{Figure: "a", Attach: "port", Bound: 2, Measured: 2.5, Known: true, format: "%.2f"},
 		{Figure: "b", Attach: "queue", Bound: 2, AtMost: true, Measured: 2.5, Known: true, format: "%.1f"},
 		{Figure: "c", Attach: "queue", Bound: 2, format: "%.1f"},
@@ -171,10 +154,6 @@ func TestGoalsTable(t *testing.T) {
 	want := "\ntitle\nfigure  attach    bound  measured\na       port    >= 2.00      2.50            ok\nb       queue    <= 2.0       2.5         short\nc       queue    >= 2.0         -  not measured\n"
 	if out.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", out.String(), want)
-	}
-	out.Reset()
-	if PrintGoals(&out, "title", []Goal{{Figure: "a", format: "%.1f"}}); strings.Contains(out.String(), "attach") {
-		t.Errorf("goals without attachment:\n%s", out.String())
 	}
 }
 
@@ -196,25 +175,31 @@ func TestDocumentHasTheGoals(t *testing.T) {
 	}
 }
 
-func TestBandwidthGoalsArePrintedIfMeasured(t *testing.T) {
+// TestGoalsArePrintedIfMeasured: those without a measurement are printed after a run of all.
+func TestGoalsArePrintedIfMeasured(t *testing.T) {
 	over, under := bandwidth[0].over.attached("queue"), bandwidth[0].under
 	records := append(threeRounds(over, 1), threeRounds(under, 1)...)
-	var out strings.Builder
-	Summarize([]Key{over, under}, records).PrintBandwidthGoals(&out)
-	if n, want := strings.Count(out.String(), "not measured"), 2*len(bandwidth)-1; n != want {
-		t.Errorf("%d figures are not measured, want %d:\n%s", n, want, &out)
+	lines := func(all bool, keys ...Key) (measured, not int) {
+		var out strings.Builder
+		Summarize(keys, records).PrintGoals(&out, all)
+		return strings.Count(out.String(), bandwidth[0].figure), strings.Count(out.String(), "not measured")
 	}
-	out.Reset()
-	if Summarize([]Key{over}, records).PrintBandwidthGoals(&out); out.Len() > 0 {
-		t.Errorf("figures of nothing:\n%s", &out)
+	if measured, not := lines(false, over, under); measured != 1 || not != 0 {
+		t.Errorf("%d lines, %d not measured", measured, not)
+	}
+	if measured, not := lines(false, over); measured != 0 || not != 0 {
+		t.Errorf("%d lines of one row, %d not measured", measured, not)
+	}
+	if _, not := lines(true, over); not != len((Summary{}).Goals())-1 { // the allocations of over are known
+		t.Errorf("%d lines not measured", not)
 	}
 }
 
 // TestTablesOfOperations: udp stands in the table of latencies only in the sizes of operations, and a row of options is
 // compared with the first of its operation.
 func TestTablesOfOperations(t *testing.T) {
-	udp, read := message(workload.RTT, transport.UDP).attached("port"), operation(transport.RCRead, goalSize, 1, 1, 0).attached("port")
-	large, write := udp, operation(transport.RCWrite, goalSize, 1, 128, 0).attached("port")
+	udp, read := rtt(transport.UDP).attached("port"), key(workload.RDMA, transport.RCRead, goalSize).operations(1, 0).attached("port")
+	large, write := udp, key(workload.RDMA, transport.RCWrite, goalSize).operations(128, 0).attached("port")
 	large.Size = 1400
 	none, inline := write, write
 	none.Verbs.Options, inline.Verbs.Options = workload.None, workload.Inline
@@ -243,14 +228,15 @@ func TestTablesOfOperations(t *testing.T) {
 // TestIPv6Goals are printed if they were measured, and only then.
 func TestIPv6Goals(t *testing.T) {
 	row := func(name string, p50 float64) Row {
-		return Row{Key: message("rtt", name).attached("port"), P50: Spread{Median: p50}}
+		k := rtt(name).attached("port")
+		return Row{k, threeRounds(k, p50)}
 	}
 	var out strings.Builder
-	Summary{Rows: []Row{row("udp", 10), row("tcp", 10)}}.PrintOtherGoals(&out)
-	if out.Len() > 0 {
+	Summary{Rows: []Row{row("udp", 10), row("tcp", 10)}}.PrintGoals(&out, false)
+	if strings.Contains(out.String(), "IPv6") {
 		t.Errorf("%s", &out)
 	}
-	Summary{Rows: []Row{row("udp", 10), row("udp6", 11)}}.PrintOtherGoals(&out)
+	Summary{Rows: []Row{row("udp", 10), row("udp6", 11)}}.PrintGoals(&out, false)
 	if !strings.Contains(out.String(), "udp6 RTT / udp RTT") || !strings.Contains(out.String(), "short") || strings.Contains(out.String(), "tcp6") {
 		t.Errorf("%s", &out)
 	}

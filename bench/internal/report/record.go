@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/unet-go/unet/bench/internal/lab"
-	"github.com/unet-go/unet/bench/internal/perf"
 	"github.com/unet-go/unet/bench/internal/plan"
 	"github.com/unet-go/unet/bench/internal/workload"
 )
@@ -42,13 +41,6 @@ type Record struct {
 	AllocsPerMsg   float64  `json:"allocs_per_msg"`   // heap objects, both processes
 	// Processor time of the server's process; missing in bandwidth.
 	ServerCPUUSPerMsg float64 `json:"server_cpu_us_per_msg,omitempty"`
-
-	// Of both processes, the kernel's work in their system calls included; missing where the
-	// machine has no counters.
-	UserInstructionsPerMsg   *float64 `json:"user_instructions_per_msg,omitempty"`
-	KernelInstructionsPerMsg *float64 `json:"kernel_instructions_per_msg,omitempty"`
-	UserCyclesPerMsg         *float64 `json:"user_cycles_per_msg,omitempty"`
-	KernelCyclesPerMsg       *float64 `json:"kernel_cycles_per_msg,omitempty"`
 
 	Duplicates   *int `json:"duplicates,omitempty"`
 	CreditWindow int  `json:"credit_window,omitempty"` // messages; oneway
@@ -126,7 +118,6 @@ func NewRecord(c plan.Combination, j workload.Job, round int, out lab.Outcome, s
 	r.CPUUSPerMsg = PerMessage(float64(out.Client.CPU+out.Server.CPU)/1e3, out, c.Bench)
 	r.ServerCPUUSPerMsg = PerMessage(float64(out.Server.CPU)/1e3, out, c.Bench)
 	r.AllocsPerMsg = PerMessage(float64(out.Client.Mallocs+out.Server.Mallocs), out, c.Bench)
-	r.count(out, func(total float64) float64 { return PerMessage(total, out, c.Bench) })
 	return r
 }
 
@@ -147,29 +138,6 @@ func (r *Record) bandwidth(c plan.Combination, out lab.Outcome) {
 	writes := float64(bytes) / float64(c.Size)
 	r.CPUSPerGB, r.CPUUSPerMsg = cpu/float64(bytes)*1e9, cpu*1e6/writes
 	r.AllocsPerMsg = float64(out.Client.Mallocs+s.Mallocs) / writes
-	r.count(out, func(total float64) float64 { return total / writes })
-}
-
-// counted are the fields of the hardware's figures, in their order.
-func (r *Record) counted() [perf.Figures]**float64 {
-	return [perf.Figures]**float64{
-		perf.UserInstructions:   &r.UserInstructionsPerMsg,
-		perf.KernelInstructions: &r.KernelInstructionsPerMsg,
-		perf.UserCycles:         &r.UserCyclesPerMsg,
-		perf.KernelCycles:       &r.KernelCyclesPerMsg,
-	}
-}
-
-// count fills them in, if they were counted.
-func (r *Record) count(out lab.Outcome, each func(total float64) float64) {
-	counts, _ := out.Counts()
-	if counts == nil {
-		return
-	}
-	for i, field := range r.counted() {
-		v := each(float64(counts[i]))
-		*field = &v
-	}
 }
 
 // PerMessage divides by the messages that arrived.
@@ -277,44 +245,17 @@ func (r Record) benchmark() (string, int, []figure) {
 	if r.SyscallsPerMsg != nil {
 		all = append(all, figure{*r.SyscallsPerMsg, "syscalls/op"})
 	}
-	for i, v := range r.counted() {
-		if *v != nil {
-			all = append(all, figure{**v, countUnits[i]})
-		}
-	}
 	if r.IdlePercent != nil {
 		all = append(all, figure{*r.IdlePercent, "idle-%"})
 	}
 	return name, r.N, append(all, figure{float64(r.Lost), "lost"})
 }
 
-var countUnits = [perf.Figures]string{"user-instructions/op", "kernel-instructions/op", "user-cycles/op", "kernel-cycles/op"}
-
 var benchmarkNames = map[workload.Bench]string{
 	workload.RTT: "RTT", workload.Rate: "Rate", workload.OneWay: "OneWay", workload.Connect: "Connect", workload.Bandwidth: "Bandwidth",
 	workload.RDMA: "RDMA",
 }
 
-func (m Memory) benchmark() (string, int, []figure) {
-	return fmt.Sprintf("Memory/transport=%s/attach=%s", m.Transport, m.Attach), 1,
-		[]figure{{float64(m.With), "resident-B"}, {float64(m.Without), "bare-resident-B"}}
-}
-
-func (i Idle) benchmark() (string, int, []figure) {
-	return fmt.Sprintf("IdleConnection/transport=%s/attach=%s", i.Transport, i.Attach), i.N,
-		[]figure{{i.Client, "client-B/conn"}, {i.Server, "server-B/conn"}}
-}
-
 func (o Opening) benchmark() (string, int, []figure) {
 	return fmt.Sprintf("Open/others=%d", o.Others), o.N, []figure{{o.MedianMS * 1e6, "p50-ns/op"}, {o.MaxMS * 1e6, "max-ns/op"}}
-}
-
-func (f Flow) benchmark() (string, int, []figure) {
-	name := fmt.Sprintf("Goodput/link=%s/from=%s/to=%s/attach=%s/wait=%s", f.Link, f.From, f.To, f.Attach, f.Wait)
-	all := []figure{{f.MbitPerS * 1e6 / 8, "B/s"}, {float64(f.Retransmitted), "retransmitted-B"}, {f.RTTMS * 1e6, "rtt-ns"}, {f.CPUMSPerMB, "cpu-ns/B"}}
-	if f.Bench == workload.Share {
-		name = strings.Replace(name, "Goodput", "Share", 1) + "/beside=" + f.Beside
-		all = append(all, figure{f.Share, "share"})
-	}
-	return name, int(min(f.Bytes, 1)), all
 }

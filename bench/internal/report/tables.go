@@ -6,7 +6,6 @@ import (
 	"math"
 	"slices"
 
-	"github.com/unet-go/unet/bench/internal/perf"
 	"github.com/unet-go/unet/bench/internal/plan"
 	"github.com/unet-go/unet/bench/internal/transport"
 	"github.com/unet-go/unet/bench/internal/workload"
@@ -20,19 +19,10 @@ type table struct {
 	columns [][]column[Row]
 }
 
-func bySize(r Row) int { return r.Size }
-func byMTU(r Row) int  { return r.MTU }
-func oneTable(Row) int { return 0 }
-
-// The figures of rows.
-func p50(r Row) Spread      { return r.P50 }
-func mean(r Row) Spread     { return r.Mean }
-func p99(r Row) Spread      { return r.P99 }
-func p999(r Row) Spread     { return r.P999 }
-func msgsPerS(r Row) Spread { return r.MsgsPerS }
-func gbPerS(r Row) Spread   { return r.GbPerS }
-func cpu(r Row) Spread      { return r.CPU }
-func allocs(r Row) Spread   { return r.Allocs }
+func bySize(r Row) int  { return r.Size }
+func byMTU(r Row) int   { return r.MTU }
+func oneTable(Row) int  { return 0 }
+func lost(r Record) int { return r.Lost }
 
 // Columns of several tables.
 var (
@@ -45,32 +35,20 @@ var (
 	operationColumns = slices.Concat(text("operation", func(r Row) string { return r.Transport }), text("attach", func(r Row) string { return r.Attach }))
 	cpuColumn        = median("cpu us", cpu, 1, 2)
 	callsColumn      = value("syscalls", func(r Row) string {
-		if r.Syscalls == nil {
-			return "unknown"
+		if calls := r.Records[0].SyscallsPerMsg; calls != nil {
+			return fmt.Sprintf("%.3f", *calls)
 		}
-		return fmt.Sprintf("%.3f", *r.Syscalls)
+		return "unknown"
 	})
 	effortColumns = slices.Concat(cpuColumn, callsColumn, median("allocs", allocs, 1, 3))
-	lostColumn    = value("lost", func(r Row) int { return r.Lost })
+	lostColumn    = value("lost", func(r Row) int { return r.sum(lost) })
 	timeColumns   = slices.Concat(extremes("p50 us", p50, 1, 2), median("mean us", mean, 1, 2), median("p99 us", p99, 1, 2), median("p99.9 us", p999, 1, 2))
 	sizeColumn    = value("bytes", bySize)
 	depthColumn   = value("in flight", func(r Row) int { return max(r.Verbs.Depth, r.Batch) })
 	listColumn    = value("list", func(r Row) int { return r.Batch })
 	rateColumn    = extremes("M op/s", msgsPerS, 1e-6, 3)
 	bitsColumn    = extremes("Gb/s", gbPerS, 1, 2)
-	countColumns  = slices.Concat(countColumn("user instr", perf.UserInstructions), countColumn("kernel instr", perf.KernelInstructions),
-		countColumn("user cycles", perf.UserCycles), countColumn("kernel cycles", perf.KernelCycles))
 )
-
-// countColumn is what the hardware counted, if it did.
-func countColumn(head string, figure int) []column[Row] {
-	return optional(value(head, func(r Row) string {
-		if r.Counts == nil {
-			return missing
-		}
-		return fmt.Sprintf("%.0f", r.Counts[figure].Median)
-	}))
-}
 
 // waitingColumn is a column about goroutines that wait, of rows that were measured so.
 func waitingColumn(head string, of func(Row) int) []column[Row] {
@@ -85,9 +63,15 @@ func waitingColumn(head string, of func(Row) int) []column[Row] {
 // Print writes the tables of what was measured.
 func (s Summary) Print(w io.Writer) {
 	s.print(w, s.tables())
-	s.printMuxCost(w)
 	s.PrintOperations(w)
-	s.printMemory(w)
+	if len(s.Openings) > 0 {
+		ms := func(head string, of func(Opening) float64) []column[Opening] {
+			return value(head, func(o Opening) string { return fmt.Sprintf("%.1f", of(o)) })
+		}
+		printTable(w, "Opening an endpoint of 8 MiB through unetd, ms", s.Openings,
+			value("others open", func(o Opening) int { return o.Others }), value("times", func(o Opening) int { return o.N }),
+			ms("median", func(o Opening) float64 { return o.MedianMS }), ms("lowest", func(o Opening) float64 { return o.MinMS }), ms("highest", func(o Opening) float64 { return o.MaxMS }))
+	}
 }
 
 // PrintOperations writes the tables of rdma.
@@ -113,10 +97,10 @@ func (s Summary) print(w io.Writer, tables []table) {
 					rows = append(rows, r)
 				}
 			}
-			printTable(w, t.title(rows), rows, append(t.columns, countColumns)...)
+			printTable(w, t.title(rows), rows, t.columns...)
 			for _, r := range rows {
-				if r.Failure != "" {
-					fmt.Fprintf(w, "%s %s: %s\n", r.Transport, r.where(), r.Failure)
+				if i := slices.IndexFunc(r.Records, func(r Record) bool { return r.Failure != "" }); i >= 0 {
+					fmt.Fprintf(w, "%s %s: %s\n", r.Transport, r.where(), r.Records[i].Failure)
 				}
 			}
 		}
@@ -144,25 +128,20 @@ func (r Row) where() string {
 	return s
 }
 
-func rounds(rows []Row) string { return roundsText(rows, func(r Row) int { return r.Rounds }) }
+func rounds(rows []Row) string { return roundsText(rows, func(r Row) int { return len(r.Records) }) }
 
 // tables are those of all benchmarks but rdma.
 func (s Summary) tables() []table {
 	of := func(b workload.Bench) func(Row) bool { return func(r Row) bool { return r.Bench == b } }
 	overKernel, overFloor := quotient("vs kernel-udp", "x", s.overKernel), quotient("/ floor", "", s.overFloor)
 	stream := [][]column[Row]{whereColumns, value("batch", func(r Row) int { return r.Batch }), extremes("M msg/s", msgsPerS, 1e-6, 3), effortColumns, lostColumn,
-		value("duplicates", func(r Row) int { return r.Duplicates }), value("stalls", func(r Row) int { return r.Stalls }), overKernel, overFloor}
+		value("duplicates", func(r Row) int { return r.sum(func(r Record) int { return known(r.Duplicates) }) }), value("stalls", func(r Row) int { return r.sum(func(r Record) int { return known(r.Stalls) }) }), overKernel, overFloor}
 	return []table{
 		{func(rows []Row) string {
 			return fmt.Sprintf("Round trips of %d bytes: medians over %s (of p50: lowest..highest)\n"+
 				"cpu, syscalls and allocs are of both processes, a round trip; lost is of all rounds.", rows[0].Size, rounds(rows))
 		}, of(workload.RTT), bySize, [][]column[Row]{whereColumns, timeColumns, effortColumns, lostColumn, overKernel, overFloor,
-			optional(quotient("idle %", "", func(r Row) (float64, bool) {
-				if r.IdleCPU == nil {
-					return 0, false
-				}
-				return r.IdleCPU.Median, true
-			}))}},
+			optional(quotient("idle %", "", Row.idle))}},
 		{func(rows []Row) string {
 			return fmt.Sprintf("Messages of %d bytes one way, as fast as they go: received a second, medians over %s\n"+
 				"cpu, syscalls and allocs are of both processes, a message received; lost and duplicates are of all rounds.", rows[0].Size, rounds(rows))
@@ -172,29 +151,30 @@ func (s Summary) tables() []table {
 			return fmt.Sprintf("%d messages of %d bytes one way, medians over %s\n"+
 				"At most %d messages are in flight; the receiver gives credit every %d. Timed from the first send until the\n"+
 				"receiver's acknowledgment of all of them; nothing is subtracted. A stall is a credit that did not arrive in time.",
-				(r.N+r.Lost)/r.Rounds, r.Size, rounds(rows), r.CreditWindow, r.CreditEvery)
+				r.sum(func(r Record) int { return r.N + r.Lost })/len(r.Records), r.Size, rounds(rows), r.Records[0].CreditWindow, r.Records[0].CreditEvery)
 		}, of(workload.OneWay), bySize, stream},
 		{func(rows []Row) string {
-			n := fmt.Sprintf("%d at a time", rows[0].Connections)
-			if rows[0].Connections == 1 {
+			n := fmt.Sprintf("%d at a time", rows[0].Records[0].Connections)
+			if rows[0].Records[0].Connections == 1 {
 				n = "one at a time"
 			}
 			return fmt.Sprintf("Connections opened and closed a second, %s, medians over %s\n"+
 				"One is: dial, %d bytes, %[3]d bytes in answer, half-close, the peer's end of file, close. p50 and p99 are of one.\n"+
 				"cpu, syscalls and allocs are of both processes, a connection; late (not done in time) and failed are of all rounds.", n, rounds(rows), rows[0].Size)
 		}, of(workload.Connect), bySize, [][]column[Row]{whereColumns, extremes("k conn/s", msgsPerS, 1e-3, 2), median("p50 us", p50, 1, 2), median("p99 us", p99, 1, 2),
-			cpuColumn, callsColumn, median("allocs", allocs, 1, 1), value("late", func(r Row) int { return r.Lost }),
+			cpuColumn, callsColumn, median("allocs", allocs, 1, 1), value("late", func(r Row) int { return r.sum(lost) }),
 			value("failed", func(r Row) string {
-				if r.ServerFailed > 0 {
-					return fmt.Sprintf("%d, server %d", r.Failed, r.ServerFailed)
+				text := fmt.Sprint(r.sum(func(r Record) int { return known(r.Failed) }))
+				if n := r.sum(func(r Record) int { return known(r.ServerFailed) }); n > 0 {
+					text += fmt.Sprintf(", server %d", n)
 				}
-				return fmt.Sprint(r.Failed)
+				return text
 			}), quotient("vs kernel-tcp", "x", s.overKernel)}},
 		{func(rows []Row) string {
 			return fmt.Sprintf("Bytes one way, MTU %d: Gb/s of payload by size of the writes, medians over %s\n"+
 				"cpu is of both processes, what the kernel does in their system calls included; syscalls and allocs are a write; lost is of all rounds.\n"+
 				"Half at: the size of writes, in bytes, with which half of the transport's best is reached.", rows[0].MTU, rounds(rows))
-		}, of(workload.Bandwidth), byMTU, [][]column[Row]{whereColumns, value("write", bySize), bitsColumn, median("cpu s/GB", func(r Row) Spread { return r.CPUPerGB }, 1, 2),
+		}, of(workload.Bandwidth), byMTU, [][]column[Row]{whereColumns, value("write", bySize), bitsColumn, median("cpu s/GB", cpuPerGB, 1, 2),
 			callsColumn, median("allocs", allocs, 1, 3), lostColumn, value("half at", s.halfAt)}},
 	}
 }
@@ -236,22 +216,22 @@ func (s Summary) operationTables() []table {
 		}, func(r Row) bool { return r.Verbs.Options != "" && r.isVerbs() }, oneTable, [][]column[Row]{operationColumns,
 			value("optimizations", func(r Row) string { return r.Verbs.Options }), listColumn, value("in flight", func(r Row) int { return max(r.Verbs.Depth, 1) }),
 			value("M op/s, or us there and back", func(r Row) string {
-				v, unit, digits := r.MsgsPerS.times(1e-6), "", 3
+				v, unit, digits := msgsPerS(r).times(1e-6), "", 3
 				if r.Bench == workload.RTT {
-					v, unit, digits = r.P50, " us", 2
+					v, unit, digits = p50(r), " us", 2
 				}
 				return fmt.Sprintf("%.*f (%.*f..%.*f)%s", digits, v.Median, digits, v.Min, digits, v.Max, unit)
 			}), quotient("gain", "x", s.gain), effortColumns}},
 		{completed("Sequencer: tickets, by clients with one request each"), func(r Row) bool { return rdma(r) && tickets(r) && sequenced }, oneTable,
 			[][]column[Row]{operationColumns, value("clients", func(r Row) int { return r.Verbs.Clients }), rateColumn,
-				quotient("mean us", "", func(r Row) (float64, bool) { return ratio(float64(r.Verbs.Clients)*1e6, r.MsgsPerS.Median) }), effortColumns, lostColumn}},
+				quotient("mean us", "", func(r Row) (float64, bool) { return ratio(float64(r.Verbs.Clients)*1e6, msgsPerS(r).Median) }), effortColumns, lostColumn}},
 		{func(rows []Row) string {
 			return fmt.Sprintf("Processor time at the target, us an operation of %d bytes: medians over %s (lowest..highest)\n"+
 				"One operation at a time, both processes block. udp and go-udp: a request and its reply. On veth the sender's system call\n"+
 				"includes the kernel's receive path.", rows[0].Size, rounds(rows))
 		}, func(r Row) bool {
 			return r.Wait == "block" && (r.Bench == workload.RDMA || r.Bench == workload.RTT && (r.Transport == transport.UDP || r.Transport == transport.GoUDP))
-		}, oneTable, [][]column[Row]{operationColumns, extremes("target us", func(r Row) Spread { return r.ServerCPU }, 1, 2), median("both us", cpu, 1, 2), median("p50 us", p50, 1, 2),
+		}, oneTable, [][]column[Row]{operationColumns, extremes("target us", serverCPU, 1, 2), median("both us", cpu, 1, 2), median("p50 us", p50, 1, 2),
 			callsColumn, median("allocs", allocs, 1, 3), lostColumn}},
 		{completed("Operations of bulk, beside a flood of full frames"), func(r Row) bool {
 			return r.MTU > 0 && (r.Bench == workload.RDMA || r.Bench == workload.Bandwidth && r.Transport == transport.Floor)
@@ -297,7 +277,7 @@ func (s Summary) overFloor(r Row) (float64, bool) {
 
 // overUDP is the ratio of an operation to udp's round trip of its size.
 func (s Summary) overUDP(r Row) (float64, bool) {
-	k := message(workload.RTT, transport.UDP).attached(r.Attach)
+	k := rtt(transport.UDP).attached(r.Attach)
 	if k.Size = r.Size; r.Transport == transport.RCFetchAdd || r.Transport == transport.UDSend {
 		k.Size = goalSize
 	}
@@ -310,9 +290,9 @@ func (s Summary) gain(r Row) (float64, bool) {
 		return o.Verbs.Options != "" && o.Bench == r.Bench && o.Transport == r.Transport && o.Attach == r.Attach
 	})[0]
 	if r.Bench == workload.RTT {
-		return ratio(first.P50.Median, r.P50.Median)
+		return ratio(p50(first).Median, p50(r).Median)
 	}
-	return ratio(r.MsgsPerS.Median, first.MsgsPerS.Median)
+	return ratio(msgsPerS(r).Median, msgsPerS(first).Median)
 }
 
 // halfAt is the half power of the rows that differ from r in the size of writes only, at the
@@ -330,10 +310,10 @@ func (s Summary) halfAt(r Row) string {
 func halfPower(rows []Row) string {
 	best := 0.0
 	for _, r := range rows {
-		best = max(best, r.GbPerS.Median)
+		best = max(best, gbPerS(r).Median)
 	}
 	for i, r := range rows {
-		if r.GbPerS.Median < best/2 {
+		if gbPerS(r).Median < best/2 {
 			continue
 		}
 		switch {
@@ -343,54 +323,8 @@ func halfPower(rows []Row) string {
 			return fmt.Sprintf("<=%d", r.Size)
 		}
 		low := rows[i-1]
-		share := math.Log(best/2/low.GbPerS.Median) / math.Log(r.GbPerS.Median/low.GbPerS.Median)
+		share := math.Log(best/2/gbPerS(low).Median) / math.Log(gbPerS(r).Median/gbPerS(low).Median)
 		return fmt.Sprintf("%.0f", float64(low.Size)*math.Pow(float64(r.Size)/float64(low.Size), share))
 	}
 	return ""
-}
-
-// printMuxCost writes what the attached mux costs the kernel's own traffic.
-func (s Summary) printMuxCost(w io.Writer) {
-	separator := "\n"
-	for _, r := range s.rows(func(r Row) bool { return r.Transport == transport.KernelUDPMux && r.Bench == workload.RTT }) {
-		k := r.Key
-		k.Transport = transport.KernelUDP
-		if v, ok := s.over(r, k, p50); ok {
-			fmt.Fprintf(w, "%sThe kernel's own round trips of %d bytes take %.2f times as long on an interface that carries the mux.\n", separator, r.Size, v)
-			separator = ""
-		}
-	}
-}
-
-const (
-	mebibyte = 1 << 20
-	kibibyte = 1 << 10
-)
-
-// printMemory writes the tables of memory and of openings, of what there is.
-func (s Summary) printMemory(w io.Writer) {
-	if len(s.Memory) > 0 {
-		mib := func(head string, of func(Memory) int64) []column[Memory] {
-			return value(head, func(m Memory) string { return fmt.Sprintf("%.1f", float64(of(m))/mebibyte) })
-		}
-		printTable(w, "Resident memory of an idle process (VmRSS; the segment's shared pages are in it), MiB\nThe bare process is the same program without an endpoint.", s.Memory,
-			text("endpoint of", func(m Memory) string { return m.Transport }), text("attach", func(m Memory) string { return m.Attach }),
-			mib("with", func(m Memory) int64 { return m.With }), mib("bare", func(m Memory) int64 { return m.Without }), mib("over bare", func(m Memory) int64 { return m.With - m.Without }))
-	}
-	if len(s.Idle) > 0 {
-		kib := func(head string, of func(Idle) float64) []column[Idle] {
-			return value(head, func(x Idle) string { return fmt.Sprintf("%.2f", of(x)/kibibyte) })
-		}
-		printTable(w, fmt.Sprintf("Resident memory of an idle connection (VmRSS over %d of them), KiB", s.Idle[0].N), s.Idle,
-			text("connection of", func(x Idle) string { return x.Transport }), text("attach", func(x Idle) string { return x.Attach }),
-			kib("client", func(x Idle) float64 { return x.Client }), kib("server", func(x Idle) float64 { return x.Server }))
-	}
-	if len(s.Openings) > 0 {
-		ms := func(head string, of func(Opening) float64) []column[Opening] {
-			return value(head, func(o Opening) string { return fmt.Sprintf("%.1f", of(o)) })
-		}
-		printTable(w, "Opening an endpoint of 8 MiB through unetd, ms", s.Openings,
-			value("others open", func(o Opening) int { return o.Others }), value("times", func(o Opening) int { return o.N }),
-			ms("median", func(o Opening) float64 { return o.MedianMS }), ms("lowest", func(o Opening) float64 { return o.MinMS }), ms("highest", func(o Opening) float64 { return o.MaxMS }))
-	}
 }

@@ -138,60 +138,12 @@ func expired(deadline time.Time) bool {
 	return !deadline.IsZero() && time.Now().After(deadline)
 }
 
-// kernelTCP is a TCP connection of the kernel that never sleeps and never delays
-// (TCP_NODELAY). Its system calls are raw ones, as in kernelUDP.
+// kernelTCP is a TCP connection of the kernel that never sleeps. Its system calls are raw ones, as in
+// kernelUDP.
 type kernelTCP struct {
 	fd       int
 	deadline time.Time
 	share    bool // other goroutines spin too
-}
-
-func openKernelTCP(ctx context.Context, j workload.Job) (workload.Conn, error) {
-	if j.Role != workload.Server {
-		var k *kernelTCP
-		err := dialRetry(ctx, func() (err error) { k, err = dialKernelTCP(j); return err })
-		if err != nil {
-			return nil, err
-		}
-		return newStream(j, k, nil, func() error { return nil }), nil
-	}
-	fd, err := kernelListen(j, 1)
-	if err != nil {
-		return nil, err
-	}
-	return newStream(j, nil, func() (byteConn, error) {
-		conn, _, err := syscall.Accept4(fd, syscall.SOCK_CLOEXEC)
-		if err != nil {
-			return nil, os.NewSyscallError("accept", err)
-		}
-		return spinningTCP(conn)
-	}, func() error { return os.NewSyscallError("close", syscall.Close(fd)) }), nil
-}
-
-func socketTCP() (int, error) {
-	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
-	return fd, os.NewSyscallError("socket", err)
-}
-
-func dialKernelTCP(j workload.Job) (*kernelTCP, error) {
-	fd, err := socketTCP()
-	if err != nil {
-		return nil, err
-	}
-	if err := syscall.Connect(fd, sockaddr(j.Remote.UDP)); err != nil {
-		syscall.Close(fd)
-		return nil, fmt.Errorf("connect %v: %w", j.Remote.UDP, err)
-	}
-	return spinningTCP(fd)
-}
-
-func spinningTCP(fd int) (*kernelTCP, error) {
-	err := errors.Join(syscall.SetNonblock(fd, true), syscall.SetsockoptInt(fd, syscall.IPPROTO_TCP, syscall.TCP_NODELAY, 1))
-	if err != nil {
-		syscall.Close(fd)
-		return nil, err
-	}
-	return &kernelTCP{fd: fd}, nil
 }
 
 func (k *kernelTCP) Write(b []byte) (n int, err error) {
@@ -235,15 +187,33 @@ func (k *kernelTCP) Close() error {
 	return nil
 }
 
-// kernelDialer opens connections of the kernel and never sleeps. It does not set
-// TCP_NODELAY, which costs a system call and makes no difference to a single write.
+// kernelDialer opens connections of the kernel and never sleeps.
 type kernelDialer struct {
-	remote syscall.RawSockaddrInet4
-	share  bool // other goroutines spin too
+	remote  syscall.RawSockaddrInet4
+	share   bool // other goroutines spin too
+	noDelay bool
+}
+
+// noDelay reports whether the connections of a job have TCP_NODELAY. In connect it would cost a system
+// call and make no difference to a single write; bandwidth leaves it to the kernel.
+func noDelay(j workload.Job) bool {
+	return j.Bench != workload.Connect && j.Bench != workload.Bandwidth
+}
+
+// newKernelTCP is a connection of a non-blocking socket.
+func newKernelTCP(fd uintptr, share, noDelay bool) (*kernelTCP, error) {
+	k := &kernelTCP{fd: int(fd), share: share}
+	if !noDelay {
+		return k, nil
+	}
+	if err := syscall.SetsockoptInt(k.fd, syscall.IPPROTO_TCP, syscall.TCP_NODELAY, 1); err != nil {
+		return nil, errors.Join(err, k.Close())
+	}
+	return k, nil
 }
 
 func dialKernel(_ context.Context, j workload.Job) (workload.Dialer, error) {
-	return &kernelDialer{remote: rawSockaddr(j.Remote.UDP), share: j.Connections > 1}, nil
+	return &kernelDialer{rawSockaddr(j.Remote.UDP), j.Connections > 1, noDelay(j)}, nil
 }
 
 // rawSockaddr is struct sockaddr_in, whose port is in network order.
@@ -257,7 +227,10 @@ func (d *kernelDialer) Dial(ctx context.Context) (workload.Stream, error) {
 	if errno != 0 {
 		return nil, os.NewSyscallError("socket", errno)
 	}
-	c := &kernelTCP{fd: int(fd), share: d.share}
+	c, err := newKernelTCP(fd, d.share, d.noDelay)
+	if err != nil {
+		return nil, err
+	}
 	for polls := 1; ; polls++ {
 		switch errno := connect(c.fd, &d.remote); errno {
 		case 0:
@@ -294,6 +267,7 @@ func (k *kernelTCP) CloseWrite() error {
 type kernelListener struct {
 	fd       int
 	share    bool
+	noDelay  bool
 	deadline atomic.Pointer[time.Time]
 }
 
@@ -301,15 +275,16 @@ type kernelListener struct {
 const backlog = 1024
 
 func listenKernel(_ context.Context, j workload.Job) (workload.Listener, error) {
-	fd, err := kernelListen(j, backlog)
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK, 0)
 	if err != nil {
-		return nil, err
+		return nil, os.NewSyscallError("socket", err)
 	}
-	if err := syscall.SetNonblock(fd, true); err != nil {
+	err = errors.Join(syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1), syscall.Bind(fd, sockaddr(j.Local.UDP)), syscall.Listen(fd, backlog))
+	if err != nil {
 		syscall.Close(fd)
-		return nil, os.NewSyscallError("fcntl", err)
+		return nil, fmt.Errorf("listen at %v: %w", j.Local.UDP, err)
 	}
-	return &kernelListener{fd: fd, share: j.Connections > 1}, nil
+	return &kernelListener{fd: fd, share: j.Connections > 1, noDelay: noDelay(j)}, nil
 }
 
 func (l *kernelListener) Accept() (workload.Stream, error) {
@@ -317,7 +292,7 @@ func (l *kernelListener) Accept() (workload.Stream, error) {
 		fd, _, errno := syscall.RawSyscall6(syscall.SYS_ACCEPT4, uintptr(l.fd), 0, 0, syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK, 0, 0)
 		switch errno {
 		case 0:
-			return &kernelTCP{fd: int(fd), share: l.share}, nil
+			return newKernelTCP(fd, l.share, l.noDelay)
 		case syscall.EAGAIN, syscall.EINTR, syscall.ECONNABORTED:
 		default:
 			return nil, os.NewSyscallError("accept", errno)
@@ -333,20 +308,6 @@ func (l *kernelListener) Accept() (workload.Stream, error) {
 
 func (l *kernelListener) SetDeadline(t time.Time) error { l.deadline.Store(&t); return nil }
 func (l *kernelListener) Close() error                  { return os.NewSyscallError("close", syscall.Close(l.fd)) }
-
-// kernelListen makes a listening socket.
-func kernelListen(j workload.Job, backlog int) (int, error) {
-	fd, err := socketTCP()
-	if err != nil {
-		return 0, err
-	}
-	err = errors.Join(syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1), syscall.Bind(fd, sockaddr(j.Local.UDP)), syscall.Listen(fd, backlog))
-	if err != nil {
-		syscall.Close(fd)
-		return 0, fmt.Errorf("listen at %v: %w", j.Local.UDP, err)
-	}
-	return fd, nil
-}
 
 // expiry is the deadline of ctx; the zero time: it has none.
 func expiry(ctx context.Context) time.Time {

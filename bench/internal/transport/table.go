@@ -4,16 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"slices"
 	"strings"
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/unet-go/unet"
 	"github.com/unet-go/unet/bench/internal/workload"
 	"github.com/unet-go/unet/verbs"
 )
@@ -96,7 +92,7 @@ var All = []Transport{
 	{Name: KernelUDPMux, About: "kernel-udp on interfaces that carry the mux", Network: Muxed, Waits: spin, Batches: true, Open: openKernelUDP},
 	{Name: GoUDP, About: "package net, blocking", Network: Plain, Waits: block, Open: openGoUDP},
 	{Name: TCP, About: "TCP of package unet; a batch is one write", Network: Muxed, Granted: true, Waits: anyWait, Batches: true, Waiters: true, Open: openStream(dialTCP, listenTCP), Dial: dialTCP, Listen: listenTCP},
-	{Name: KernelTCP, About: "kernel TCP with TCP_NODELAY, non-blocking and spinning; a batch is one write", Network: Plain, Waits: spin, Batches: true, Open: openKernelTCP, Dial: dialKernel, Listen: listenKernel},
+	{Name: KernelTCP, About: "kernel TCP with TCP_NODELAY, non-blocking and spinning; a batch is one write", Network: Plain, Waits: spin, Batches: true, Open: openStream(dialKernel, listenKernel), Dial: dialKernel, Listen: listenKernel},
 	{Name: GoTCP, About: "TCP of package net, blocking", Network: Plain, Waits: block, Batches: true, Waiters: true, Open: openStream(dialGoTCP, listenGoTCP), Dial: dialGoTCP, Listen: listenGoTCP},
 	{Name: NetstackUDP, About: "UDP of gVisor's netstack over AF_XDP, blocking; its processes run as root", Network: Direct, Privileged: true, Waits: block, Open: openNetstackUDP},
 	{Name: NetstackTCP, About: "TCP of gVisor's netstack over AF_XDP, blocking; its processes run as root", Network: Direct, Privileged: true, Waits: block, Batches: true, Waiters: true, Open: openStream(dialNetstack, listenNetstack), Dial: dialNetstack, Listen: listenNetstack},
@@ -129,15 +125,8 @@ func operation(name, about string, op verbs.WROpcode) Transport {
 	return Transport{Name: name, About: about, Network: Muxed, Granted: true, Waits: anyWait, Batches: true, Open: openOperations(op, false)}
 }
 
-// OperationByName finds one.
-func OperationByName(name string) (Transport, error) {
-	return find("rdma has no operation", Operations, name)
-}
-
-// Names lists the table.
-func Names() []string { return names(All) }
-
-func names(table []Transport) (all []string) {
+// Names lists a table.
+func Names(table []Transport) (all []string) {
 	for _, t := range table {
 		all = append(all, t.Name)
 	}
@@ -146,18 +135,21 @@ func names(table []Transport) (all []string) {
 
 // Connecting lists the transports that open and close connections.
 func Connecting() []string {
-	return names(slices.DeleteFunc(slices.Clone(All), func(t Transport) bool { return t.Dial == nil }))
+	return Names(slices.DeleteFunc(slices.Clone(All), func(t Transport) bool { return t.Dial == nil }))
 }
 
-// ByName finds a transport of messages.
-func ByName(name string) (Transport, error) {
-	return find("unknown transport", slices.Concat(All, IPv6, Verbs), name)
-}
-
-func find(failure string, table []Transport, name string) (Transport, error) {
+// ByName finds a transport of a benchmark.
+func ByName(b workload.Bench, name string) (Transport, error) {
+	table, failure := slices.Concat(All, IPv6, Verbs), "unknown transport"
+	switch b {
+	case workload.Bandwidth:
+		table, failure = Bulk, "bandwidth has no transport"
+	case workload.RDMA:
+		table, failure = Operations, "rdma has no operation"
+	}
 	i := slices.IndexFunc(table, func(t Transport) bool { return t.Name == name })
 	if i < 0 {
-		return Transport{}, fmt.Errorf("%s %q: there are %s", failure, name, strings.Join(names(table), ", "))
+		return Transport{}, fmt.Errorf("%s %q: there are %s", failure, name, strings.Join(Names(table), ", "))
 	}
 	return table[i], nil
 }
@@ -165,6 +157,7 @@ func find(failure string, table []Transport, name string) (Transport, error) {
 // Names of what only bandwidth compares.
 const (
 	KernelTCPUnsegmented = "kernel-tcp-nogso"
+	KernelTCPMux         = "kernel-tcp-mux"
 	TCPToKernel          = "tcp-to-kernel"
 	KernelToTCP          = "kernel-to-tcp"
 )
@@ -175,36 +168,21 @@ var Bulk = []Transport{
 	{Name: TCP, About: "TCP of package unet at both ends", Network: Muxed, Granted: true, Waits: anyWait, Dial: dialTCP, Listen: listenTCP},
 	{Name: KernelTCP, About: "kernel TCP, non-blocking and spinning, with the interface's offloads", Network: Plain, Waits: spin, Dial: dialKernel, Listen: listenKernel},
 	{Name: KernelTCPUnsegmented, About: "kernel-tcp without segmentation offload (TSO, GSO, GRO)", Network: Unsegmented, Waits: spin, Dial: dialKernel, Listen: listenKernel},
+	{Name: KernelTCPMux, About: "kernel-tcp on interfaces that carry the mux", Network: Muxed, Waits: spin, Dial: dialKernel, Listen: listenKernel},
 	{Name: KernelToTCP, About: "from kernel-tcp, with its offloads, to tcp", Network: Muxed, Granted: true, Waits: anyWait, Dial: dialKernel, Listen: listenTCP},
 	{Name: TCPToKernel, About: "from tcp to kernel-tcp", Network: Muxed, Granted: true, Waits: anyWait, Dial: dialTCP, Listen: listenKernel},
-}
-
-// BulkNames lists them.
-func BulkNames() []string { return names(Bulk) }
-
-// BulkByName finds one.
-func BulkByName(name string) (Transport, error) {
-	return find("bandwidth has no transport", Bulk, name)
 }
 
 // streamBuffer is what a stream reads at once, at most, in bytes.
 const streamBuffer = 64 << 10
 
-// byteConn is a connection of any TCP.
-type byteConn interface {
-	Read(b []byte) (int, error)
-	Write(b []byte) (int, error)
-	SetReadDeadline(t time.Time) error
-	Close() error
-}
-
 // stream carries the messages of a job, which all have one size, over TCP. The server
 // accepts when it first needs the connection, because both sides open before either gets
 // "go".
 type stream struct {
-	conn     byteConn
-	accept   func() (byteConn, error) // until there is a connection
-	close    func() error             // closes the listener or the host
+	conn     workload.Stream
+	accept   func() (workload.Stream, error) // until there is a connection
+	close    func() error                    // closes the listener or the host
 	deadline time.Time
 
 	size     int // of a message, bytes
@@ -214,7 +192,7 @@ type stream struct {
 	last     []byte
 }
 
-func newStream(j workload.Job, conn byteConn, accept func() (byteConn, error), close func() error) *stream {
+func newStream(j workload.Job, conn workload.Stream, accept func() (workload.Stream, error), close func() error) *stream {
 	return &stream{
 		conn: conn, accept: accept, close: close,
 		size: j.Size, in: make([]byte, max(streamBuffer, 2*j.Size)), out: make([]byte, 0, max(j.Batch, 1)*j.Size),
@@ -229,13 +207,13 @@ func openStream(dial func(context.Context, workload.Job) (workload.Dialer, error
 			if err != nil {
 				return nil, err
 			}
-			return newStream(j, nil, withWaiters(j, func() (byteConn, error) { return l.Accept() }), l.Close), nil
+			return newStream(j, nil, withWaiters(j, l.Accept), l.Close), nil
 		}
 		d, err := dial(ctx, j)
 		if err != nil {
 			return nil, err
 		}
-		c, err := withWaiters(j, func() (c byteConn, err error) {
+		c, err := withWaiters(j, func() (c workload.Stream, err error) {
 			err = dialRetry(ctx, func() (err error) { c, err = d.Dial(ctx); return err })
 			return c, err
 		})()
@@ -248,8 +226,8 @@ func openStream(dial func(context.Context, workload.Job) (workload.Dialer, error
 
 // withWaiters is next for the connection that is measured: it is the one after those of
 // Job.Waiters, on each of which a goroutine waits for data until it is closed.
-func withWaiters(j workload.Job, next func() (byteConn, error)) func() (byteConn, error) {
-	return func() (byteConn, error) {
+func withWaiters(j workload.Job, next func() (workload.Stream, error)) func() (workload.Stream, error) {
+	return func() (workload.Stream, error) {
 		for range j.Waiters {
 			c, err := next()
 			if err != nil {
@@ -352,31 +330,4 @@ func dialRetry(ctx context.Context, dial func() error) error {
 		case <-time.After(time.Millisecond):
 		}
 	}
-}
-
-// ReadTCPInfo writes a connection's statistics into a report: retransmitted bytes,
-// timeouts (0 before Linux 6.7), and the smoothed round-trip time.
-func ReadTCPInfo(s workload.Stream, r *workload.Report) error {
-	switch c := s.(type) {
-	case *unet.TCPConn:
-		i := c.Info()
-		r.Retransmitted, r.Timeouts, r.RTT = int64(i.BytesRetransmitted), int64(i.Timeouts), i.RTT
-		return nil
-	case *net.TCPConn:
-		raw, err := c.SyscallConn()
-		if err != nil {
-			return err
-		}
-		var info *unix.TCPInfo
-		var failed error
-		err = raw.Control(func(fd uintptr) {
-			info, failed = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
-		})
-		if err != nil || failed != nil {
-			return errors.Join(err, os.NewSyscallError("getsockopt", failed))
-		}
-		r.Retransmitted, r.Timeouts, r.RTT = int64(info.Bytes_retrans), int64(info.Total_rto), time.Duration(info.Rtt)*time.Microsecond
-		return nil
-	}
-	return fmt.Errorf("BUG: %T has no statistics", s)
 }

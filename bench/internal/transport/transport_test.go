@@ -27,7 +27,7 @@ func TestTransports(t *testing.T) {
 			t.Errorf("row %+v", tr)
 		}
 		seen[tr.Name] = true
-		if got, err := ByName(tr.Name); err != nil || got.Name != tr.Name {
+		if got, err := ByName(workload.RTT, tr.Name); err != nil || got.Name != tr.Name {
 			t.Errorf("%s is not found: %v", tr.Name, err)
 		}
 		if (tr.Dial == nil) != (tr.Listen == nil) {
@@ -41,16 +41,16 @@ func TestTransports(t *testing.T) {
 		}
 	}
 	for _, tr := range slices.Concat(IPv6, Verbs) {
-		if got, err := ByName(tr.Name); err != nil || got.Name != tr.Name || seen[tr.Name] || len(tr.Waits) == 0 {
+		if got, err := ByName(workload.RTT, tr.Name); err != nil || got.Name != tr.Name || seen[tr.Name] || len(tr.Waits) == 0 {
 			t.Errorf("%s is not found, or twice: %v", tr.Name, err)
 		}
 	}
 	for _, tr := range Operations {
-		if got, err := OperationByName(tr.Name); err != nil || got.Name != tr.Name || tr.About == "" {
+		if got, err := ByName(workload.RDMA, tr.Name); err != nil || got.Name != tr.Name || tr.About == "" {
 			t.Errorf("%s is not found: %v", tr.Name, err)
 		}
 	}
-	if _, err := OperationByName(UDP); err == nil {
+	if _, err := ByName(workload.RDMA, UDP); err == nil {
 		t.Error("found an operation that does not exist")
 	}
 	for _, name := range []string{Floor, Message, UDP, KernelUDP, KernelUDPMux, NetstackUDP, NetstackTCP} {
@@ -58,7 +58,7 @@ func TestTransports(t *testing.T) {
 			t.Errorf("%s is not in the table", name)
 		}
 	}
-	if _, err := ByName("none"); err == nil {
+	if _, err := ByName(workload.RTT, "none"); err == nil {
 		t.Error("found a transport that does not exist")
 	}
 }
@@ -68,11 +68,11 @@ func TestBulkTransports(t *testing.T) {
 		if tr.Name == "" || tr.About == "" || len(tr.Waits) == 0 || (tr.Dial == nil) != (tr.Listen == nil) || (tr.Dial == nil) == (tr.Open == nil) {
 			t.Errorf("row %+v", tr)
 		}
-		if got, err := BulkByName(tr.Name); err != nil || got.Name != tr.Name {
+		if got, err := ByName(workload.Bandwidth, tr.Name); err != nil || got.Name != tr.Name {
 			t.Errorf("%s is not found: %v", tr.Name, err)
 		}
 	}
-	if _, err := BulkByName(UDP); err == nil {
+	if _, err := ByName(workload.Bandwidth, UDP); err == nil {
 		t.Error("found a transport that does not exist")
 	}
 }
@@ -90,7 +90,7 @@ func TestTransportsWithoutUnetdCarryMessages(t *testing.T) {
 				size = 100
 			}
 			open := func(h *netlab.Host, role workload.Role, local, remote netip.AddrPort) (c workload.Conn) {
-				job := workload.Job{Role: role, Batch: 8, Size: size, Local: workload.Address{UDP: local, LinkAddr: h.LinkAddr}, Remote: workload.Address{UDP: remote}}
+				job := workload.Job{Bench: workload.RTT, Role: role, Batch: 8, Size: size, Local: workload.Address{UDP: local, LinkAddr: h.LinkAddr}, Remote: workload.Address{UDP: remote}}
 				if err := h.Do(func() (err error) { c, err = tr.Open(context.Background(), job); return err }); err != nil {
 					t.Fatal(err)
 				}
@@ -108,14 +108,14 @@ var streams = map[string]struct{}{KernelTCP: {}, GoTCP: {}, NetstackTCP: {}}
 
 func TestTransportsWithoutUnetdOpenAndCloseConnections(t *testing.T) {
 	for _, name := range []string{KernelTCP, GoTCP, NetstackTCP} {
-		tr, err := ByName(name)
+		tr, err := ByName(workload.Connect, name)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, connections := range []int{1, 2} {
 			t.Run(fmt.Sprintf("%s, %d at a time", name, connections), func(t *testing.T) {
 				pair := netlab.RequirePair(t, netlab.Config{})
-				job := workload.Job{Connections: connections, Size: 64, Local: workload.Address{UDP: netip.AddrPortFrom(pair.B.Addr.Addr(), 21000), LinkAddr: pair.B.LinkAddr}}
+				job := workload.Job{Bench: workload.Connect, Connections: connections, Size: 64, Local: workload.Address{UDP: netip.AddrPortFrom(pair.B.Addr.Addr(), 21000), LinkAddr: pair.B.LinkAddr}}
 				var l workload.Listener
 				if err := pair.B.Do(func() (err error) { l, err = tr.Listen(t.Context(), job); return err }); err != nil {
 					t.Fatal(err)

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"time"
 )
 
@@ -173,82 +172,4 @@ func isPattern(b, want []byte, all bool) bool {
 	}
 	last := len(b) - 8
 	return bytes.Equal(b[:8], want[:8]) && bytes.Equal(b[last:], want[last:len(b)])
-}
-
-// Goodput: the client writes to one connection for some time, and the server counts what
-// it reads in that time, from the first byte on. The client ends the connection with a
-// reset, because the data still in flight is not counted.
-
-// BulkStream is a connection that goodput can measure.
-type BulkStream interface {
-	Stream
-	SetWriteDeadline(t time.Time) error
-	SetLinger(seconds int) error
-}
-
-// Sizes of the writes, and of the reads at most, in bytes.
-const (
-	goodputWrite = 64 << 10
-	goodputRead  = 256 << 10
-)
-
-// GoodputClient is the client of goodput.
-func GoodputClient(p BulkStream, j Job) (r Report, err error) {
-	b := make([]byte, goodputWrite)
-	var m meter
-	begin := clock() // before the deadline is set, so that Elapsed is not less than Limit
-	if err := errors.Join(m.start(), p.SetLinger(0), p.SetWriteDeadline(time.Now().Add(j.Limit))); err != nil {
-		return r, err
-	}
-	for r.Elapsed < j.Limit {
-		n, err := p.Write(b)
-		r.Bytes += int64(n)
-		r.Elapsed = clock() - begin
-		if errors.Is(err, os.ErrDeadlineExceeded) {
-			break
-		}
-		if err != nil {
-			return r, fmt.Errorf("write after %d bytes: %w", r.Bytes, err)
-		}
-	}
-	return r, m.stop(&r)
-}
-
-// GoodputServer is the server of goodput.
-func GoodputServer(s Stream, j Job) (r Report, err error) {
-	b := make([]byte, goodputRead)
-	if err := s.SetReadDeadline(time.Now().Add(j.Timeout)); err != nil {
-		return r, err
-	}
-	n, err := s.Read(b)
-	if err != nil {
-		return r, fmt.Errorf("read of the first byte: %w", err)
-	}
-	var m meter
-	begin := clock()
-	if err := errors.Join(m.start(), s.SetReadDeadline(time.Now().Add(j.Limit))); err != nil {
-		return r, err
-	}
-	for {
-		r.Bytes += int64(n)
-		if r.Elapsed = clock() - begin; r.Elapsed >= j.Limit {
-			break
-		}
-		if n, err = s.Read(b); errors.Is(err, os.ErrDeadlineExceeded) {
-			r.Bytes += int64(n)
-			r.Elapsed = clock() - begin
-			break
-		}
-		if err != nil {
-			return r, fmt.Errorf("read after %d bytes: %w", r.Bytes, err)
-		}
-	}
-	return r, m.stop(&r)
-}
-
-// Discard reads until end of file or an error.
-func Discard(s Stream) {
-	if s.SetReadDeadline(time.Time{}) == nil {
-		_, _ = io.Copy(io.Discard, s)
-	}
 }

@@ -3,7 +3,6 @@ package workload
 import (
 	"context"
 	"errors"
-	"io"
 	"net"
 	"os"
 	"strings"
@@ -193,43 +192,5 @@ func TestConnectNeedsConnections(t *testing.T) {
 	}
 	if _, err := ConnectServer(newNetwork(nil), j, nil); err == nil {
 		t.Error("the server accepts")
-	}
-}
-
-func TestIdleConnectionsAreMeasured(t *testing.T) {
-	j := testJob(Idle)
-	j.WarmUp, j.N, j.Timeout = 4, 32, time.Minute
-	// A side uses 1000 bytes before its connections, and each bytes more for each of them.
-	memoryOf := func(each int64) MemoryReader {
-		readings := []int64{1000, 1000 + each*int64(j.N)}
-		return func() (int64, error) { r := readings[0]; readings = readings[1:]; return r, nil }
-	}
-	x := newNetwork(nil)
-	type result struct {
-		report Report
-		held   []io.Closer
-		err    error
-	}
-	kept := make(chan result, 1)
-	go func() {
-		r, held, err := IdleServer(x, j, memoryOf(70))
-		kept <- result{r, held, err}
-	}()
-	r, held, err := IdleClient(x, j, memoryOf(50))
-	server := <-kept
-	if err != nil || server.err != nil {
-		t.Fatal(err, server.err)
-	}
-	if r.N != 32 || r.Resident != 32*50 || server.report.N != 32 || server.report.Resident != 32*70 {
-		t.Errorf("client %+v, server %+v", r, server.report)
-	}
-	if len(held) != 36 || len(server.held) != 36 {
-		t.Errorf("%d and %d connections are held, want 36", len(held), len(server.held))
-	}
-	for _, c := range append(held, server.held...) {
-		if err := c.(*streamEnd).r.SetReadDeadline(time.Time{}); err != nil {
-			t.Errorf("a connection is not open: %v", err)
-			break
-		}
 	}
 }

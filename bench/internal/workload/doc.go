@@ -4,9 +4,7 @@
 //	rate       client sends as fast as it can, server counts what arrives
 //	oneway     the same for a fixed number of messages, inside a credit window
 //	connect    client opens a connection, has one message sent back, closes it
-//	idle       client opens connections, has one message sent back on each, keeps them
 //	bandwidth  client writes to one connection, server counts bytes
-//	goodput    the same over an impaired link
 //	rdma       client keeps operations of package verbs in flight; server waits for the end
 //
 // The same loops run for every transport. They use it as a [Conn], which costs an
@@ -29,7 +27,7 @@
 //	  end                ─────────▶       second reading, report
 //	  second reading     ◀─────────       end
 //
-// In connect and idle each message has a connection of its own.
+// In connect each message has a connection of its own.
 //
 // A reading is one getrusage(2), and nothing else calls it: package syscount, which counts
 // from outside, takes the last two for the borders of the measured section.

@@ -9,7 +9,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/unet-go/unet/bench/internal/perf"
 	"github.com/unet-go/unet/wire"
 )
 
@@ -21,11 +20,7 @@ const (
 	Rate      Bench = "rate"
 	OneWay    Bench = "oneway"
 	Connect   Bench = "connect"
-	Memory    Bench = "memory"    // one process that opens an endpoint and waits
-	Idle      Bench = "idle"      // connections that are opened and stay
 	Open      Bench = "open"      // endpoints that are opened through unetd, one after the other
-	Goodput   Bench = "goodput"   // one connection over an impaired link
-	Share     Bench = "share"     // two connections over one such link
 	Bandwidth Bench = "bandwidth" // bytes over one connection
 	RDMA      Bench = "rdma"      // operations of package verbs
 )
@@ -70,8 +65,6 @@ type Job struct {
 
 	Connections int  `json:"connections,omitempty"` // connect: at a time
 	Own         bool `json:"own,omitempty"`         // connect: the client owns an address, where it has an endpoint
-
-	Counted bool `json:"counted,omitempty"` // by the counters that were opened for the process
 
 	Local, Remote Address
 	Socket        string `json:"socket,omitempty"` // of this host's unetd
@@ -144,18 +137,9 @@ type Report struct {
 	InWindow   int           `json:"in_window,omitempty"`  // rate: messages received in Elapsed; bandwidth: bytes
 	Latency    Latency       `json:"latency,omitzero"`     // rtt and connect, client
 
-	Bytes         int64         `json:"bytes,omitempty"`         // goodput: received (server), taken by the transport (client)
-	Retransmitted int64         `json:"retransmitted,omitempty"` // goodput, client: bytes
-	RTT           time.Duration `json:"rtt_ns,omitempty"`        // goodput, client: smoothed, at the end
-	Timeouts      int64         `json:"timeouts,omitempty"`      // goodput, client: of the retransmission timer
-
-	Counts    *perf.Counts `json:"counts,omitempty"`    // of the hardware, in the measured section
-	Uncounted string       `json:"uncounted,omitempty"` // why the job that was to be counted has no Counts
-
-	RestCPU  time.Duration `json:"rest_cpu_ns,omitempty"` // user and system time of the client in Job.Rest
-	CPU      time.Duration `json:"cpu_ns"`                // user and system time in the measured section
-	Mallocs  uint64        `json:"mallocs"`               // heap objects allocated in the measured section
-	Resident int64         `json:"resident"`              // memory, idle: bytes
+	RestCPU time.Duration `json:"rest_cpu_ns,omitempty"` // user and system time of the client in Job.Rest
+	CPU     time.Duration `json:"cpu_ns"`                // user and system time in the measured section
+	Mallocs uint64        `json:"mallocs"`               // heap objects allocated in the measured section
 }
 
 // Latency is the exact distribution of round trips, or of connect the times of its cycles.
@@ -166,17 +150,10 @@ type Latency struct {
 	P999 time.Duration `json:"p999_ns"`
 }
 
-// counters are those that were opened for this process; nil: none.
-var counters *perf.Set
-
-// CountBy gives the jobs of this process the counters that were opened for it.
-func CountBy(s *perf.Set) { counters = s }
-
-// meter reads the processor time, the allocations and the counters of this process.
+// meter reads the processor time and the allocations of this process.
 type meter struct {
 	cpu     time.Duration
 	mallocs uint64
-	counted perf.Reading
 }
 
 // start takes the baseline. The allocation count is read first, so that
@@ -187,25 +164,11 @@ func (m *meter) start() error {
 	m.mallocs = ms.Mallocs
 	cpu, err := cpuTime()
 	m.cpu = cpu
-	if err == nil && counters != nil {
-		m.counted, err = counters.Read()
-	}
 	return err
 }
 
 // stop writes what was used since start into r.
 func (m *meter) stop(r *Report) error {
-	if counters != nil {
-		now, err := counters.Read()
-		if err != nil {
-			return err
-		}
-		if c, err := now.Since(m.counted); err != nil {
-			r.Uncounted = err.Error()
-		} else {
-			r.Counts = &c
-		}
-	}
 	cpu, err := cpuTime()
 	if err != nil {
 		return err

@@ -110,6 +110,9 @@ func Run(c Conn, j Job) (Report, error) {
 	if err == nil && j.Role == Client && j.Rest > 0 {
 		s.report.RestCPU, err = rest(j.Rest)
 	}
+	if r := &s.report; j.Bench == Bandwidth { // in bytes
+		r.N, r.Sent, r.InWindow = r.N*j.Size, r.Sent*j.Size, r.InWindow*j.Size
+	}
 	return s.report, err
 }
 
