@@ -22,7 +22,6 @@ type rdmaPlan struct {
 	sizes  []int // of messages and operations
 	bytes  []int // of operations in rate
 	depths []int
-	counts []int // of clients
 	mtus   []int // of the network in bandwidth
 }
 
@@ -30,18 +29,16 @@ type rdmaPlan struct {
 const (
 	latencyTable   = "latency"
 	rateTable      = "rate"
-	optionsTable   = "options"
-	sequencerTable = "sequencer"
 	targetTable    = "target"
 	bandwidthTable = "bandwidth"
 )
 
-var rdmaTables = []string{latencyTable, rateTable, optionsTable, sequencerTable, targetTable, bandwidthTable}
+var rdmaTables = []string{latencyTable, rateTable, targetTable, bandwidthTable}
 
 func defaultRDMA() rdmaPlan {
 	return rdmaPlan{
 		tables: slices.Clone(rdmaTables), attach: attachments, rounds: 5, limit: 150 * time.Millisecond,
-		sizes: []int{64, 512, 1400}, bytes: []int{64, 1024, 65536}, depths: []int{4, 16, 128}, counts: []int{1, 2, 4, 8, 16},
+		sizes: []int{64, 512, 1400}, bytes: []int{64, 1024, 65536}, depths: []int{4, 16, 128},
 		mtus: bandwidthSelection().MTUs,
 	}
 }
@@ -53,19 +50,14 @@ func newRDMA(c *common) *cobra.Command {
   latency    round trips by size: SEND and WRITE there and back, the receiver of WRITEs polls
              its memory; READ and FETCH_ADD until they complete; beside udp
   rate       operations and bytes a second by size and by operations in flight; beside msg
-  options    the usual optimizations, one by one: inline data, completions for one of
-             several (unsignaled), lists of work requests, and receives without memory for
-             WRITEs with immediate data (empty)
-  sequencer  tickets by FETCH_ADD, and by request and answer over UD, by clients
   target     processor time of the server's process for each operation, one at a time, where
              both block; beside a request and its reply over udp and kernel sockets
   bandwidth  operations of 64 KiB, with the largest path MTU that the link carries (4096 of
              9000, 1024 of 1500), beside a flood of full frames over raw AF_XDP
 
 The application of the server waits for the end and takes no part in one-sided operations.
-Operations have the optimizations unsignaled and empty unless the table names others. What is
-asked for in bench rdma is timed by the client, to the completion. A datagram that is lost
-counts as lost after the timeout; nothing else is lost.
+One completion stands for several operations. What is asked for in bench rdma is timed by the
+client, to the completion.
 
 Operations:
 `
@@ -76,7 +68,7 @@ Operations:
 		Example: `  unetbench rdma
   unetbench rdma --table latency --attach queue --rounds 13
   unetbench rdma --table rate --size 64,4096 --depth 1,8,64,512
-  unetbench rdma --table options,target --json > rdma.jsonl
+  unetbench rdma --table target --json > rdma.jsonl
   unetbench oneway --transport msg,rc-send,kernel-udp
   unetbench rtt --transport udp,rc-send,rc-write --wait spin`,
 	}
@@ -87,7 +79,6 @@ Operations:
 		flag{"latency-size", &p.sizes, "sizes in latency, bytes"},
 		flag{"size", &p.bytes, "sizes in rate, bytes"},
 		flag{"depth", &p.depths, "operations in flight in rate; those one at a time are in the table of latencies"},
-		flag{"clients", &p.counts, "clients in sequencer"},
 		flag{"mtu", &p.mtus, "MTUs of the network in bandwidth, bytes"})
 	return c.benchmark(cmd, p.check, func() (*messages, [][]plan.Selection) { return &messages{rdma: true}, p.parts() })
 }
@@ -99,14 +90,8 @@ func (p *rdmaPlan) check() error {
 			return fmt.Errorf("--table %q: there are %s", t, strings.Join(rdmaTables, ", "))
 		}
 	}
-	for _, f := range []struct {
-		name string
-		all  []int
-		most int
-	}{{"--depth", p.depths, 4096}, {"--clients", p.counts, 256}} {
-		if len(f.all) == 0 || slices.Min(f.all) < 1 || slices.Max(f.all) > f.most {
-			return fmt.Errorf("%s %v: want some of 1 to %d", f.name, f.all, f.most)
-		}
+	if len(p.depths) == 0 || slices.Min(p.depths) < 1 || slices.Max(p.depths) > 4096 {
+		return fmt.Errorf("--depth %v: want some of 1 to 4096", p.depths)
 	}
 	return nil
 }
@@ -116,14 +101,14 @@ func (p rdmaPlan) selection(wait string, transports ...string) plan.Selection {
 	s := defaultSelection(workload.RDMA)
 	s.Transports, s.Attach, s.Wait = transports, p.attach, []string{wait}
 	s.Rounds, s.Limit, s.N, s.WarmUp = p.rounds, p.limit, 10_000_000, 20_000
-	s.Verbs = []workload.Verbs{{Depth: plan.RDMADepth, Clients: 1}}
+	s.Depths = []int{plan.RDMADepth}
 	return s
 }
 
 // single is a selection of operations one at a time.
 func (p rdmaPlan) single(wait string, transports ...string) plan.Selection {
 	s := p.selection(wait, transports...)
-	s.N, s.WarmUp, s.Verbs = 50_000, 2_000, []workload.Verbs{{Depth: 1, Clients: 1}}
+	s.N, s.WarmUp, s.Depths = 50_000, 2_000, []int{1}
 	return s
 }
 
@@ -139,7 +124,7 @@ func (p rdmaPlan) bulk(operations ...string) (flood, ops plan.Selection) {
 	flood.Transports, flood.Attach, flood.Rounds, flood.Limit = []string{transport.Floor}, p.attach, p.rounds, p.limit
 	flood.MTUs = p.mtus
 	ops = p.selection("spin", operations...)
-	ops.MTUs, ops.Sizes, ops.Verbs = flood.MTUs, []int{plan.RDMAWrite}, []workload.Verbs{{Depth: plan.RDMAWriteDepth, Clients: 1}}
+	ops.MTUs, ops.Sizes, ops.Depths = flood.MTUs, []int{plan.RDMAWrite}, []int{plan.RDMAWriteDepth}
 	return flood, ops
 }
 
@@ -158,20 +143,8 @@ func (p rdmaPlan) parts() (parts [][]plan.Selection) {
 			part = []plan.Selection{messages, read}
 		case rateTable:
 			ops := p.selection("spin", transport.RCSend, transport.RCWrite, transport.RCRead)
-			ops.Sizes, ops.Batches, ops.Verbs = p.bytes, []int{1, plan.RateBatch}, nil
-			for _, d := range p.depths {
-				ops.Verbs = append(ops.Verbs, workload.Verbs{Depth: d, Clients: 1})
-			}
+			ops.Sizes, ops.Batches, ops.Depths = p.bytes, []int{1, plan.RateBatch}, p.depths
 			part = []plan.Selection{p.messageRate(), ops}
-		case optionsTable:
-			part = p.options()
-		case sequencerTable:
-			s := p.single("spin", transport.RCFetchAdd, transport.UDSend)
-			s.Verbs = nil
-			for _, n := range p.counts {
-				s.Verbs = append(s.Verbs, workload.Verbs{Depth: 1, Clients: n})
-			}
-			part = []plan.Selection{s}
 		case targetTable:
 			part = []plan.Selection{
 				p.roundTrips("block", transport.UDP, transport.GoUDP),
@@ -192,31 +165,6 @@ func (p rdmaPlan) messageRate() plan.Selection {
 	s.Transports, s.Attach, s.Rounds = []string{transport.Message}, p.attach, p.rounds
 	s.Batches, s.N = []int{plan.RateBatch}, 200_000
 	return s
-}
-
-// options are operations with optimizations, and round trips with those that matter there.
-func (p rdmaPlan) options() []plan.Selection {
-	named := func(depth int, options ...string) (all []workload.Verbs) {
-		for _, o := range options {
-			v := workload.Verbs{Options: o}
-			if depth > 0 {
-				v.Depth, v.Clients = depth, 1
-			}
-			all = append(all, v)
-		}
-		return all
-	}
-	const every = workload.Inline + "+" + workload.Unsignaled
-	single := p.selection("spin", transport.RCSend, transport.RCWrite)
-	single.Verbs = named(plan.RDMADepth, workload.None, workload.Inline, workload.Unsignaled)
-	list := p.selection("spin", transport.RCSend, transport.RCWrite)
-	list.Batches, list.Verbs = []int{plan.RateBatch}, named(plan.RDMADepth, workload.None, workload.Unsignaled, every)
-	imm := p.selection("spin", transport.RCWriteImm)
-	imm.Batches = []int{plan.RateBatch}
-	imm.Verbs = named(plan.RDMADepth, workload.Unsignaled, workload.Unsignaled+"+"+workload.Empty)
-	there := p.roundTrips("spin", transport.RCSend, transport.RCWrite)
-	there.Verbs = named(0, workload.None, workload.Inline, workload.Unsignaled, every)
-	return []plan.Selection{single, list, imm, there}
 }
 
 // short is what all measures of rdma, in one of so many rounds: the figures of the goals. They

@@ -71,9 +71,9 @@ type Combination struct {
 	Size      int    // bytes of payload
 	Batch     int    // messages
 	MTU       int    // bandwidth, and rdma if it is given: of the network; else 0: 1500
-	Verbs     workload.Verbs
-	Waiters   int // rtt: goroutines that wait on other connections, at each end
-	Procs     int // rtt: GOMAXPROCS; 0: each process is pinned to a processor
+	Depth     int    // rdma: operations in flight
+	Waiters   int    // rtt: goroutines that wait on other connections, at each end
+	Procs     int    // rtt: GOMAXPROCS; 0: each process is pinned to a processor
 }
 
 func (c Combination) String() string {
@@ -82,14 +82,8 @@ func (c Combination) String() string {
 		s += fmt.Sprintf(" %s %s", c.Attach, c.Wait)
 	}
 	s += fmt.Sprintf(" %d B", c.Size)
-	if v := c.Verbs; v.Depth > 0 {
-		s += fmt.Sprintf(" depth %d", v.Depth)
-		if v.Clients > 1 {
-			s += fmt.Sprintf(" clients %d", v.Clients)
-		}
-	}
-	if c.Verbs.Options != "" {
-		s += " " + c.Verbs.Options
+	if c.Depth > 0 {
+		s += fmt.Sprintf(" depth %d", c.Depth)
 	}
 	if c.MTU > 0 {
 		s += fmt.Sprintf(" MTU %d", c.MTU)
@@ -112,10 +106,10 @@ type Selection struct {
 	Attach     []string
 	Places     []string
 	Wait       []string
-	Sizes      []int            // bytes
-	Batches    []int            // messages
-	MTUs       []int            // bandwidth and rdma; else empty
-	Verbs      []workload.Verbs // of transports over package verbs; empty: the default
+	Sizes      []int // bytes
+	Batches    []int // messages
+	MTUs       []int // bandwidth and rdma; else empty
+	Depths     []int // rdma: operations in flight
 
 	Rounds  int
 	Every   int           // measure in one of so many rounds; 0: in each
@@ -188,7 +182,7 @@ func (s Selection) of(t transport.Transport, mtu int) (all []Combination, err er
 	if s.Bench == workload.Connect && t.Dial == nil {
 		return nil, fmt.Errorf("transport %s does not open and close connections: %s do", t.Name, strings.Join(transport.Connecting(), ", "))
 	}
-	attach, places, wait, batches, sizes, verbs := []string{transport.None}, []string{Pair}, t.Waits, []int{1}, s.Sizes, []workload.Verbs{{}}
+	attach, places, wait, batches, sizes := []string{transport.None}, []string{Pair}, t.Waits, []int{1}, s.Sizes
 	if t.Granted {
 		attach, places = s.Attach, s.Places
 	}
@@ -201,27 +195,24 @@ func (s Selection) of(t transport.Transport, mtu int) (all []Combination, err er
 	switch {
 	case s.Bench == workload.Bandwidth && t.Dial == nil: // a flood has one size, that of full frames
 		sizes, batches = []int{transport.FloodPayload(mtu)}, []int{FloodBatch}
-	case s.Bench == workload.RDMA && (t.Name == transport.RCFetchAdd || t.Name == transport.UDSend):
+	case s.Bench == workload.RDMA && t.Name == transport.RCFetchAdd:
 		sizes = []int{8}
 	}
-	if s.Bench == workload.RDMA || len(s.Verbs) > 0 && slices.ContainsFunc(transport.Verbs, func(v transport.Transport) bool { return v.Name == t.Name }) {
-		verbs = s.Verbs
-	}
 	for _, size := range sizes {
-		for _, v := range verbs {
+		for _, v := range orZero(s.Depths) {
 			for _, w := range orZero(s.Waiters) {
 				for _, p := range orZero(s.Procs) {
 					if w > 0 && !t.Waiters {
 						return nil, fmt.Errorf("--waiters %d: transport %s has no goroutines that wait on other connections", w, t.Name)
 					}
-					all = append(all, product(Combination{Bench: s.Bench, Transport: t, Size: size, MTU: mtu, Verbs: v, Waiters: w, Procs: p}, attach, places, wait, batches)...)
+					all = append(all, product(Combination{Bench: s.Bench, Transport: t, Size: size, MTU: mtu, Depth: v, Waiters: w, Procs: p}, attach, places, wait, batches)...)
 				}
 			}
 		}
 	}
 	if s.Bench == workload.RDMA {
 		for i, c := range all {
-			all[i].Batch = min(c.Batch, c.Verbs.Depth)
+			all[i].Batch = min(c.Batch, c.Depth)
 		}
 	}
 	return all, nil
@@ -253,7 +244,7 @@ func product(c Combination, attach, places, wait []string, batches []int) (all [
 
 func (c Combination) same(d Combination) bool {
 	return c.Bench == d.Bench && c.Transport.Name == d.Transport.Name && c.Attach == d.Attach && c.Place == d.Place && c.Wait == d.Wait &&
-		c.Size == d.Size && c.Batch == d.Batch && c.MTU == d.MTU && c.Verbs == d.Verbs && c.Waiters == d.Waiters && c.Procs == d.Procs
+		c.Size == d.Size && c.Batch == d.Batch && c.MTU == d.MTU && c.Depth == d.Depth && c.Waiters == d.Waiters && c.Procs == d.Procs
 }
 
 func (s Selection) check() error {
@@ -345,7 +336,7 @@ func (s Selection) Job(c Combination) workload.Job {
 		Bench: s.Bench, Attach: c.Attach, Wait: c.Wait, Size: c.Size, Batch: c.Batch,
 		N: s.N, WarmUp: s.WarmUp, Limit: s.Limit, Timeout: s.Timeout,
 		Window: s.Window, Credit: s.Credit, Connections: s.Connections, Own: s.Address == Own,
-		MTU: c.MTU, Verbs: c.Verbs, Waiters: c.Waiters, Procs: c.Procs, Pause: s.Pause,
+		MTU: c.MTU, Depth: c.Depth, Waiters: c.Waiters, Procs: c.Procs, Pause: s.Pause,
 	}
 	if c.Wait != "spin" { // who spins is never idle
 		j.Rest = s.Rest

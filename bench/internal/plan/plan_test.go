@@ -184,7 +184,7 @@ func TestOperationsAreCombined(t *testing.T) {
 	s := selection()
 	s.Bench, s.Transports, s.Wait = workload.RDMA, []string{transport.RCWrite, transport.RCFetchAdd}, []string{"spin"}
 	s.Sizes, s.Batches = []int{64, 4096}, []int{1, 32}
-	s.Verbs = []workload.Verbs{{Depth: 1, Clients: 1}, {Depth: 16, Clients: 1}}
+	s.Depths = []int{1, 16}
 	all, err := s.Combinations()
 	if err != nil {
 		t.Fatal(err)
@@ -192,7 +192,7 @@ func TestOperationsAreCombined(t *testing.T) {
 	count := map[string]int{}
 	for _, c := range all {
 		count[c.Transport.Name]++
-		if c.Batch > c.Verbs.Depth || c.Transport.Name == transport.RCFetchAdd && c.Size != 8 {
+		if c.Batch > c.Depth || c.Transport.Name == transport.RCFetchAdd && c.Size != 8 {
 			t.Errorf("%v", c)
 		}
 	}
@@ -210,10 +210,5 @@ func TestOperationsAreCombined(t *testing.T) {
 		if _, err := bad.Combinations(); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: %v", name, err)
 		}
-	}
-	s = selection()
-	s.Bench, s.Transports, s.Verbs, s.Wait, s.Batches = workload.RTT, []string{transport.UDP, transport.RCSend}, []workload.Verbs{{Options: workload.None}, {Options: workload.Inline}}, []string{"spin"}, []int{1}
-	if all, err = s.Combinations(); err != nil || len(all) != 2*(1+2) {
-		t.Errorf("options are for transports over verbs: %v, %v", all, err)
 	}
 }

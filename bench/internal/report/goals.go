@@ -84,7 +84,7 @@ func bulk(name string, mtu int) Key {
 
 // operations gives an operation of verbs a number in flight.
 func (k Key) operations(depth, mtu int) Key {
-	k.Verbs, k.MTU = workload.Verbs{Depth: depth, Clients: 1}, mtu
+	k.Depth, k.MTU = depth, mtu
 	return k
 }
 

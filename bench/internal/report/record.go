@@ -56,10 +56,7 @@ type Record struct {
 	GbPerS    float64 `json:"gb_per_s,omitempty"`     // bandwidth and rdma: 10^9 bits of payload received a second
 	CPUSPerGB float64 `json:"cpu_s_per_gb,omitempty"` // bandwidth: of both processes, for 10^9 bytes
 
-	// Of transports over package verbs. A message of rdma is an operation; n counts completions.
-	Depth   int    `json:"depth,omitempty"`   // operations in flight, of each client
-	Clients int    `json:"clients,omitempty"` // queue pairs
-	Options string `json:"options,omitempty"` // optimizations that were chosen
+	Depth int `json:"depth,omitempty"` // rdma: operations in flight. A message of rdma is an operation; n counts completions.
 
 	// Of rtt beside goroutines that wait.
 	Waiters     int      `json:"waiters,omitempty"`      // goroutines that wait at each end, not counting the measured one
@@ -74,7 +71,7 @@ func NewRecord(c plan.Combination, j workload.Job, round int, out lab.Outcome, s
 	r := Record{
 		Bench: c.Bench, Transport: c.Transport.Name, Attach: c.Attach, Place: c.Place, Wait: c.Wait,
 		Size: c.Size, Batch: c.Batch, Round: round,
-		SyscallsPerMsg: syscalls, Depth: c.Verbs.Depth, Clients: c.Verbs.Clients, Options: c.Verbs.Options,
+		SyscallsPerMsg: syscalls, Depth: c.Depth,
 	}
 	switch c.Bench {
 	case workload.RTT, workload.Connect:
@@ -215,10 +212,7 @@ func (r Record) benchmark() (string, int, []figure) {
 		name += "/place=" + r.Place
 	}
 	if r.Bench == workload.RDMA {
-		name += fmt.Sprintf("/batch=%d/depth=%d/clients=%d/mtu=%d", r.Batch, r.Depth, r.Clients, r.MTU)
-	}
-	if r.Options != "" {
-		name += "/options=" + r.Options
+		name += fmt.Sprintf("/batch=%d/depth=%d/mtu=%d", r.Batch, r.Depth, r.MTU)
 	}
 	if r.Waiters > 0 || r.Procs > 0 {
 		name += fmt.Sprintf("/waiters=%d/procs=%d", r.Waiters, r.Procs)

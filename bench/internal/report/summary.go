@@ -17,20 +17,19 @@ type Key struct {
 	Size      int
 	Batch     int
 	MTU       int // bandwidth and rdma
-	Verbs     workload.Verbs
+	Depth     int // rdma
 	Waiters   int // rtt
 	Procs     int // rtt
 }
 
 // KeyOf is the key that the records of a combination have.
 func KeyOf(c plan.Combination) Key {
-	return Key{c.Bench, c.Transport.Name, c.Attach, c.Place, c.Wait, c.Size, c.Batch, c.MTU, c.Verbs, c.Waiters, c.Procs}
+	return Key{c.Bench, c.Transport.Name, c.Attach, c.Place, c.Wait, c.Size, c.Batch, c.MTU, c.Depth, c.Waiters, c.Procs}
 }
 
 // Key is what the record has in common with those of other rounds.
 func (r Record) Key() Key {
-	v := workload.Verbs{Depth: r.Depth, Clients: r.Clients, Options: r.Options}
-	return Key{r.Bench, r.Transport, r.Attach, r.Place, r.Wait, r.Size, r.Batch, r.MTU, v, r.Waiters, r.Procs}
+	return Key{r.Bench, r.Transport, r.Attach, r.Place, r.Wait, r.Size, r.Batch, r.MTU, r.Depth, r.Waiters, r.Procs}
 }
 
 // Row is one combination over all its rounds.

@@ -44,7 +44,7 @@ var (
 	lostColumn    = value("lost", func(r Row) int { return r.sum(lost) })
 	timeColumns   = slices.Concat(extremes("p50 us", p50, 1, 2), median("mean us", mean, 1, 2), median("p99 us", p99, 1, 2), median("p99.9 us", p999, 1, 2))
 	sizeColumn    = value("bytes", bySize)
-	depthColumn   = value("in flight", func(r Row) int { return max(r.Verbs.Depth, r.Batch) })
+	depthColumn   = value("in flight", func(r Row) int { return max(r.Depth, r.Batch) })
 	listColumn    = value("list", func(r Row) int { return r.Batch })
 	rateColumn    = extremes("M op/s", msgsPerS, 1e-6, 3)
 	bitsColumn    = extremes("Gb/s", gbPerS, 1, 2)
@@ -122,9 +122,6 @@ func (r Row) where() string {
 	if r.Place != plan.Pair {
 		s += ", " + r.Place
 	}
-	if r.Verbs.Options != "" {
-		s += ", " + r.Verbs.Options
-	}
 	return s
 }
 
@@ -187,12 +184,9 @@ func (r Row) isVerbs() bool {
 // operationTables are those of rdma.
 func (s Summary) operationTables() []table {
 	spinning := func(r Row) bool { return r.Wait == "spin" && r.MTU == 0 }
-	rdma := func(r Row) bool { return r.Bench == workload.RDMA && spinning(r) && r.Verbs.Options == "" }
 	single := func(r Row) bool {
-		return spinning(r) && (r.Bench == workload.RTT || r.Verbs.Depth*r.Verbs.Clients == 1) && r.Verbs.Options == "" && r.isVerbs()
+		return spinning(r) && (r.Bench == workload.RTT || r.Depth == 1) && r.isVerbs()
 	}
-	tickets := func(r Row) bool { return r.Transport == transport.RCFetchAdd || r.Transport == transport.UDSend }
-	sequenced := slices.ContainsFunc(s.Rows, func(r Row) bool { return r.Transport == transport.UDSend })
 	completed := func(title string) func([]Row) string {
 		return func(rows []Row) string {
 			return fmt.Sprintf("%s: completed a second, medians over %s (lowest..highest)\n"+
@@ -208,23 +202,8 @@ func (s Summary) operationTables() []table {
 				slices.ContainsFunc(s.Rows, func(o Row) bool { return single(o) && o.Size == r.Size })
 		}, oneTable, [][]column[Row]{operationColumns, sizeColumn, timeColumns, effortColumns, lostColumn, quotient("/ udp", "", s.overUDP)}},
 		{completed("Operations by size and by operations in flight"), func(r Row) bool {
-			return rdma(r) && r.Verbs.Clients == 1 && r.Verbs.Depth > 1 && !tickets(r)
+			return r.Bench == workload.RDMA && spinning(r) && r.Depth > 1
 		}, oneTable, [][]column[Row]{operationColumns, sizeColumn, depthColumn, listColumn, rateColumn, bitsColumn, effortColumns, lostColumn}},
-		{func(rows []Row) string {
-			return fmt.Sprintf("Optimizations, %d bytes: medians over %s (lowest..highest)\n"+
-				"A list is how many work requests are posted together. The gain is over the first row of the same operation: of a rate, or of a round trip.", rows[0].Size, rounds(rows))
-		}, func(r Row) bool { return r.Verbs.Options != "" && r.isVerbs() }, oneTable, [][]column[Row]{operationColumns,
-			value("optimizations", func(r Row) string { return r.Verbs.Options }), listColumn, value("in flight", func(r Row) int { return max(r.Verbs.Depth, 1) }),
-			value("M op/s, or us there and back", func(r Row) string {
-				v, unit, digits := msgsPerS(r).times(1e-6), "", 3
-				if r.Bench == workload.RTT {
-					v, unit, digits = p50(r), " us", 2
-				}
-				return fmt.Sprintf("%.*f (%.*f..%.*f)%s", digits, v.Median, digits, v.Min, digits, v.Max, unit)
-			}), quotient("gain", "x", s.gain), effortColumns}},
-		{completed("Sequencer: tickets, by clients with one request each"), func(r Row) bool { return rdma(r) && tickets(r) && sequenced }, oneTable,
-			[][]column[Row]{operationColumns, value("clients", func(r Row) int { return r.Verbs.Clients }), rateColumn,
-				quotient("mean us", "", func(r Row) (float64, bool) { return ratio(float64(r.Verbs.Clients)*1e6, msgsPerS(r).Median) }), effortColumns, lostColumn}},
 		{func(rows []Row) string {
 			return fmt.Sprintf("Processor time at the target, us an operation of %d bytes: medians over %s (lowest..highest)\n"+
 				"One operation at a time, both processes block. udp and go-udp: a request and its reply. On veth the sender's system call\n"+
@@ -239,8 +218,6 @@ func (s Summary) operationTables() []table {
 			quotient("/ flood", "", func(r Row) (float64, bool) { return s.over(r, bulk(transport.Floor, r.MTU).attached(r.Attach), gbPerS) }), effortColumns, lostColumn}},
 	}
 }
-
-func (s Spread) times(f float64) Spread { return Spread{s.Median * f, s.Min * f, s.Max * f} }
 
 // over is the ratio of r's figure to that of another row.
 func (s Summary) over(r Row, other Key, of func(Row) Spread) (float64, bool) {
@@ -278,21 +255,10 @@ func (s Summary) overFloor(r Row) (float64, bool) {
 // overUDP is the ratio of an operation to udp's round trip of its size.
 func (s Summary) overUDP(r Row) (float64, bool) {
 	k := rtt(transport.UDP).attached(r.Attach)
-	if k.Size = r.Size; r.Transport == transport.RCFetchAdd || r.Transport == transport.UDSend {
+	if k.Size = r.Size; r.Transport == transport.RCFetchAdd {
 		k.Size = goalSize
 	}
 	return s.over(r, k, p50)
-}
-
-// gain is what the optimizations of r bring over the first ones of its operation.
-func (s Summary) gain(r Row) (float64, bool) {
-	first := s.rows(func(o Row) bool {
-		return o.Verbs.Options != "" && o.Bench == r.Bench && o.Transport == r.Transport && o.Attach == r.Attach
-	})[0]
-	if r.Bench == workload.RTT {
-		return ratio(p50(first).Median, p50(r).Median)
-	}
-	return ratio(msgsPerS(r).Median, msgsPerS(first).Median)
 }
 
 // halfAt is the half power of the rows that differ from r in the size of writes only, at the

@@ -71,10 +71,8 @@ const (
 	NetstackTCP  = "netstack-tcp"
 	RCSend       = "rc-send"
 	RCWrite      = "rc-write"
-	RCWriteImm   = "rc-write-imm"
 	RCRead       = "rc-read"
 	RCFetchAdd   = "rc-fetch-add"
-	UDSend       = "ud-send"
 )
 
 var (
@@ -115,14 +113,12 @@ var Verbs = []Transport{
 var Operations = []Transport{
 	operation(RCSend, "SEND over RC", verbs.WRSend),
 	operation(RCWrite, "WRITE over RC", verbs.WRRDMAWrite),
-	operation(RCWriteImm, "WRITE with immediate data, which takes a receive", verbs.WRRDMAWriteWithImm),
 	operation(RCRead, "READ", verbs.WRRDMARead),
 	operation(RCFetchAdd, "FETCH_ADD on 8 bytes, all on one word", verbs.WRAtomicFetchAndAdd),
-	{Name: UDSend, About: "a request by SEND over UD and its answer", Network: Muxed, Granted: true, Waits: anyWait, Open: openOperations(verbs.WRSend, true)},
 }
 
 func operation(name, about string, op verbs.WROpcode) Transport {
-	return Transport{Name: name, About: about, Network: Muxed, Granted: true, Waits: anyWait, Batches: true, Open: openOperations(op, false)}
+	return Transport{Name: name, About: about, Network: Muxed, Granted: true, Waits: anyWait, Batches: true, Open: openOperations(op)}
 }
 
 // Names lists a table.

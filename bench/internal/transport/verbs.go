@@ -17,8 +17,8 @@ import (
 const (
 	messageSends    = 256 // work requests
 	messageReceives = 512
-	repostAt        = 64  // receives that are posted together
-	maxInline       = 256 // bytes
+	repostAt        = 64 // receives that are posted together
+	signalEvery     = messageSends / 4
 )
 
 // device is a context of package verbs on an endpoint of this host's unetd, with one region.
@@ -30,7 +30,6 @@ type device struct {
 	pd     *verbs.PD
 	mr     *verbs.MR
 	listen *verbs.Listener // server
-	ud     *verbs.QP       // server: of requests by datagram; nil: none
 	peer   region
 }
 
@@ -38,21 +37,19 @@ type device struct {
 type region struct {
 	addr uint64
 	rkey uint32
-	qpn  uint32 // that takes datagrams
 }
 
-const regionLen = 16
+const regionLen = 12
 
 func (r region) bytes() []byte {
-	b := binary.BigEndian.AppendUint64(nil, r.addr)
-	return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(b, r.rkey), r.qpn)
+	return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint64(nil, r.addr), r.rkey)
 }
 
 func parseRegion(b []byte) (r region, err error) {
 	if len(b) < regionLen {
 		return r, fmt.Errorf("private data of %d bytes", len(b))
 	}
-	return region{binary.BigEndian.Uint64(b), binary.BigEndian.Uint32(b[8:]), binary.BigEndian.Uint32(b[12:])}, nil
+	return region{binary.BigEndian.Uint64(b), binary.BigEndian.Uint32(b[8:])}, nil
 }
 
 // openDevice makes a region of size bytes that the peer may access.
@@ -96,9 +93,6 @@ func (d *device) Close() (err error) {
 // param has the private data that this side sends: where its region is.
 func (d *device) param() *verbs.ConnParam {
 	r := region{addr: d.mr.Addr(), rkey: d.mr.RKey()}
-	if d.ud != nil {
-		r.qpn = d.ud.Num()
-	}
 	return &verbs.ConnParam{PrivateData: r.bytes(), ResponderResources: readDepth, InitiatorDepth: readDepth, RetryCount: 7, RNRRetryCount: 7}
 }
 
@@ -166,7 +160,7 @@ func (d *device) dial(ctx context.Context, qp *verbs.QP) error {
 // createQP makes a queue pair of RC, in INIT.
 func (d *device) createQP(sendCQ, recvCQ *verbs.CQ, sends, receives int) (*verbs.QP, error) {
 	qp, err := d.ctx.CreateQP(d.pd, verbs.QPInit{Type: verbs.RC, SendCQ: sendCQ, RecvCQ: recvCQ, Cap: verbs.QPCap{
-		MaxSendWR: sends, MaxRecvWR: receives, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInlineData: maxInline,
+		MaxSendWR: sends, MaxRecvWR: receives, MaxSendSGE: 1, MaxRecvSGE: 1,
 	}})
 	if err != nil {
 		return nil, err
@@ -184,8 +178,6 @@ type sends struct {
 	qp       *verbs.QP
 	cq       *verbs.CQ
 	at, slot int // of the slots in the region
-	inline   bool
-	every    uint64 // one of so many is signaled
 	wrs      []verbs.SendWR
 	list     []verbs.SGE
 	wcs      [4]verbs.WC
@@ -194,16 +186,10 @@ type sends struct {
 }
 
 func newSends(d *device, qp *verbs.QP, cq *verbs.CQ, at int) *sends {
-	s := &sends{
-		dev: d, qp: qp, cq: cq, at: at, slot: slotLen(d.job.Size), every: 1,
-		inline: d.job.Verbs.Has(workload.Inline) && d.job.Size <= maxInline,
-		wrs:    make([]verbs.SendWR, max(d.job.Batch, 1)),
-		list:   make([]verbs.SGE, max(d.job.Batch, 1)),
+	return &sends{
+		dev: d, qp: qp, cq: cq, at: at, slot: slotLen(d.job.Size),
+		wrs: make([]verbs.SendWR, max(d.job.Batch, 1)), list: make([]verbs.SGE, max(d.job.Batch, 1)),
 	}
-	if d.job.Verbs.Has(workload.Unsignaled) {
-		s.every = messageSends / 4
-	}
-	return s
 }
 
 // next is the slot of the next message, of n bytes, that add posts.
@@ -222,14 +208,10 @@ func (s *sends) stage(i int, op verbs.WROpcode, off, n int, deadline time.Time) 
 	}
 	wr := &s.wrs[i]
 	*wr = verbs.SendWR{WRID: s.posted, Opcode: op}
-	if s.inline {
-		wr.Inline, wr.Flags = s.dev.mr.Bytes()[off:off+n], verbs.SendInline
-	} else {
-		s.list[i] = s.dev.mr.SGE(off, n)
-		wr.SGList = s.list[i : i+1]
-	}
-	if s.posted++; s.posted%s.every == 0 {
-		wr.Flags |= verbs.SendSignaled
+	s.list[i] = s.dev.mr.SGE(off, n)
+	wr.SGList = s.list[i : i+1]
+	if s.posted++; s.posted%signalEvery == 0 {
+		wr.Flags = verbs.SendSignaled
 	}
 	return nil
 }
@@ -255,7 +237,7 @@ func (s *sends) post(n int) error {
 type receives struct {
 	dev     *device
 	qp      *verbs.QP
-	at, len int // of the slots in the region; len 0: receives without memory
+	at, len int // of the slots in the region
 	wrs     [repostAt]verbs.RecvWR
 	list    [repostAt]verbs.SGE
 	n       int // of wrs: to be posted
@@ -274,10 +256,9 @@ func (r *receives) fill(n int) error {
 // repost gives the receive of a slot back, with others.
 func (r *receives) repost(slot uint64) error {
 	wr := &r.wrs[r.n]
-	if wr.WRID = slot; r.len > 0 {
-		r.list[r.n] = r.dev.mr.SGE(r.at+int(slot)*r.len, r.len)
-		wr.SGList = r.list[r.n : r.n+1]
-	}
+	wr.WRID = slot
+	r.list[r.n] = r.dev.mr.SGE(r.at+int(slot)*r.len, r.len)
+	wr.SGList = r.list[r.n : r.n+1]
 	if r.n++; r.n < repostAt {
 		return nil
 	}

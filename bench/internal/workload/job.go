@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"runtime"
 	"slices"
-	"strings"
 	"syscall"
 	"time"
 
@@ -61,37 +60,13 @@ type Job struct {
 	MTU     int  `json:"mtu,omitempty"`     // bandwidth: of the network
 	Checked bool `json:"checked,omitempty"` // bandwidth: the receiver compares every byte
 
-	Verbs Verbs `json:"verbs,omitzero"` // of transports over package verbs
+	Depth int `json:"depth,omitempty"` // rdma: operations in flight
 
 	Connections int  `json:"connections,omitempty"` // connect: at a time
 	Own         bool `json:"own,omitempty"`         // connect: the client owns an address, where it has an endpoint
 
 	Local, Remote Address
 	Socket        string `json:"socket,omitempty"` // of this host's unetd
-}
-
-// Verbs says how a transport over package verbs is used.
-type Verbs struct {
-	Depth   int // rdma: operations in flight, of each client
-	Clients int // rdma: queue pairs
-	// Options are optimizations, joined by "+", or None. "" stands for Unsignaled and Empty.
-	Options string
-}
-
-// Optimizations.
-const (
-	Inline     = "inline"     // the engine copies the data when the operation is posted
-	Unsignaled = "unsignaled" // one completion for several operations
-	Empty      = "empty"      // receives of WRITEs with immediate data have no memory
-	None       = "none"
-)
-
-// Has reports whether an optimization is on.
-func (v Verbs) Has(option string) bool {
-	if v.Options == "" {
-		return option == Unsignaled || option == Empty
-	}
-	return slices.Contains(strings.Split(v.Options, "+"), option)
 }
 
 // Address is one side as each kind of transport sees it.
@@ -108,9 +83,8 @@ func (j Job) Check() error {
 	switch {
 	case j.Bench == Bandwidth && (j.Size < 1 || j.Limit <= 0):
 		return fmt.Errorf("writes of %d bytes for %v: want more than 0", j.Size, j.Limit)
-	case j.Bench == RDMA && (j.Size < 1 || j.Verbs.Depth < 1 || j.Verbs.Clients < 1 || j.Verbs.Clients > 1 && j.Verbs.Depth > 1 || j.Batch > j.Verbs.Depth || j.Limit <= 0):
-		return fmt.Errorf("operations of %d bytes, %d of %d clients in flight, posted %d at a time: want more than 0, one of each client or one client, and a list within the depth",
-			j.Size, j.Verbs.Depth, j.Verbs.Clients, j.Batch)
+	case j.Bench == RDMA && (j.Size < 1 || j.Depth < 1 || j.Batch > j.Depth || j.Limit <= 0):
+		return fmt.Errorf("operations of %d bytes, %d in flight, posted %d at a time: want more than 0, and a list within the depth", j.Size, j.Depth, j.Batch)
 	case j.Size < MinSize && j.Bench != Bandwidth && j.Bench != RDMA:
 		return fmt.Errorf("messages of %d bytes: want at least %d", j.Size, MinSize)
 	case j.N < 1 || j.Batch < 1 || j.Timeout <= 0:

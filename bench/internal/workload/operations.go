@@ -11,8 +11,8 @@ type Operations interface {
 	// Post posts n operations in one list.
 	Post(n int) error
 	// Wait waits for completions, until the deadline. It returns how many operations have
-	// completed, and how many will not: those that a datagram was lost of.
-	Wait() (done, lost int, err error)
+	// completed.
+	Wait() (done int, err error)
 	// Drain makes the operations complete that have no completion of their own. No operation
 	// is posted after it.
 	Drain() error
@@ -28,8 +28,7 @@ func (s *session) operationsClient() error {
 		return err
 	}
 	var samples []time.Duration
-	single := s.job.Verbs.Depth*s.job.Verbs.Clients == 1
-	if single {
+	if s.job.Depth == 1 {
 		samples = make([]time.Duration, max(s.job.N, s.job.WarmUp))
 		clear(samples) // no page faults while measuring
 	}
@@ -43,7 +42,7 @@ func (s *session) operationsClient() error {
 	if err := s.meter.start(); err != nil {
 		return err
 	}
-	doneBefore, lostBefore := w.done, w.lost
+	before := w.done
 	begin := clock()
 	if err := w.run(s, ops, s.job.N, samples); err != nil {
 		return err
@@ -52,9 +51,8 @@ func (s *session) operationsClient() error {
 	if err := s.meter.stop(&s.report); err != nil {
 		return err
 	}
-	s.report.N, s.report.Lost = w.done-doneBefore, w.lost-lostBefore
-	s.report.Sent = w.posted
-	if single {
+	s.report.N, s.report.Sent = w.done-before, w.posted
+	if s.job.Depth == 1 {
 		s.report.Latency = Summarize(samples[:s.report.N])
 	}
 	if err := s.drain(ops, &w); err != nil {
@@ -64,23 +62,23 @@ func (s *session) operationsClient() error {
 }
 
 // operating is how far a client has come.
-type operating struct{ posted, done, lost int }
+type operating struct{ posted, done int }
 
 // run keeps the queue full until n operations are done, or the time is over. With samples,
 // which need one in flight, they get the time of each.
 func (w *operating) run(s *session, ops Operations, n int, samples []time.Duration) error {
-	depth, list := s.job.Verbs.Depth*s.job.Verbs.Clients, s.job.Batch
+	depth, list := s.job.Depth, s.job.Batch
 	if err := s.extend(); err != nil {
 		return err
 	}
 	begin, first := clock(), w.done
 	for before := begin; w.done-first < n; {
-		for ; w.posted-w.done-w.lost+list <= depth; w.posted += list {
+		for ; w.posted-w.done+list <= depth; w.posted += list {
 			if err := ops.Post(list); err != nil {
 				return err
 			}
 		}
-		done, lost, err := ops.Wait()
+		done, err := ops.Wait()
 		if err != nil {
 			return err
 		}
@@ -90,7 +88,6 @@ func (w *operating) run(s *session, ops Operations, n int, samples []time.Durati
 		}
 		before = now
 		w.done += done
-		w.lost += lost
 		if now-begin > s.job.Limit {
 			break
 		}
@@ -103,29 +100,25 @@ func (w *operating) run(s *session, ops Operations, n int, samples []time.Durati
 
 // drain waits for what is in flight.
 func (s *session) drain(ops Operations, w *operating) error {
-	if err := s.extend(); err != nil {
+	if err := s.extend(); err != nil || w.posted == w.done {
 		return err
-	}
-	if w.posted == w.done+w.lost {
-		return nil
 	}
 	if err := ops.Drain(); err != nil {
 		return err
 	}
-	for tries := 0; w.posted > w.done+w.lost; {
-		done, lost, err := ops.Wait()
+	for tries := 0; w.posted > w.done; {
+		done, err := ops.Wait()
 		if err != nil {
 			return err
 		}
-		w.done += done
-		w.lost += lost
-		if done+lost == 0 {
-			if tries++; tries == controlTries {
-				return fmt.Errorf("%d operations have not completed in %v", w.posted-w.done-w.lost, controlTries*s.job.Timeout)
-			}
-			if err := s.extend(); err != nil {
-				return err
-			}
+		if w.done += done; done > 0 {
+			continue
+		}
+		if tries++; tries == controlTries {
+			return fmt.Errorf("%d operations have not completed in %v", w.posted-w.done, controlTries*s.job.Timeout)
+		}
+		if err := s.extend(); err != nil {
+			return err
 		}
 	}
 	return nil
