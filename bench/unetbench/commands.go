@@ -44,7 +44,7 @@ func newCommand() *cobra.Command {
 		Example: `  sudo bin/unetbench rtt --transport msg,udp,kernel-udp --attach port
   sudo bin/unetbench rate --batch 1,64
   sudo bin/unetbench all --json > all.jsonl
-  bin/unetplot all.jsonl > rtt.svg`,
+  bin/unetplot < all.jsonl > rtt.svg`,
 		Args: cli.Args(0),
 		RunE: cli.Missing(fmt.Sprintf("which benchmark? %s or %s", strings.Join(names[:last], ", "), names[last])),
 	})

@@ -120,7 +120,6 @@ func TestWrongCommandLinesAreUsageErrorsOfOneLine(t *testing.T) {
 		{"services", "--rounds", "0"},
 		{"services", "--duration", "0s"},
 		{"services", "--warm-up", "-1s"},
-		{"services", "--neighbours=some"},
 		{"scale", "--openings", "0"},
 		{"rtt", "--place", "elsewhere"},
 		{"rtt", "--transport", "msg", "--attach", "queue", "--place", "local"},

@@ -57,18 +57,13 @@ func (c *common) run(cmd *cobra.Command, cfg lab.Config, m measurement) (err err
 		seed = uint64(rand.Uint32()) // short enough to type again
 	}
 	out := newOutput(cmd.OutOrStdout(), cmd.ErrOrStderr(), c)
-	defer out.clear()
-	out.note(fmt.Sprintf("client on processor %d, server on %d, order of rounds from --seed %d", cfg.ClientCPU, cfg.ServerCPU, seed))
+	out.note("client on processor %d, server on %d, order of rounds from --seed %d", cfg.ClientCPU, cfg.ServerCPU, seed)
 	l, err := lab.Open(cmd.Context(), cfg)
 	if err != nil {
 		return err
 	}
-	defer func() {
-		out.clear()
-		err = errors.Join(err, l.Close())
-	}()
+	defer func() { err = errors.Join(err, l.Close()) }()
 	err = m.do(cmd.Context(), l, seed, out)
-	out.clear()
 	m.print(out)
 	return errors.Join(err, out.err)
 }
@@ -274,7 +269,7 @@ func (p part) countCalls(ctx context.Context, l *lab.Lab, out *output) (_ []*flo
 	calls := make([]*float64, len(p.items))
 	counter, err := syscount.Open()
 	if errors.Is(err, syscount.ErrUnavailable) {
-		out.note(fmt.Sprintf("syscalls_per_msg is null: %v", err))
+		out.note("syscalls_per_msg is null: %v", err)
 		out.done += len(p.items)
 		return calls, nil
 	}

@@ -138,7 +138,7 @@ func (k *serving) do(ctx context.Context, l *lab.Lab, seed uint64, out *output) 
 					return err
 				}
 				if r.Failure != "" {
-					out.note(fmt.Sprintf("round %d: %v on %s: %d requests failed and %d were lost: %s", round, c, networks[n], r.Failed, r.Lost, r.Failure))
+					out.note("round %d: %v on %s: %d requests failed and %d were lost: %s", round, c, networks[n], r.Failed, r.Lost, r.Failure)
 				}
 				line := report.NewService(c, networks[n], k.wait, k.neighbours, round, r)
 				k.lines = append(k.lines, line)

@@ -46,7 +46,7 @@ func TestServices(t *testing.T) {
 		{2, []string{plan.TCP, plan.Redis}, true},
 	} {
 		out, errs := measure(t, "services", "--unetd", unetd, "--bin", bin, "--services", strings.Join(c.services, ","), "--connections", "2", "--procs", fmt.Sprint(c.procs),
-			fmt.Sprintf("--neighbours=%t", c.neighbours), "--rounds", "1", "--warm-up", "0s", "--duration", "50ms")
+			fmt.Sprintf("--neighbours=%t", c.neighbours), "--rounds", "1", "--warm-up", "0s", "--duration", "200ms")
 		measured := map[string]int{}
 		for _, l := range lines(t, out) {
 			f := func(name string) float64 { return l[name].(float64) }

@@ -5,9 +5,6 @@ package main
 import (
 	"bytes"
 	"errors"
-	"fmt"
-	"io"
-	"os"
 
 	"github.com/spf13/cobra"
 
@@ -21,59 +18,31 @@ func main() {
 }
 
 func newCommand() *cobra.Command {
-	var output string
-	cmd := cli.Root(&cobra.Command{
-		Use:   "unetplot [FILE.jsonl]",
+	return cli.Root(&cobra.Command{
+		Use:   "unetplot",
 		Short: "Draw the round trips and one way rates of unetbench --json as SVG",
-		Long: `unetplot reads the JSON lines of unetbench --json, from a file or from standard
-input, and writes one SVG: round-trip times by message size, and messages a second
-one way. It draws rounds of rtt and oneway in spin mode, of messages sent one at a
-time, and ignores other records. It needs no root.`,
-		Example: `  unetplot all.jsonl > rtt.svg
-  sudo unetbench all --json | unetplot -o rtt.svg`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 1 {
-				return cli.Usage(fmt.Errorf("%s takes one file, not %d", cmd.CommandPath(), len(args)))
-			}
-			return nil
-		},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			in, name := cmd.InOrStdin(), "standard input"
-			if len(args) == 1 {
-				file, err := os.Open(args[0])
-				if err != nil {
-					return cli.Usage(err)
-				}
-				defer file.Close()
-				in, name = file, args[0]
-			}
-			picture, err := draw(in, name)
+		Long: `unetplot reads the JSON lines of unetbench --json from standard input, and writes one
+SVG: round-trip times by message size, and messages a second one way. It draws rounds of
+rtt and oneway in spin mode, of messages sent one at a time, and ignores other records.
+It needs no root.`,
+		Example: `  unetplot < all.jsonl > rtt.svg
+  sudo unetbench all --json | unetplot > rtt.svg`,
+		Args: cli.Args(0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			figures, err := chart.Read(cmd.InOrStdin())
 			if err != nil {
+				var bad *chart.InputError
+				if errors.As(err, &bad) {
+					err = cli.Usage(err)
+				}
 				return err
 			}
-			if output != "" {
-				return os.WriteFile(output, picture, 0o666)
+			var picture bytes.Buffer // nothing is written of what cannot be drawn
+			if err := chart.Draw(&picture, figures); err != nil {
+				return err
 			}
-			_, err = cmd.OutOrStdout().Write(picture)
+			_, err = picture.WriteTo(cmd.OutOrStdout())
 			return err
 		},
 	})
-	cmd.Flags().StringVarP(&output, "output", "o", "", "write the SVG to this file (default: standard output)")
-	return cmd
-}
-
-// draw is the SVG of the records in in.
-func draw(in io.Reader, name string) ([]byte, error) {
-	figures, err := chart.Read(in)
-	if err != nil {
-		err = fmt.Errorf("%s: %w", name, err)
-		var bad *chart.InputError
-		if errors.As(err, &bad) {
-			err = cli.Usage(err)
-		}
-		return nil, err
-	}
-	var picture bytes.Buffer
-	err = chart.Draw(&picture, figures)
-	return picture.Bytes(), err
 }

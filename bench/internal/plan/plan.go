@@ -7,6 +7,7 @@ package plan
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -136,12 +137,8 @@ func (s Selection) Combinations() ([]Combination, error) {
 	if err := s.check(); err != nil {
 		return nil, err
 	}
-	mtus, err := s.mtus()
-	if err != nil {
-		return nil, err
-	}
 	var all []Combination
-	for _, mtu := range mtus {
+	for _, mtu := range orZero(s.MTUs) {
 		for _, name := range s.Transports {
 			t, err := transport.ByName(s.Bench, name)
 			if err != nil {
@@ -162,19 +159,6 @@ func (s Selection) Combinations() ([]Combination, error) {
 		return nil, fmt.Errorf("nothing to measure: a %s has no place %s", endpoint.AttachQueue, Local)
 	}
 	return all, nil
-}
-
-// mtus are those to measure with. 0 is the network of messages.
-func (s Selection) mtus() ([]int, error) {
-	for _, mtu := range s.MTUs {
-		if mtu < minMTU || mtu > maxMTU {
-			return nil, fmt.Errorf("--mtu %d: want %d to %d bytes", mtu, minMTU, maxMTU)
-		}
-	}
-	if s.Bench == workload.Bandwidth && len(s.MTUs) == 0 {
-		return nil, fmt.Errorf("--mtu is empty")
-	}
-	return orZero(s.MTUs), nil
 }
 
 // of are the combinations of a transport.
@@ -247,6 +231,7 @@ func (c Combination) same(d Combination) bool {
 		c.Size == d.Size && c.Batch == d.Batch && c.MTU == d.MTU && c.Depth == d.Depth && c.Waiters == d.Waiters && c.Procs == d.Procs
 }
 
+// check reports the flag that is wrong.
 func (s Selection) check() error {
 	for flag, n := range map[string]int{
 		"--transport": len(s.Transports), "--attach": len(s.Attach), "--place": len(s.Places), "--wait": len(s.Wait),
@@ -271,57 +256,41 @@ func (s Selection) check() error {
 			return err
 		}
 	}
-	for _, n := range s.Sizes {
-		if s.Bench == workload.Bandwidth || s.Bench == workload.RDMA {
-			if n < 1 || n > MaxWrite {
-				return fmt.Errorf("--size %d: want 1 to %d bytes", n, MaxWrite)
+	small, large, most, connections := workload.MinSize, MaxSize, maxN, []int(nil)
+	switch s.Bench {
+	case workload.Bandwidth, workload.RDMA:
+		small, large = 1, MaxWrite
+	case workload.Connect:
+		most, connections = MaxConnects-s.WarmUp, []int{s.Connections} // each takes a port
+	}
+	for _, f := range []struct {
+		flag            string
+		all             []int
+		lowest, highest int
+	}{
+		{"--size", s.Sizes, small, large}, {"--batch", s.Batches, 1, MaxBatch}, {"--waiters", s.Waiters, 0, MaxConnects},
+		{"--procs", s.Procs, 0, math.MaxInt32}, {"--mtu", s.MTUs, minMTU, maxMTU}, {"--rounds", []int{s.Rounds}, 1, math.MaxInt32},
+		{"--warm-up", []int{s.WarmUp}, 0, maxN}, {"--n", []int{s.N}, 1, most}, {"--connections", connections, 1, MaxConnections},
+	} {
+		for _, n := range f.all {
+			if n < f.lowest || n > f.highest {
+				return fmt.Errorf("%s %d: want %d to %d", f.flag, n, f.lowest, f.highest)
 			}
-		} else if n < workload.MinSize || n > MaxSize {
-			return fmt.Errorf("--size %d: want %d to %d bytes", n, workload.MinSize, MaxSize)
-		}
-	}
-	for _, n := range s.Batches {
-		if n < 1 || n > MaxBatch {
-			return fmt.Errorf("--batch %d: want 1 to %d messages", n, MaxBatch)
-		}
-	}
-	for _, n := range s.Waiters {
-		if n < 0 || n > MaxConnects {
-			return fmt.Errorf("--waiters %d: want 0 to %d", n, MaxConnects)
-		}
-	}
-	for _, n := range s.Procs {
-		if n < 0 {
-			return fmt.Errorf("--procs %d: want 0 or more", n)
 		}
 	}
 	switch {
-	case s.Rounds < 1:
-		return fmt.Errorf("--rounds %d: want at least 1", s.Rounds)
-	case s.N < 1 || s.N > maxN:
-		return fmt.Errorf("--n %d: want 1 to %d", s.N, maxN)
+	case s.Bench == workload.Bandwidth && len(s.MTUs) == 0:
+		return fmt.Errorf("--mtu is empty")
 	case s.Pause < 0 || s.Pause > 0 && s.Pause > s.Limit:
 		return fmt.Errorf("--pause %v: want 0 to %v", s.Pause, s.Limit)
 	case s.Rest < 0:
 		return fmt.Errorf("--idle %v: want 0 or more", s.Rest)
-	case s.WarmUp < 0:
-		return fmt.Errorf("--warm-up %d: want 0 or more", s.WarmUp)
 	case s.Limit < 0 || s.Limit == 0 && s.Bench != workload.OneWay:
 		return fmt.Errorf("--limit %v: want more than 0", s.Limit)
-	}
-	if s.Bench == workload.Connect {
-		switch {
-		case s.Connections < 1 || s.Connections > MaxConnections:
-			return fmt.Errorf("--connections %d: want 1 to %d", s.Connections, MaxConnections)
-		case s.Address != Own && s.Address != Shared:
-			return fmt.Errorf("--address %q: want %s or %s", s.Address, Own, Shared)
-		case s.N+s.WarmUp > MaxConnects:
-			return fmt.Errorf("--n %d and --warm-up %d: want at most %d together, for each takes a port", s.N, s.WarmUp, MaxConnects)
-		}
-	}
-	if s.Bench == workload.OneWay && (s.Credit < 1 || s.Window < s.Credit || s.Window < slices.Max(s.Batches)) {
-		return fmt.Errorf("--window %d: want at least a batch and a credit (%d), which is at least 1",
-			s.Window, s.Credit)
+	case s.Bench == workload.Connect && s.Address != Own && s.Address != Shared:
+		return fmt.Errorf("--address %q: want %s or %s", s.Address, Own, Shared)
+	case s.Bench == workload.OneWay && (s.Credit < 1 || s.Window < s.Credit || s.Window < slices.Max(s.Batches)):
+		return fmt.Errorf("--window %d: want at least a batch and a credit (%d), which is at least 1", s.Window, s.Credit)
 	}
 	return nil
 }

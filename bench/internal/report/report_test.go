@@ -249,31 +249,11 @@ func TestBandwidthRecord(t *testing.T) {
 	}
 }
 
-func TestHalfPowerIsBetweenTwoSizes(t *testing.T) {
-	for _, c := range []struct {
-		gb   []float64
-		want string
-	}{
-		{[]float64{1, 4, 8, 8}, "256"}, // sizes are 64, 256, 1024, 4096
-		{[]float64{1, 2, 8, 8}, "512"},
-		{[]float64{5, 6, 8, 8}, "<=64"},
-		{[]float64{5}, ""},
-	} {
-		var rows []Row
-		for i, f := range c.gb {
-			rows = append(rows, Row{Key{Size: 64 << (2 * i)}, []Record{{GbPerS: f}}})
-		}
-		if got := halfPower(rows); got != c.want {
-			t.Errorf("%v: %s, want %s", c.gb, got, c.want)
-		}
-	}
-}
-
 func TestBandwidthTable(t *testing.T) {
 	var out strings.Builder
 	summary(bulkRecords(transport.TCP, "port", 9000, 64, 1, 1, 3), bulkRecords(transport.TCP, "port", 9000, 256, 4)).Print(&out)
 	got := strings.Join(strings.Fields(out.String()), " ")
-	for _, want := range []string{"MTU 9000", "tcp port spin 64 1.00 (1.00..3.00)", "tcp port spin 256 4.00 (4.00..4.00)", " 128 "} {
+	for _, want := range []string{"MTU 9000", "tcp port spin 64 1.00 (1.00..3.00)", "tcp port spin 256 4.00 (4.00..4.00)"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %q in\n%s", want, out.String())
 		}

@@ -3,7 +3,6 @@ package report
 import (
 	"fmt"
 	"io"
-	"math"
 	"slices"
 
 	"github.com/unet-go/unet/bench/internal/plan"
@@ -169,10 +168,9 @@ func (s Summary) tables() []table {
 			}), quotient("vs kernel-tcp", "x", s.overKernel)}},
 		{func(rows []Row) string {
 			return fmt.Sprintf("Bytes one way, MTU %d: Gb/s of payload by size of the writes, medians over %s\n"+
-				"cpu is of both processes, what the kernel does in their system calls included; syscalls and allocs are a write; lost is of all rounds.\n"+
-				"Half at: the size of writes, in bytes, with which half of the transport's best is reached.", rows[0].MTU, rounds(rows))
+				"cpu is of both processes, what the kernel does in their system calls included; syscalls and allocs are a write; lost is of all rounds.", rows[0].MTU, rounds(rows))
 		}, of(workload.Bandwidth), byMTU, [][]column[Row]{whereColumns, value("write", bySize), bitsColumn, median("cpu s/GB", cpuPerGB, 1, 2),
-			callsColumn, median("allocs", allocs, 1, 3), lostColumn, value("half at", s.halfAt)}},
+			callsColumn, median("allocs", allocs, 1, 3), lostColumn}},
 	}
 }
 
@@ -259,38 +257,4 @@ func (s Summary) overUDP(r Row) (float64, bool) {
 		k.Size = goalSize
 	}
 	return s.over(r, k, p50)
-}
-
-// halfAt is the half power of the rows that differ from r in the size of writes only, at the
-// first of them.
-func (s Summary) halfAt(r Row) string {
-	all := s.rows(func(o Row) bool { o.Size = r.Size; return o.Key == r.Key })
-	if all[0].Key != r.Key {
-		return ""
-	}
-	return halfPower(all)
-}
-
-// halfPower is U-Net's n1/2, found between two sizes on logarithmic axes. Rows come by
-// growing sizes.
-func halfPower(rows []Row) string {
-	best := 0.0
-	for _, r := range rows {
-		best = max(best, gbPerS(r).Median)
-	}
-	for i, r := range rows {
-		if gbPerS(r).Median < best/2 {
-			continue
-		}
-		switch {
-		case len(rows) == 1:
-			return ""
-		case i == 0:
-			return fmt.Sprintf("<=%d", r.Size)
-		}
-		low := rows[i-1]
-		share := math.Log(best/2/gbPerS(low).Median) / math.Log(gbPerS(r).Median/gbPerS(low).Median)
-		return fmt.Sprintf("%.0f", float64(low.Size)*math.Pow(float64(r.Size)/float64(low.Size), share))
-	}
-	return ""
 }

@@ -303,12 +303,7 @@ func (f *flood) stage(b []byte) error {
 	return nil
 }
 
-func (f *flood) Send(b []byte) error {
-	if err := f.stage(b); err != nil {
-		return err
-	}
-	return f.kick()
-}
+func (f *flood) Send(b []byte) error { return f.SendBatch([][]byte{b}) }
 
 func (f *flood) SendBatch(bs [][]byte) error {
 	for _, b := range bs {

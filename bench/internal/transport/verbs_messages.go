@@ -220,14 +220,6 @@ func lastNumber(last *atomic.Uint64) uint32 {
 	return binary.NativeEndian.Uint32(b[4:])
 }
 
+func (c *rcWrite) SendBatch(bs [][]byte) error        { return sendEach(c, bs) }
 func (c *rcWrite) RecvBatch(bs [][]byte) (int, error) { return recvOne(c, bs) }
 func (c *rcWrite) Reply() error                       { return c.Send(c.last) }
-
-func (c *rcWrite) SendBatch(bs [][]byte) error {
-	for _, b := range bs {
-		if err := c.Send(b); err != nil {
-			return err
-		}
-	}
-	return nil
-}
