@@ -261,7 +261,7 @@ func (l *Lab) sides(t transport.Transport, place string, j workload.Job) (client
 	return of(a, workload.Client, here, there), server, nil
 }
 
-// startTimeout bounds a measurement without its measured section.
+// startTimeout bounds the start of a daemon, and a measurement without its measured section.
 const startTimeout = 60 * time.Second
 
 // Outcome is what the two processes of a measurement reported.

@@ -139,12 +139,9 @@ func (l *Lab) startChild(s side, cpu int) (*process, error) {
 	return p, nil
 }
 
-// readyTimeout is how long a daemon may take to be ready.
-const readyTimeout = 15 * time.Second
-
 // startDaemon starts unetd on a host of a site and returns when it is ready.
 func (l *Lab) startDaemon(ctx context.Context, s *site, h *netlab.Host, socket string) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, readyTimeout, fmt.Errorf("is not ready within %v", readyTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("is not ready within %v", startTimeout))
 	defer cancel()
 	out, in, err := os.Pipe()
 	if err != nil {
