@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/unet-go/unet/internal/testutil"
@@ -21,12 +22,11 @@ import (
 // names has the names that Go files declare, their string literals, and the names of the files.
 type names struct{ declared, literals, files map[string]bool }
 
-// namesOfAll returns the names of all packages. The keys are the path in the repository, the last
-// part of the path, and "unet".
-func namesOfAll(t *testing.T) map[string]names {
-	t.Helper()
+// namesOfAll returns the names of all packages, which nobody may change. The keys are the path in the
+// repository, the last part of the path, and "unet".
+var namesOfAll = sync.OnceValues(func() (map[string]names, error) {
 	all := map[string]names{}
-	testutil.Must(t, filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") {
 			return err
 		}
@@ -45,9 +45,9 @@ func namesOfAll(t *testing.T) map[string]names {
 			all[name].add(filepath.Base(path), file)
 		}
 		return nil
-	}))
-	return all
-}
+	})
+	return all, err
+})
 
 // add adds what a file declares.
 func (n names) add(name string, file *ast.File) {
@@ -107,7 +107,8 @@ func TestRDMADocument(t *testing.T) {
 func (d document) check(t *testing.T) {
 	text, err := os.ReadFile(d.path)
 	testutil.Must(t, err)
-	folders := namesOfAll(t)
+	folders, err := namesOfAll()
+	testutil.Must(t, err)
 	anywhere := func(name string) bool {
 		for _, f := range folders {
 			if f.declared[name] {
