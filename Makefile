@@ -97,7 +97,7 @@ demo: build ## round trips of 64 bytes over TCP, on unet and on kernel sockets, 
 # without it only. go vet is part of make check.
 #
 # Two packages of the root module run at a time, and beside them one of the rest: those without the
-# detector, then the other modules. Most packages wait for the kernel and for timers for much of their time.
+# detector, then the other modules. Many packages keep less than one processor busy.
 MODULE     = github.com/unet-go/unet
 NO_RACE    = bpf proto/tcp test/packaging
 BOTH       = stack proto/rdma

@@ -51,44 +51,53 @@ func (l *lab) kernelServer(t *testing.T, at string, closesFirst bool) {
 // ports, because many connections wait for their last acknowledgment. Either end closes first, and
 // then has the pair in TIME-WAIT; with timestamps and without.
 func TestTCPChurn(t *testing.T) {
-	const dials = 10_000
+	t.Parallel()
 	for _, timestamps := range []string{"1", "0"} {
-		l := openLab(t)
-		testutil.Must(t, l.B.Do(func() error {
-			return os.WriteFile("/proc/sys/net/ipv4/tcp_timestamps", []byte(timestamps), 0)
-		}))
-		at := func(kernelFirst bool) netip.AddrPort {
-			port := map[bool]uint16{false: 80, true: 81}[kernelFirst]
-			return netip.AddrPortFrom(netip.MustParseAddr("10.0.0.2"), port)
+		t.Run("timestamps "+timestamps, func(t *testing.T) {
+			t.Parallel()
+			testTCPChurn(t, timestamps)
+		})
+	}
+}
+
+// testTCPChurn is TestTCPChurn for a value of the kernel's tcp_timestamps.
+func testTCPChurn(t *testing.T, timestamps string) {
+	const dials = 10_000
+	l := openLab(t)
+	testutil.Must(t, l.B.Do(func() error {
+		return os.WriteFile("/proc/sys/net/ipv4/tcp_timestamps", []byte(timestamps), 0)
+	}))
+	at := func(kernelFirst bool) netip.AddrPort {
+		port := map[bool]uint16{false: 80, true: 81}[kernelFirst]
+		return netip.AddrPortFrom(netip.MustParseAddr("10.0.0.2"), port)
+	}
+	for _, kernelFirst := range []bool{false, true} {
+		l.kernelServer(t, at(kernelFirst).String(), kernelFirst)
+	}
+	for _, goroutines := range []int{1, 50} {
+		l.lease.boundBlocks(1)
+		if goroutines > 1 {
+			l.lease.boundBlocks(16)
 		}
 		for _, kernelFirst := range []bool{false, true} {
-			l.kernelServer(t, at(kernelFirst).String(), kernelFirst)
-		}
-		for _, goroutines := range []int{1, 50} {
-			l.lease.boundBlocks(1)
-			if goroutines > 1 {
-				l.lease.boundBlocks(16)
-			}
-			for _, kernelFirst := range []bool{false, true} {
-				t.Run(fmt.Sprintf("timestamps %s/kernel first %v/%d at a time", timestamps, kernelFirst, goroutines), func(t *testing.T) {
-					var left, failed atomic.Int32
-					left.Store(dials)
-					var wg sync.WaitGroup
-					for range goroutines {
-						wg.Go(func() {
-							for left.Add(-1) >= 0 {
-								if err := openAndClose(t.Context(), l.host, at(kernelFirst), kernelFirst); err != nil && failed.Add(1) == 1 {
-									t.Error(err)
-								}
+			t.Run(fmt.Sprintf("kernel first %v/%d at a time", kernelFirst, goroutines), func(t *testing.T) {
+				var left, failed atomic.Int32
+				left.Store(dials)
+				var wg sync.WaitGroup
+				for range goroutines {
+					wg.Go(func() {
+						for left.Add(-1) >= 0 {
+							if err := openAndClose(t.Context(), l.host, at(kernelFirst), kernelFirst); err != nil && failed.Add(1) == 1 {
+								t.Error(err)
 							}
-						})
-					}
-					wg.Wait()
-					if n := failed.Load(); n != 0 {
-						t.Errorf("%d of %d failed", n, dials)
-					}
-				})
-			}
+						}
+					})
+				}
+				wg.Wait()
+				if n := failed.Load(); n != 0 {
+					t.Errorf("%d of %d failed", n, dials)
+				}
+			})
 		}
 	}
 }
@@ -141,6 +150,7 @@ func (l *lab) dialAll(t *testing.T, host *unet.Host, n int, to ...netip.AddrPort
 // are in use to a destination, the error is that of package net. After the end of a connection
 // there can be another one to its destination.
 func TestTCPDialsShareAPort(t *testing.T) {
+	t.Parallel()
 	l := openLab(t)
 	l.lease.boundBlocks(1)
 	var to []netip.AddrPort
@@ -208,6 +218,7 @@ func TestTCPDialsShareAPort(t *testing.T) {
 // A pair of addresses and ports that becomes free while the host asks unetd for more ports is used:
 // the dial succeeds although unetd refuses.
 func TestTCPDialUsesPortThatBecomesFree(t *testing.T) {
+	t.Parallel()
 	l := openLab(t)
 	l.lease.boundBlocks(1)
 	to := netip.MustParseAddrPort("10.0.0.2:80")
@@ -269,6 +280,7 @@ func TestManyTCPConnectionsFromOwnedAddress(t *testing.T) {
 
 // Each dial of a UDP socket gets a port that no other open socket has, as in the kernel.
 func TestUDPChurn(t *testing.T) {
+	t.Parallel()
 	l := openLab(t)
 	var inUse sync.Map // the local addresses of open sockets
 	var wg sync.WaitGroup

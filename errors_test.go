@@ -251,6 +251,7 @@ func TestErrorsAreThoseOfPackageNet(t *testing.T) {
 // After the end of the lease all calls return an error with the reason: calls that were blocked, and
 // later ones.
 func TestCallsReturnWhyTheLeaseEnded(t *testing.T) {
+	t.Parallel()
 	l := openLab(t)
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
@@ -305,6 +306,7 @@ func TestCallsReturnWhyTheLeaseEnded(t *testing.T) {
 // After the uplink is deleted, an endpoint of messages returns the reason from a Wait that blocks, from
 // later Waits and from Flush.
 func TestMessageEndpointReturnsWhyTheLeaseEnded(t *testing.T) {
+	t.Parallel()
 	l := openLab(t)
 	grant, lease, err := l.mux.OpenEndpoint(t.Context(), endpoint.Request{Tags: []endpoint.Tag{endpoint.MessageTag(7)}})
 	testutil.Must(t, err)

@@ -191,6 +191,7 @@ func TestUnresolvableHost(t *testing.T) {
 // The uplink goes down and up again, or the address of the host is deleted and added again. In between
 // sends fail and reads wait. Afterwards both work.
 func TestLinkDownOrAddressRemovedForATime(t *testing.T) {
+	t.Parallel()
 	addr := &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(10, 0, 0, 1), Mask: net.CIDRMask(24, 32)}}
 	for _, c := range []struct {
 		name              string
@@ -205,6 +206,7 @@ func TestLinkDownOrAddressRemovedForATime(t *testing.T) {
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			l := openLab(t)
 			client := l.dial(t, "10.0.0.2:7000")
 			client.untilAnswered("before the change")
@@ -250,6 +252,7 @@ func TestLinkDownOrAddressRemovedForATime(t *testing.T) {
 
 // The uplink is deleted: all calls return, with that reason.
 func TestUplinkIsDeleted(t *testing.T) {
+	t.Parallel()
 	l := openLab(t)
 	c := l.dial(t, "10.0.0.2:7000")
 	c.untilAnswered("before the change")
@@ -275,6 +278,7 @@ func TestUplinkIsDeleted(t *testing.T) {
 
 // Outgoing sockets share a block of ports, of which one can also be listened on.
 func TestUDPDialsShareABlock(t *testing.T) {
+	t.Parallel()
 	l := openLab(t)
 	var ports []uint16
 	for range 2 * endpoint.BlockPorts {

@@ -253,6 +253,7 @@ func TestTCPPeerCutOff(t *testing.T) {
 // A peer that has been restarted has no state of a connection, and answers a keepalive
 // probe, or data, with a RST.
 func TestTCPPeerRebooted(t *testing.T) {
+	t.Parallel()
 	l := openLab(t)
 	for _, probe := range []string{"by keepalive", "by data"} {
 		listener, err := l.B.Listen("tcp", "10.0.0.2:0")

@@ -19,6 +19,7 @@ import (
 
 // A capture that is not possible is refused in one line: exit code 1, or 2 if the command line is wrong.
 func TestCaptureRefusals(t *testing.T) {
+	t.Parallel()
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
 	capture := func(args ...string) (code int, stdout, stderr string) {
@@ -68,6 +69,7 @@ func TestCaptureRefusals(t *testing.T) {
 // A disk that is full during a capture ends the capture with an error, a closed pipe without one. unetd and the
 // endpoint go on.
 func TestCaptureToFullDiskOrClosedPipe(t *testing.T) {
+	t.Parallel()
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
 	s.serve(t)
@@ -120,6 +122,7 @@ func TestCaptureToFullDiskOrClosedPipe(t *testing.T) {
 
 // A capture ends when its endpoint or unetd ends. A capture that is killed leaves no program in the kernel.
 func TestCaptureEndsWithEndpointOrUnetd(t *testing.T) {
+	t.Parallel()
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
 	d := s.serve(t)

@@ -20,6 +20,7 @@ import (
 
 // The output of list and counters as text and as JSON, for operators. Other users are refused.
 func TestListAndCounters(t *testing.T) {
+	t.Parallel()
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
 	file := policyFile(t, nobodys)

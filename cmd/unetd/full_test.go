@@ -11,6 +11,7 @@ import (
 
 // A command whose output cannot be written fails, with an error of one line.
 func TestOutputToFullDisk(t *testing.T) {
+	t.Parallel()
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
 	s.serve(t, "--policy", policyFile(t, "rules: [{name: all, users: [root], tags: ['udp:*:*'], endpoints: 1, memory: 64MiB}]"))

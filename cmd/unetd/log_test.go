@@ -101,6 +101,7 @@ func (s *site) openAndClose(t *testing.T, leases int) {
 // unetd works while the pipe of its log is not read, and reports how many lines were
 // dropped when it is read again.
 func TestUnetdWorksWhileLogIsNotRead(t *testing.T) {
+	t.Parallel()
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
 	r, w := fullPipe(t)
@@ -155,6 +156,7 @@ func terminate(t *testing.T, cmd *exec.Cmd) {
 
 // unetd ends after SIGTERM while the pipe of its log is full.
 func TestStopWhileLogIsNotRead(t *testing.T) {
+	t.Parallel()
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
 	_, w := fullPipe(t)
@@ -165,6 +167,7 @@ func TestStopWhileLogIsNotRead(t *testing.T) {
 
 // unetd works and ends with exit code 0 after the reader of its log has ended.
 func TestUnetdWorksWithoutReaderOfLog(t *testing.T) {
+	t.Parallel()
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
 	r, w, err := os.Pipe()
@@ -182,6 +185,7 @@ func TestUnetdWorksWithoutReaderOfLog(t *testing.T) {
 // Each lease that is granted, refused or ended is a log record with its user and process. The records of one user
 // have a limit, and those beyond it are counted.
 func TestLeasesAreLogged(t *testing.T) {
+	t.Parallel()
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
 	path := filepath.Join(t.TempDir(), "metrics.sock")
@@ -233,6 +237,7 @@ func TestLeasesAreLogged(t *testing.T) {
 
 // Values of the log are strings in JSON too: the policy is its path.
 func TestJSONLog(t *testing.T) {
+	t.Parallel()
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
 	file := policyFile(t, nobodys)

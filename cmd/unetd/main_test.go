@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"bytes"
 	"errors"
+	"flag"
 	"io"
 	"os"
 	"os/exec"
@@ -30,6 +31,9 @@ const (
 	roleApp      = "application"
 )
 
+// TestMain runs more tests at a time than there are processors: for part of their time they wait for a process or
+// for the kernel. Those that check or change what the whole machine has (cgroups, limits, other processes), or that
+// depend on time, as endpoints that are presented to the next unetd do, are not parallel, and so run before all others.
 func TestMain(m *testing.M) {
 	switch os.Getenv(roleVariable) {
 	case roleUnetd:
@@ -37,6 +41,10 @@ func TestMain(m *testing.M) {
 	case roleApp:
 		newApplication(os.Args[1]).run()
 	default:
+		flag.Parse()
+		if err := flag.Set("test.parallel", "4"); err != nil {
+			panic(err)
+		}
 		os.Exit(m.Run())
 	}
 }

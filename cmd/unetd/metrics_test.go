@@ -52,6 +52,7 @@ func scraper(t testing.TB, path string) (get func() []byte) {
 
 // The metrics of a running unetd are in Prometheus' format and have the values of its endpoint.
 func TestMetrics(t *testing.T) {
+	t.Parallel()
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
 	path := filepath.Join(t.TempDir(), "metrics.sock")
@@ -91,6 +92,7 @@ func TestMetrics(t *testing.T) {
 
 // If the metrics address is in use, unetd ends with exit code 1 and one line, and attaches nothing.
 func TestMetricsAddressInUse(t *testing.T) {
+	t.Parallel()
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
 	path := filepath.Join(t.TempDir(), "metrics.sock")

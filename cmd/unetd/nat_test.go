@@ -46,6 +46,7 @@ rules:
 // If masquerading may use any port, no port is granted; owned addresses and message tags
 // are. With nat: warn ports are granted too, and one warning is logged.
 func TestPortsThatNATMayUse(t *testing.T) {
+	t.Parallel()
 	pair := netlab.RequirePair(t, netlab.Config{})
 	masquerade(t, pair.A)
 	s := newSite(t, pair.A)
@@ -82,6 +83,7 @@ func TestPortsThatNATMayUse(t *testing.T) {
 
 // If masquerading uses a range of ports only, the others are granted, and are chosen.
 func TestPortsOutsideNATRange(t *testing.T) {
+	t.Parallel()
 	pair := netlab.RequirePair(t, netlab.Config{})
 	table := masquerade(t, pair.A)
 	err := pair.A.Do(func() error {
@@ -123,6 +125,7 @@ func TestPortsOutsideNATRange(t *testing.T) {
 
 // Without a policy root may claim ports that masquerading may use, with a warning in the log.
 func TestRootIsWarnedOfNAT(t *testing.T) {
+	t.Parallel()
 	pair := netlab.RequirePair(t, netlab.Config{})
 	masquerade(t, pair.A)
 	s := newSite(t, pair.A)

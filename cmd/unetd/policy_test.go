@@ -57,6 +57,7 @@ rules:
 // A process without privilege gets the tags that the policy permits. Other tags are refused, in the request to
 // open an endpoint and in later claims.
 func TestPolicy(t *testing.T) {
+	t.Parallel()
 	pair := netlab.RequirePair(t, netlab.Config{IPv6: true})
 	s := newSite(t, pair.A)
 	d := s.serve(t, "--socket-mode", "0666", "--policy", policyFile(t, nobodys))
@@ -121,6 +122,7 @@ func TestPolicy(t *testing.T) {
 
 // check-config predicts for tags whether unetd grants them.
 func TestCheckConfigPredicts(t *testing.T) {
+	t.Parallel()
 	pair := netlab.RequirePair(t, netlab.Config{IPv6: true})
 	s := newSite(t, pair.A)
 	const groupRules = `
@@ -172,6 +174,7 @@ func TestCheckConfigPredicts(t *testing.T) {
 // A claim with a wildcard address is refused if the rule does not permit the tag on the uplink's address. It is
 // refused before the mux claims the tag: otherwise the error would show whether another endpoint holds it.
 func TestWildcardAddressOutsidePolicyIsRefused(t *testing.T) {
+	t.Parallel()
 	pair := netlab.RequirePair(t, netlab.Config{})
 	first, second := pair.A.Addr.Addr(), netip.MustParseAddr("10.0.0.5")
 	err := pair.A.Do(func() error {
@@ -212,6 +215,7 @@ rules:
 
 // Without a policy file only root gets endpoints.
 func TestNoPolicy(t *testing.T) {
+	t.Parallel()
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
 	if _, err := os.Stat("/etc/unet/policy.yaml"); err == nil {
@@ -230,6 +234,7 @@ func TestNoPolicy(t *testing.T) {
 
 // A rule can apply by a supplementary group of the process.
 func TestPolicyByGroup(t *testing.T) {
+	t.Parallel()
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
 	d := s.serve(t, "--socket-mode", "0666", "--policy", policyFile(t, `
@@ -244,6 +249,7 @@ rules:
 
 // A closed endpoint counts against the limits until all its descriptors are closed.
 func TestQuota(t *testing.T) {
+	t.Parallel()
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
 	d := s.serve(t, "--socket-mode", "0666", "--policy", policyFile(t, nobodys))
@@ -281,6 +287,7 @@ func TestQuota(t *testing.T) {
 
 // SIGHUP changes what later requests get. Endpoints keep what they have.
 func TestReload(t *testing.T) {
+	t.Parallel()
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
 	file := policyFile(t, nobodys)

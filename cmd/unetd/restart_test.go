@@ -130,6 +130,7 @@ func programsOf(t *testing.T, a *netlink.LinkAttrs) (ids []ebpf.ProgramID) {
 
 // SIGTERM detaches everything and ends leases with a reason.
 func TestStopLeavesNothing(t *testing.T) {
+	t.Parallel()
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
 	d := s.serve(t, "--socket-mode", "0666", "--policy", policyFile(t, nobodys))
@@ -265,6 +266,7 @@ func TestStopWithKeep(t *testing.T) {
 
 // cleanup removes what is left when all processes have been killed, and keeps what is in use.
 func TestCleanup(t *testing.T) {
+	t.Parallel()
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
 	file := policyFile(t, nobodys)

@@ -32,6 +32,7 @@ import (
 // A unetd with default flags: its socket, the grant of an endpoint, the calls of a lease, refusals, a queue
 // attachment, and the end.
 func TestServe(t *testing.T) {
+	t.Parallel()
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
 	s.socket = filepath.Join(s.socket, "..", "made", "s")
@@ -113,6 +114,7 @@ func TestServe(t *testing.T) {
 
 // unetd starts again after SIGINT, and SIGINT detaches everything.
 func TestRestartAfterInterrupt(t *testing.T) {
+	t.Parallel()
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
 	for range 2 {
@@ -125,6 +127,7 @@ func TestRestartAfterInterrupt(t *testing.T) {
 
 // Two signals at once have the effect of one: everything is detached.
 func TestTwoSignals(t *testing.T) {
+	t.Parallel()
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
 	d := s.serve(t, "--socket-mode", "0666", "--policy", policyFile(t, nobodys))
@@ -143,6 +146,7 @@ func TestTwoSignals(t *testing.T) {
 // A signal that comes soon after the first does not end a unetd that hangs; a later one does. Here unetd hangs
 // because it waits for a service manager that does not read.
 func TestLaterSignalEndsHangingUnetd(t *testing.T) {
+	t.Parallel()
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
 	notify := s.socket + ".notify"
@@ -199,6 +203,7 @@ func TestLaterSignalEndsHangingUnetd(t *testing.T) {
 // unetd does not start, and says why in one line: a wrong interface or socket path, or another unetd. It leaves
 // nothing behind.
 func TestCannotServe(t *testing.T) {
+	t.Parallel()
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
 	socket := s.socket

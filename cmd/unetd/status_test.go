@@ -23,6 +23,7 @@ import (
 // unetd status shows the endpoint and the sockets of a host with the values that the host has, and the shell
 // completion offers endpoints and interfaces.
 func TestStatus(t *testing.T) {
+	t.Parallel()
 	pair := netlab.RequirePair(t, netlab.Config{IPv6: true, LinkLocal: true})
 	s := newSite(t, pair.A)
 	d := s.serve(t)
@@ -140,6 +141,7 @@ func TestStatus(t *testing.T) {
 // A wrong argument is an error of the command line. If the reader closes the pipe, SIGPIPE ends the command without a
 // message.
 func TestStatusErrors(t *testing.T) {
+	t.Parallel()
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
 	for args, want := range map[string]string{

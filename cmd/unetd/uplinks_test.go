@@ -198,6 +198,7 @@ rules: [{name: r, users: [nobody], tags: ["udp:*:*", "msg:*"], endpoints: unlimi
 
 // Each command takes an alternative name of an interface, and so do rules and requests.
 func TestAlternativeNames(t *testing.T) {
+	t.Parallel()
 	pair := netlab.RequirePair(t, netlab.Config{})
 	const long = "an-alternative-name-of-more-than-15-bytes"
 	onDevice(t, pair.A, pair.A.Interface, func(l netlink.Link) error { return netlink.LinkAddAltName(l, long) })

@@ -244,6 +244,7 @@ var closeOrders = []struct {
 }
 
 func TestCloseOrders(t *testing.T) {
+	t.Parallel()
 	overBoth(t, func(t *testing.T, ipv6 bool) { testCloseOrders(t, openScene(t, config{ipv6: ipv6})) })
 }
 
@@ -262,6 +263,7 @@ func testCloseOrders(t *testing.T, s *scene) {
 
 // The process on the other side is killed, and its kernel ends the connection.
 func TestKernelProcessIsKilled(t *testing.T) {
+	t.Parallel()
 	s := openScene(t, config{})
 	exe, err := os.Executable()
 	testutil.Must(t, err)
@@ -346,6 +348,7 @@ func testDialToClosedPortIsRefused(t *testing.T, ipv6 bool) {
 
 // A RST in the middle of a transfer: the errors of the blocked writer and of the reader.
 func TestResetInTransfer(t *testing.T) {
+	t.Parallel()
 	s := openScene(t, config{})
 	s.roles(t, func(t *testing.T, ours *unet.TCPConn, kernel *net.TCPConn) {
 		t.Run("of ours", func(t *testing.T) { resetInTransfer(t, kernel, ours) })

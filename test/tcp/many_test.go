@@ -225,6 +225,7 @@ func (x *stalledConn) resume(t *testing.T) {
 
 // The kernel stops reading: we probe its window, and lose nothing.
 func TestWeProbeClosedWindowOfKernel(t *testing.T) {
+	t.Parallel()
 	s := openScene(t, config{check: func(t *testing.T, j *wiretap.Judge) {
 		if j.Probes < 2*stallProbes {
 			t.Errorf("%d probes in the capture", j.Probes)
@@ -247,6 +248,7 @@ func TestWeProbeClosedWindowOfKernel(t *testing.T) {
 // We stop reading: the kernel probes our window. Its intervals are long, so both
 // roles wait together.
 func TestKernelProbesOurClosedWindow(t *testing.T) {
+	t.Parallel()
 	s := openScene(t, config{check: func(t *testing.T, j *wiretap.Judge) {
 		if j.KernelProbes < 2*stallProbes {
 			t.Errorf("%d probes of the kernel's in the capture", j.KernelProbes)
@@ -269,6 +271,7 @@ func TestKernelProbesOurClosedWindow(t *testing.T) {
 
 // Neither side reads until the buffers of both directions are full.
 func TestBothWindowsClosed(t *testing.T) {
+	t.Parallel()
 	s := openScene(t, config{})
 	s.roles(t, func(t *testing.T, ours *unet.TCPConn, kernel *net.TCPConn) {
 		before := s.counters()["tcp_window_probes"]

@@ -4,6 +4,7 @@ package tcp
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -29,9 +30,14 @@ import (
 
 const testTimeout = unetd.TestTimeout
 
+// TestMain has more scenes at a time than processors: some of them wait for timers.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == holderArg {
 		runHolder()
+	}
+	flag.Parse()
+	if err := flag.Set("test.parallel", "4"); err != nil {
+		panic(err)
 	}
 	os.Exit(m.Run())
 }

@@ -114,10 +114,10 @@ func exchange(ours, kernel net.Conn, size int, p pieces) error {
 	return errors.Join(all, ours.Close(), kernel.Close())
 }
 
-// overBoth runs a test over IPv4 and over IPv6.
+// overBoth runs a test over IPv4 and over IPv6, beside others.
 func overBoth(t *testing.T, f func(t *testing.T, ipv6 bool)) {
-	t.Run("IPv4", func(t *testing.T) { f(t, false) })
-	t.Run("IPv6", func(t *testing.T) { f(t, true) })
+	t.Run("IPv4", func(t *testing.T) { t.Parallel(); f(t, false) })
+	t.Run("IPv6", func(t *testing.T) { t.Parallel(); f(t, true) })
 }
 
 // headers is how long the headers of IP and TCP are, without options, in bytes.
@@ -132,7 +132,7 @@ func (s *scene) headers() int {
 const mss = 1500 - 20 - 20 - 12
 
 // Data of all sizes, in pieces of all sizes, in both roles and both ways at once.
-func TestTransfer(t *testing.T) { overBoth(t, testTransfer) }
+func TestTransfer(t *testing.T) { t.Parallel(); overBoth(t, testTransfer) }
 
 func testTransfer(t *testing.T, ipv6 bool) {
 	s := openScene(t, config{ipv6: ipv6})
@@ -242,7 +242,7 @@ func exchangeSizes(t *testing.T, s *scene, c tcpOptions, mtu int) {
 }
 
 // All options of the kernel, over all cables and attachments.
-func TestOptions(t *testing.T) { overBoth(t, testOptions) }
+func TestOptions(t *testing.T) { t.Parallel(); overBoth(t, testOptions) }
 
 func testOptions(t *testing.T, ipv6 bool) {
 	s := openScene(t, config{ipv6: ipv6})
@@ -257,6 +257,7 @@ func testOptions(t *testing.T, ipv6 bool) {
 const frameMTU = (2048-256-2)/128*128 - 14
 
 func TestOffloadsAndMTUs(t *testing.T) {
+	t.Parallel()
 	on, off := true, false
 	attachments := []struct {
 		name string
@@ -271,6 +272,7 @@ func TestOffloadsAndMTUs(t *testing.T) {
 		for _, mtu := range []int{1500, 9000} {
 			for _, offloads := range []*bool{&on, &off} {
 				t.Run(fmt.Sprintf("%s/mtu=%d,offloads=%t", a.name, mtu, *offloads), func(t *testing.T) {
+					t.Parallel()
 					c := a.config
 					path := mtu
 					if a.untrusted {
@@ -347,8 +349,10 @@ func (s *scene) openForwardedHost(t *testing.T) *netlab.Host {
 // TestCompleteAndPartialChecksums: complete and partial checksums on one connection. The first partial one is
 // taken for damage; all data arrives.
 func TestCompleteAndPartialChecksums(t *testing.T) {
+	t.Parallel()
 	for _, untrusted := range []bool{false, true} {
 		t.Run(fmt.Sprintf("untrusted=%t", untrusted), func(t *testing.T) {
+			t.Parallel()
 			s := openScene(t, config{untrusted: untrusted, partialChecksum: true})
 			far := s.openForwardedHost(t)
 			l := s.listen(t, true)
