@@ -25,6 +25,7 @@ var layers = map[string]struct{ own, other []string }{
 	"queues":                       {},
 	"internal/wait":                {own: []string{"endpoint"}},
 	"internal/testutil":            {},
+	"internal/frametest":           {other: []string{"github.com/google/gopacket"}},
 	"internal/timerheap":           {},
 	"segment":                      {},
 	"internal/xsk":                 {own: []string{"queues", "segment"}, other: []string{"golang.org/x/sys/unix"}},

@@ -10,6 +10,8 @@ import (
 
 	"github.com/google/gopacket"
 	"github.com/google/gopacket/layers"
+
+	"github.com/unet-go/unet/internal/frametest"
 )
 
 // The addresses in the tables of frames.
@@ -27,29 +29,6 @@ var (
 	nodes6  = netip.MustParseAddr("ff02::1") // all nodes
 )
 
-// build serializes layers with gopacket, an independent encoder.
-func build(ls ...gopacket.SerializableLayer) []byte {
-	for i, l := range ls {
-		if i == 0 {
-			continue
-		}
-		ip, ok := ls[i-1].(gopacket.NetworkLayer)
-		if !ok {
-			continue
-		}
-		if u, ok := l.(interface {
-			SetNetworkLayerForChecksum(gopacket.NetworkLayer) error
-		}); ok {
-			u.SetNetworkLayerForChecksum(ip)
-		}
-	}
-	buf := gopacket.NewSerializeBuffer()
-	if err := gopacket.SerializeLayers(buf, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}, ls...); err != nil {
-		panic(err)
-	}
-	return slices.Clone(buf.Bytes())
-}
-
 func eth(dst, src net.HardwareAddr, t layers.EthernetType) *layers.Ethernet {
 	return &layers.Ethernet{DstMAC: dst, SrcMAC: src, EthernetType: t}
 }
@@ -65,9 +44,9 @@ func ip6(src, dst netip.Addr, p layers.IPProtocol) *layers.IPv6 {
 // packet is an Ethernet frame with an IPv4 or IPv6 packet.
 func packet(dstMAC, srcMAC net.HardwareAddr, src, dst netip.Addr, p layers.IPProtocol, ls ...gopacket.SerializableLayer) []byte {
 	if src.Is4() {
-		return build(append([]gopacket.SerializableLayer{eth(dstMAC, srcMAC, layers.EthernetTypeIPv4), ip4(src, dst, p)}, ls...)...)
+		return frametest.Build(append([]gopacket.SerializableLayer{eth(dstMAC, srcMAC, layers.EthernetTypeIPv4), ip4(src, dst, p)}, ls...)...)
 	}
-	return build(append([]gopacket.SerializableLayer{eth(dstMAC, srcMAC, layers.EthernetTypeIPv6), ip6(src, dst, p)}, ls...)...)
+	return frametest.Build(append([]gopacket.SerializableLayer{eth(dstMAC, srcMAC, layers.EthernetTypeIPv6), ip6(src, dst, p)}, ls...)...)
 }
 
 func udp(src, dst uint16) *layers.UDP {
@@ -100,7 +79,7 @@ func tagged(frame []byte, t layers.EthernetType, id uint16, priority byte) []byt
 }
 
 func arp(dstMAC, srcMAC, sender net.HardwareAddr, senderIP, target netip.Addr, op uint16) []byte {
-	return build(eth(dstMAC, srcMAC, layers.EthernetTypeARP), &layers.ARP{
+	return frametest.Build(eth(dstMAC, srcMAC, layers.EthernetTypeARP), &layers.ARP{
 		AddrType: layers.LinkTypeEthernet, Protocol: layers.EthernetTypeIPv4, HwAddressSize: 6, ProtAddressSize: 4, Operation: op,
 		SourceHwAddress: sender, SourceProtAddress: senderIP.AsSlice(), DstHwAddress: make([]byte, 6), DstProtAddress: target.AsSlice(),
 	})
@@ -109,7 +88,7 @@ func arp(dstMAC, srcMAC, sender net.HardwareAddr, senderIP, target netip.Addr, o
 // message is a U-Net message by docs/message-format.md.
 func message(dstMAC, srcMAC net.HardwareAddr, dst, src byte, length, n int) []byte {
 	h := []byte{1, 0, byte(length >> 8), byte(length), 0, 0, 0, dst, 0, 0, 0, src}
-	return build(eth(dstMAC, srcMAC, 0x88b5), gopacket.Payload(append(h, make([]byte, n)...)))
+	return frametest.Build(eth(dstMAC, srcMAC, 0x88b5), gopacket.Payload(append(h, make([]byte, n)...)))
 }
 
 // quote is an ICMP or ICMPv6 message that quotes packet.

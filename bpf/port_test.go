@@ -8,6 +8,8 @@ import (
 
 	"github.com/google/gopacket"
 	"github.com/google/gopacket/layers"
+
+	"github.com/unet-go/unet/internal/frametest"
 )
 
 // Counters of the port program.
@@ -94,7 +96,7 @@ func testPort(l *lab) {
 	routed := func(src netip.AddrPort) []byte {
 		ip := ip4(src.Addr(), peer, layers.IPProtocolUDP)
 		ip.Options = []layers.IPv4Option{{OptionType: 131, OptionLength: 7, OptionData: []byte{4, 10, 0, 0, 9}}, {OptionType: 0}}
-		return build(eth(peerMAC, l.mac, layers.EthernetTypeIPv4), ip, udp(src.Port(), 1), gopacket.Payload("hello"))
+		return frametest.Build(eth(peerMAC, l.mac, layers.EthernetTypeIPv4), ip, udp(src.Port(), 1), gopacket.Payload("hello"))
 	}
 	l.wantSent([]sent{
 		{"UDP", good, l.a, l.uplink, txUplink},
@@ -174,11 +176,11 @@ func testPortEthernet(l *lab) {
 	at := netip.AddrPortFrom
 	good := datagram(peerMAC, l.mac, at(shared, 7000), at(peer, 1), 64)
 	typed := func(t layers.EthernetType) []byte {
-		return build(eth(peerMAC, l.mac, t), gopacket.Payload(make([]byte, 46)))
+		return frametest.Build(eth(peerMAC, l.mac, t), gopacket.Payload(make([]byte, 46)))
 	}
 	inside := func(outer layers.EthernetType, tags ...gopacket.SerializableLayer) []byte {
 		ls := append([]gopacket.SerializableLayer{eth(peerMAC, l.mac, outer)}, tags...)
-		return build(append(ls, ip4(shared, peer, layers.IPProtocolUDP), udp(7000, 7000), gopacket.Payload("hello"))...)
+		return frametest.Build(append(ls, ip4(shared, peer, layers.IPProtocolUDP), udp(7000, 7000), gopacket.Payload("hello"))...)
 	}
 	const q, ad, ip = layers.EthernetTypeDot1Q, layers.EthernetTypeQinQ, layers.EthernetTypeIPv4
 	l.wantSent([]sent{
@@ -197,7 +199,7 @@ func testPortEthernet(l *lab) {
 		{"LLDP", typed(0x88cc), l.a, l.uplink, txBadType},
 		{"PPPoE", typed(0x8863), l.a, l.uplink, txBadType},
 		{"MPLS", typed(0x8847), l.a, l.uplink, txBadType},
-		{"802.3 with LLC, as of a bridge", build(&layers.Ethernet{DstMAC: []byte{1, 0x80, 0xc2, 0, 0, 0}, SrcMAC: l.mac, EthernetType: layers.EthernetTypeLLC, Length: 38}, gopacket.Payload(make([]byte, 46))), l.a, l.uplink, txBadType},
+		{"802.3 with LLC, as of a bridge", frametest.Build(&layers.Ethernet{DstMAC: []byte{1, 0x80, 0xc2, 0, 0, 0}, SrcMAC: l.mac, EthernetType: layers.EthernetTypeLLC, Length: 38}, gopacket.Payload(make([]byte, 46))), l.a, l.uplink, txBadType},
 		{"only an Ethernet header", good[:14], l.a, l.uplink, txTruncated},
 		{"only an Ethernet header, of an unknown type", typed(0x8808)[:14], l.a, l.uplink, txBadType},
 	})

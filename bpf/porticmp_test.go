@@ -8,6 +8,8 @@ import (
 
 	"github.com/google/gopacket"
 	"github.com/google/gopacket/layers"
+
+	"github.com/unet-go/unet/internal/frametest"
 )
 
 // ICMP messages of endpoints: a host may send errors about packets that were sent to it. The rows run with the claims
@@ -19,7 +21,7 @@ func testPortErrors(l *lab) {
 	toOwned := sentTo(owned)
 	options := ip4(peer, owned, layers.IPProtocolUDP)
 	options.Options = []layers.IPv4Option{{OptionType: 1}, {OptionType: 1}, {OptionType: 1}, {OptionType: 0}}
-	withOptions := build(options, udp(1, 5), gopacket.Payload("hello"))
+	withOptions := frametest.Build(options, udp(1, 5), gopacket.Payload("hello"))
 	l.wantSent([]sent{
 		{"echo request", icmp(8, nil), l.b, l.uplink, txUplink},
 		{"echo reply", icmp(0, nil), l.b, l.uplink, txUplink},

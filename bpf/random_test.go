@@ -13,6 +13,8 @@ import (
 
 	"github.com/google/gopacket"
 	"github.com/google/gopacket/layers"
+
+	"github.com/unet-go/unet/internal/frametest"
 )
 
 // randomFrames is the number of frames of each property test.
@@ -173,7 +175,7 @@ func (l *lab) frame(r *rand.Rand) []byte {
 	if r.IntN(2) == 0 {
 		opts.Protocol = pick(r, layers.IPProtocolIGMP, layers.IPProtocolVRRP, layers.IPProtocolOSPF, layers.IPProtocolGRE)
 	}
-	return build(eth(mac(), src, layers.EthernetTypeIPv4), opts, udp(port(), port()), gopacket.Payload(payload))
+	return frametest.Build(eth(mac(), src, layers.EthernetTypeIPv4), opts, udp(port(), port()), gopacket.Payload(payload))
 }
 
 // discovery is a neighbour discovery message, allowed for a host or not.

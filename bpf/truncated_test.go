@@ -12,6 +12,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/google/gopacket"
 	"github.com/google/gopacket/layers"
+
+	"github.com/unet-go/unet/internal/frametest"
 )
 
 // completeFrames are correct frames without padding, one with each stack of headers, that an endpoint sends or
@@ -46,7 +48,7 @@ func completeFrames(dst, src net.HardwareAddr, sent bool) map[string][]byte {
 		frames["ARP"] = arp(dst, src, src, from.Addr(), to.Addr(), 2)[:42] // without gopacket's padding
 		options := ip4(from.Addr(), to.Addr(), layers.IPProtocolTCP)
 		options.Options = []layers.IPv4Option{{OptionType: 1}, {OptionType: 1}, {OptionType: 1}, {OptionType: 0}}
-		frames["IPv4 options"] = build(eth(dst, src, layers.EthernetTypeIPv4), options, tcp(from.Port(), to.Port()), gopacket.Payload("hello"))
+		frames["IPv4 options"] = frametest.Build(eth(dst, src, layers.EthernetTypeIPv4), options, tcp(from.Port(), to.Port()), gopacket.Payload("hello"))
 	}
 	return frames
 }

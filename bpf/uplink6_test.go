@@ -8,6 +8,8 @@ import (
 
 	"github.com/google/gopacket"
 	"github.com/google/gopacket/layers"
+
+	"github.com/unet-go/unet/internal/frametest"
 )
 
 // TestUplink6 is TestUplink for IPv6.
@@ -108,7 +110,7 @@ func testUplink6(l *lab) {
 		{"TCP data offset up to the packet's end", edit(edit16(tcpHit, atPayloadLength, 40), atTCPOffset6, 0xa0), l.b, rxPort},
 		{"TCP header cut off", tcpHit[:73], l.b, rxTruncated},
 		{"IPv6 header cut off", hit[:53], l.a, rxTruncated},
-		{"802.1Q", build(eth(l.mac, peerMAC, layers.EthernetTypeDot1Q), vlan(100, layers.EthernetTypeIPv6),
+		{"802.1Q", frametest.Build(eth(l.mac, peerMAC, layers.EthernetTypeDot1Q), vlan(100, layers.EthernetTypeIPv6),
 			ip6(peer6, shared6, layers.IPProtocolUDP), udp(1, 7000), gopacket.Payload("hello")), l.a, rxVLAN},
 		{"owner on another queue", to(shared6, 7002), l.a, rxOtherQueue},
 		{"owner on this queue, socket gone", to(shared6, 7001), l.a, rxQueueGone},

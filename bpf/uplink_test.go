@@ -10,6 +10,7 @@ import (
 	"github.com/google/gopacket"
 	"github.com/google/gopacket/layers"
 
+	"github.com/unet-go/unet/internal/frametest"
 	"github.com/unet-go/unet/internal/testutil"
 )
 
@@ -79,7 +80,7 @@ func testUplink(l *lab) {
 	hit, tcpHit := to(shared, 7000), tcpTo(shared, 7000)
 	opts := ip4(peer, shared, layers.IPProtocolUDP)
 	opts.Options = []layers.IPv4Option{{OptionType: 1}, {OptionType: 1}, {OptionType: 1}, {OptionType: 0}}
-	optioned := build(eth(l.mac, peerMAC, layers.EthernetTypeIPv4), opts, udp(1, 7000), gopacket.Payload("hello"))
+	optioned := frametest.Build(eth(l.mac, peerMAC, layers.EthernetTypeIPv4), opts, udp(1, 7000), gopacket.Payload("hello"))
 	l.wantReceived([]received{
 		{"UDP hit", hit, l.a, rxPort},
 		{"UDP hit behind IP options", optioned, l.a, rxPort},
@@ -246,7 +247,7 @@ func testUplinkMessages(l *lab) {
 func testUplinkVLAN(l *lab) {
 	inside := func(outer layers.EthernetType, tags ...gopacket.SerializableLayer) []byte {
 		ls := append([]gopacket.SerializableLayer{eth(l.mac, peerMAC, outer)}, tags...)
-		return build(append(ls, ip4(peer, shared, layers.IPProtocolUDP), udp(1, 7000), gopacket.Payload("hello"))...)
+		return frametest.Build(append(ls, ip4(peer, shared, layers.IPProtocolUDP), udp(1, 7000), gopacket.Payload("hello"))...)
 	}
 	const q, ad, ip = layers.EthernetTypeDot1Q, layers.EthernetTypeQinQ, layers.EthernetTypeIPv4
 	l.wantReceived([]received{
@@ -266,9 +267,9 @@ func testUplinkVLAN(l *lab) {
 		{"802.1ad", inside(ad, vlan(100, ip)), l.a, rxVLAN},
 		{"802.1Q in 802.1ad", inside(ad, vlan(100, q), vlan(200, ip)), l.a, rxVLAN},
 		{"802.1Q in 802.1Q", inside(q, vlan(100, q), vlan(200, ip)), l.a, rxVLAN},
-		{"802.1Q, ARP for the owned address", build(eth(bcast, peerMAC, q), vlan(100, layers.EthernetTypeARP),
+		{"802.1Q, ARP for the owned address", frametest.Build(eth(bcast, peerMAC, q), vlan(100, layers.EthernetTypeARP),
 			gopacket.Payload(arp(bcast, peerMAC, peerMAC, peer, owned, 1)[14:])), l.b, rxVLAN},
 		{"802.1Q, nothing inside", inside(q, vlan(100, ip))[:14], l.a, rxTruncated},
-		{"an unknown EtherType", build(eth(l.mac, peerMAC, 0x9100), gopacket.Payload(make([]byte, 46))), l.a, rxPass},
+		{"an unknown EtherType", frametest.Build(eth(l.mac, peerMAC, 0x9100), gopacket.Payload(make([]byte, 46))), l.a, rxPass},
 	})
 }

@@ -80,6 +80,7 @@ func (l *lab) wantSuspended(tags ...endpoint.Tag) {
 // nor receive, and no other endpoint gets its tags. When the address is back the endpoint sends and receives
 // as before.
 func TestTagsOfRemovedAddressAreSuspended(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ addr, prefix, other string }{
 		{"10.0.0.3", "10.0.0.3/24", "10.0.0.2:9000"},
 		{"fd00::3", "fd00::3/64", "[fd00::2]:9000"},
@@ -95,10 +96,6 @@ func TestTagsOfRemovedAddressAreSuspended(t *testing.T) {
 			notices, _ := watchNotices(a.lease)
 			others, _ := watchNotices(b.lease)
 			program{network: "udp", at: c.other}.keep(t, l.B) // so that its kernel sends no errors
-			datagram := datagram
-			if netip.MustParseAddr(c.addr).Is6() {
-				datagram = datagram6
-			}
 			frame := datagram(l.B.LinkAddr, l.A.LinkAddr, ap, c.other, "from the lost address")
 			in := datagram(l.A.LinkAddr, l.B.LinkAddr, c.other, ap, "to the lost address")
 			wire := openCapture(t, l.B)
@@ -218,6 +215,7 @@ func TestAddressRemovedWhileNoProcessServes(t *testing.T) {
 // When an address that an endpoint owns is added to any interface of the host, the endpoint ends with the
 // reason, and the other host reaches the host's service at the address.
 func TestEndpointEndsWhenHostTakesItsAddress(t *testing.T) {
+	t.Parallel()
 	l := openLab6(t)
 	for _, c := range []struct{ addr, prefix, iface string }{
 		{"10.0.0.77", "10.0.0.77/24", l.A.Interface},

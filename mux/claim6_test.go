@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/frametest"
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/mux"
@@ -230,6 +231,7 @@ func addressFlags(t *testing.T, h *netlab.Host, addr string) (flags int) {
 // Ports can be claimed on each IPv6 address of the uplink, and on no other. A wildcard stands for the first that
 // the kernel prefers.
 func TestClaimsOnIPv6AddressesOfUplink(t *testing.T) {
+	t.Parallel()
 	l := openLab6(t)
 	a := l.open()
 	wildcard := func(want string) {
@@ -310,6 +312,7 @@ func TestClaimsOnIPv6AddressesOfUplink(t *testing.T) {
 
 // No ports can be claimed on a tentative, duplicate or temporary address.
 func TestClaimsOnTentativeAndTemporaryAddressesAreRefused(t *testing.T) {
+	t.Parallel()
 	l := openLab6(t)
 	a := l.open()
 	// A duplicate: host B has it. A hundred probes leave time to check it.
@@ -359,6 +362,7 @@ func TestClaimsOnTentativeAndTemporaryAddressesAreRefused(t *testing.T) {
 
 // Which IPv6 addresses can be claimed as owned ones, and the reasons of refusals.
 func TestClaimsOfOwnedIPv6Addresses(t *testing.T) {
+	t.Parallel()
 	l := openLab6(t)
 	a, b := l.open(), l.open()
 	hw := parseMAC("02:00:00:00:00:77")
@@ -425,6 +429,7 @@ func TestClaimsOfOwnedIPv6Addresses(t *testing.T) {
 
 // While an owned IPv6 address is held, the uplink receives solicitations for it.
 func TestUplinkJoinsSolicitedNodeGroups(t *testing.T) {
+	t.Parallel()
 	l := openLab6(t)
 	group := func(last string) bool {
 		return strings.Contains(netFile(t, l.A, "igmp6"), "ff0200000000000000000001ff"+last)
@@ -451,6 +456,7 @@ func TestUplinkJoinsSolicitedNodeGroups(t *testing.T) {
 // Packets of another host's kernel to a claimed port arrive at its owner and nowhere else: for a single port or a
 // block, on a shared or an owned address.
 func TestFramesToClaimedPortsReachOwner(t *testing.T) {
+	t.Parallel()
 	l := openLab6(t)
 	setNeighbour(t, l.B, "10.0.0.77", l.A.LinkAddr)
 	setNeighbour(t, l.B, "fd00::77", l.A.LinkAddr)
@@ -506,21 +512,10 @@ func TestFramesToClaimedPortsReachOwner(t *testing.T) {
 	a.wantNothing("to ports of the kernel")
 }
 
-// datagram6 is datagram over IPv6.
-func datagram6(dst, src [6]byte, from, to string, payload string) []byte {
-	f, d := netip.MustParseAddrPort(from), netip.MustParseAddrPort(to)
-	ip := &layers.IPv6{Version: 6, HopLimit: 64, NextHeader: layers.IPProtocolUDP, SrcIP: f.Addr().AsSlice(), DstIP: d.Addr().AsSlice()}
-	udp := &layers.UDP{SrcPort: layers.UDPPort(f.Port()), DstPort: layers.UDPPort(d.Port())}
-	panicOn(udp.SetNetworkLayerForChecksum(ip))
-	buf := gopacket.NewSerializeBuffer()
-	panicOn(gopacket.SerializeLayers(buf, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true},
-		&layers.Ethernet{DstMAC: dst[:], SrcMAC: src[:], EthernetType: layers.EthernetTypeIPv6}, ip, udp, gopacket.Payload(payload)))
-	return buf.Bytes()
-}
-
 // ICMP errors and TCP resets of the other host for packets from a port of a block arrive at the
 // block's owner.
 func TestErrorsForPortsOfBlockReachOwner(t *testing.T) {
+	t.Parallel()
 	l := openLab6(t)
 	a := l.open(udpBlock("10.0.0.1:40000"), udpBlock("[fd00::1]:40000"), tcpBlock("10.0.0.1:40000"))
 	b := l.open(udpBlock("10.0.0.1:40064"), udpBlock("[fd00::1]:40064"), udpTag("10.0.0.1:9"))
@@ -530,15 +525,14 @@ func TestErrorsForPortsOfBlockReachOwner(t *testing.T) {
 	if icmp, ok := p.Layer(layers.LayerTypeICMPv4).(*layers.ICMPv4); !ok || icmp.TypeCode != layers.CreateICMPv4TypeCode(3, 3) {
 		t.Errorf("received %v", p)
 	}
-	a.send(datagram6(B, A, "[fd00::1]:40063", "[fd00::2]:9", "to a closed port"))
+	a.send(datagram(B, A, "[fd00::1]:40063", "[fd00::2]:9", "to a closed port"))
 	p = packet(t, a.recv().frame)
 	if icmp, ok := p.Layer(layers.LayerTypeICMPv6).(*layers.ICMPv6); !ok || icmp.TypeCode != layers.CreateICMPv6TypeCode(1, 4) {
 		t.Errorf("received %v", p)
 	}
 	ip := &layers.IPv4{Version: 4, TTL: 64, Protocol: layers.IPProtocolTCP, SrcIP: net.IPv4(10, 0, 0, 1), DstIP: net.IPv4(10, 0, 0, 2)}
 	syn := &layers.TCP{SrcPort: 40001, DstPort: 9, SYN: true, Window: 1000}
-	panicOn(syn.SetNetworkLayerForChecksum(ip))
-	a.send(build(&layers.Ethernet{DstMAC: B[:], SrcMAC: A[:], EthernetType: layers.EthernetTypeIPv4}, ip, syn))
+	a.send(frametest.Build(&layers.Ethernet{DstMAC: B[:], SrcMAC: A[:], EthernetType: layers.EthernetTypeIPv4}, ip, syn))
 	p = packet(t, a.recv().frame)
 	if tcp, ok := p.Layer(layers.LayerTypeTCP).(*layers.TCP); !ok || !tcp.RST || tcp.DstPort != 40001 {
 		t.Errorf("received %v", p)
@@ -549,6 +543,7 @@ func TestErrorsForPortsOfBlockReachOwner(t *testing.T) {
 // Solicitations for an owned IPv6 address arrive at its owner, which answers; those for the shared
 // address go to the kernel.
 func TestSolicitationsForOwnedAddressReachOwner(t *testing.T) {
+	t.Parallel()
 	l := openLab6(t)
 	a := l.open(addrTag("fd00::77"))
 	fd := program{network: "udp6", at: "[fd00::2]:9000"}.keep(t, l.B)

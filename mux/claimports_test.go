@@ -117,6 +117,7 @@ func TestClaimOfBoundPortIsRefused(t *testing.T) {
 
 // The same port number of another protocol, family or address is another tag.
 func TestSamePortOfOtherProtocolIsOtherTag(t *testing.T) {
+	t.Parallel()
 	l := openLab6(t)
 	addrOn(t, l.A, l.A.Interface, "10.0.0.9/24")
 	tags := append(sharedTags, udpTag("10.0.0.9:7000"), tcpBlock("10.0.0.9:40000"))
@@ -132,6 +133,7 @@ func TestSamePortOfOtherProtocolIsOtherTag(t *testing.T) {
 
 // A port of a TCP connection of the kernel is refused, also without a listener and in TIME-WAIT.
 func TestClaimOfPortOfConnectionIsRefused(t *testing.T) {
+	t.Parallel()
 	l := openLab6(t)
 	a := l.open()
 	for _, hosts := range [][2]string{{"10.0.0.1", "10.0.0.2"}, {"[fd00::1]", "[fd00::2]"}} {
@@ -177,6 +179,7 @@ func TestClaimOfPortOfConnectionIsRefused(t *testing.T) {
 
 // The kernel chooses no claimed port for its own connections, whether it chooses at bind or at connect.
 func TestKernelChoosesNoClaimedPort(t *testing.T) {
+	t.Parallel()
 	l := openLab6(t)
 	// Sometimes the kernel leaves out one port of a range with an odd number of ports.
 	sysctl(t, l.A, "ipv4/ip_local_port_range", "40000 40065")
@@ -208,6 +211,7 @@ func TestKernelChoosesNoClaimedPort(t *testing.T) {
 
 // If a claim names no port, the kernel chooses one of its range of local ports.
 func TestClaimOfAnyPort(t *testing.T) {
+	t.Parallel()
 	l := openLab6(t)
 	sysctl(t, l.A, "ipv4/ip_local_port_range", "40000 40001")
 	a := l.open()
@@ -241,6 +245,7 @@ func TestClaimOfAnyPort(t *testing.T) {
 
 // A port belongs to one endpoint and one tag, alone or in a block.
 func TestPortBelongsToOneTag(t *testing.T) {
+	t.Parallel()
 	l := openLab6(t)
 	owned, owned6 := addrTag("10.0.0.77"), addrTag("fd00::77")
 	a := l.open(owned, owned6)
@@ -373,6 +378,7 @@ func TestAnyBlockIsBelow32768WhenManyPortsAreHeld(t *testing.T) {
 
 // All ports of an owned address can be claimed: 512 blocks from 32768 on, in random order.
 func TestClaimsOfAllBlocksOfOwnedAddress(t *testing.T) {
+	t.Parallel()
 	l := openLab6(t)
 	a := l.open(addrTag("fd00::77"))
 	seen := map[uint16]bool{}

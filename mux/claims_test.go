@@ -385,6 +385,7 @@ func (m *claimModel) compare() {
 
 // Random claims, returns and binds have the results of the model.
 func TestClaimsAgainstAModel(t *testing.T) {
+	t.Parallel()
 	l := openLab6(t)
 	addrOn(t, l.A, l.A.Interface, "10.0.0.9/24")
 	for seed := range uint64(4) { // each ends without claims

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/frametest"
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/mux"
@@ -152,7 +153,7 @@ func TestFramesToOwnLinkAddress(t *testing.T) {
 		{"to-an-address-of-nobody", datagram(A, A, "10.0.0.1:4000", "10.0.0.66:5", "to-an-address-of-nobody"), true},
 		{"to-the-kernel", datagram(A, A, "10.0.0.1:4000", "10.0.0.1:53", "to-the-kernel"), true},
 		{"of-a-bridge-port", datagram(A, other, "10.0.0.1:4000", "10.0.0.77:5", "of-a-bridge-port"), true},
-		{"of-an-unknown-type", build(&layers.Ethernet{DstMAC: A[:], SrcMAC: A[:], EthernetType: 0x88b6}, gopacket.Payload("of-an-unknown-type, which is long enough")), true},
+		{"of-an-unknown-type", frametest.Build(&layers.Ethernet{DstMAC: A[:], SrcMAC: A[:], EthernetType: 0x88b6}, gopacket.Payload("of-an-unknown-type, which is long enough")), true},
 		{"to-a-queue", messageFrame(A, A, 8, 9, "to-a-queue"), true},
 		{"to-an-owned-address", datagram(A, A, "10.0.0.1:4000", "10.0.0.77:5", "to-an-owned-address"), false},
 		{"to-a-message-tag", messageFrame(A, A, 7, 9, "to-a-message-tag"), false},

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/frametest"
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/mux"
@@ -74,7 +75,7 @@ func (f family) frame(l *lab, payload string) []byte {
 	if dst.Addr().Is4() {
 		return datagram(to, l.A.LinkAddr, src.String(), dst.String(), payload)
 	}
-	return build(&layers.Ethernet{DstMAC: to[:], SrcMAC: l.A.LinkAddr[:], EthernetType: layers.EthernetTypeIPv6},
+	return frametest.Build(&layers.Ethernet{DstMAC: to[:], SrcMAC: l.A.LinkAddr[:], EthernetType: layers.EthernetTypeIPv6},
 		&layers.IPv6{Version: 6, HopLimit: 1, NextHeader: layers.IPProtocolUDP, SrcIP: src.Addr().AsSlice(), DstIP: dst.Addr().AsSlice()},
 		udp, gopacket.Payload(payload))
 }

@@ -16,6 +16,7 @@ import (
 
 // Inspect says what Open would do, and follows changes of the interface.
 func TestInspect(t *testing.T) {
+	t.Parallel()
 	pair := netlab.RequirePair(t, netlab.Config{Queues: 4, MTU: 9000})
 	inspect := func() (in mux.Inspection) {
 		t.Helper()

@@ -24,6 +24,7 @@ import (
 
 	"github.com/unet-go/unet/bpf"
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/frametest"
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/internal/route"
 	"github.com/unet-go/unet/internal/testutil"
@@ -382,36 +383,16 @@ func packet(t *testing.T, frame []byte) gopacket.Packet {
 	return p
 }
 
-func build(ls ...gopacket.SerializableLayer) []byte {
-	for i, l := range ls {
-		if u, ok := l.(interface {
-			SetNetworkLayerForChecksum(gopacket.NetworkLayer) error
-		}); ok {
-			if err := u.SetNetworkLayerForChecksum(ls[i-1].(gopacket.NetworkLayer)); err != nil {
-				panic(err)
-			}
-		}
-	}
-	buf := gopacket.NewSerializeBuffer()
-	if err := gopacket.SerializeLayers(buf, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}, ls...); err != nil {
-		panic(err)
-	}
-	return slices.Clone(buf.Bytes())
-}
-
-// datagram is a whole frame.
+// datagram is a frame with a UDP datagram.
 func datagram(dst, src [6]byte, from, to string, payload string) []byte {
-	f, d := netip.MustParseAddrPort(from), netip.MustParseAddrPort(to)
-	return build(&layers.Ethernet{DstMAC: dst[:], SrcMAC: src[:], EthernetType: layers.EthernetTypeIPv4},
-		&layers.IPv4{Version: 4, TTL: 64, Protocol: layers.IPProtocolUDP, SrcIP: f.Addr().AsSlice(), DstIP: d.Addr().AsSlice()},
-		&layers.UDP{SrcPort: layers.UDPPort(f.Port()), DstPort: layers.UDPPort(d.Port())}, gopacket.Payload(payload))
+	return frametest.Datagram(dst, src, netip.MustParseAddrPort(from), netip.MustParseAddrPort(to), payload)
 }
 
 func messageFrame(dst, src [6]byte, to, from uint32, payload string) []byte {
 	h := []byte{1, 0, byte(len(payload) >> 8), byte(len(payload))}
 	h = binary.BigEndian.AppendUint32(h, to)
 	h = binary.BigEndian.AppendUint32(h, from)
-	return build(&layers.Ethernet{DstMAC: dst[:], SrcMAC: src[:], EthernetType: 0x88b5}, gopacket.Payload(append(h, payload...)))
+	return frametest.Build(&layers.Ethernet{DstMAC: dst[:], SrcMAC: src[:], EthernetType: 0x88b5}, gopacket.Payload(append(h, payload...)))
 }
 
 // hostObjects are the objects that a test could leave on a host and in this process. (Programs and maps

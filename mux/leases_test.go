@@ -29,6 +29,7 @@ import (
 // The route to an owned address of this host has the uplink's MAC address, and a source of the same
 // family.
 func TestResolveOwnedAddresses(t *testing.T) {
+	t.Parallel()
 	l := openLab6(t)
 	v4, v6 := netip.MustParseAddr("10.0.0.77"), netip.MustParseAddr("fd00::77")
 	l.open(endpoint.AddrTag(v4), endpoint.AddrTag(v6))

@@ -6,25 +6,15 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/google/gopacket"
 	"github.com/google/gopacket/layers"
 	"github.com/vishvananda/netlink"
 
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/frametest"
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/mux"
 )
-
-// udpFrame is a datagram of either family.
-func udpFrame(dst, src [6]byte, from, to netip.AddrPort, payload string) []byte {
-	if from.Addr().Is4() {
-		return datagram(dst, src, from.String(), to.String(), payload)
-	}
-	return build(&layers.Ethernet{DstMAC: dst[:], SrcMAC: src[:], EthernetType: layers.EthernetTypeIPv6},
-		&layers.IPv6{Version: 6, HopLimit: 64, NextHeader: layers.IPProtocolUDP, SrcIP: from.Addr().AsSlice(), DstIP: to.Addr().AsSlice()},
-		&layers.UDP{SrcPort: layers.UDPPort(from.Port()), DstPort: layers.UDPPort(to.Port())}, gopacket.Payload(payload))
-}
 
 // addInterface gives a host an interface of its own with addresses.
 func addInterface(t *testing.T, h *netlab.Host, prefixes ...string) {
@@ -67,7 +57,7 @@ func TestMartiansFromWireAreDropped(t *testing.T) {
 			}
 			send := func(from, to, payload string) {
 				t.Helper()
-				sendRaw(t, l.B, udpFrame(l.A.LinkAddr, l.B.LinkAddr, netip.AddrPortFrom(netip.MustParseAddr(from), 7001), netip.MustParseAddrPort(to), payload))
+				sendRaw(t, l.B, frametest.Datagram(l.A.LinkAddr, l.B.LinkAddr, netip.AddrPortFrom(netip.MustParseAddr(from), 7001), netip.MustParseAddrPort(to), payload))
 			}
 			peer := map[bool]string{true: "10.0.0.2", false: "fd00::2"}
 			testutil.Eventually(t, "the programs know the addresses of the other interface", func() bool {
@@ -138,7 +128,7 @@ func TestMartiansToGroups(t *testing.T) {
 	all := [6]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 	send := func(to [6]byte, from, dst string) {
 		t.Helper()
-		sendRaw(t, l.B, udpFrame(to, l.B.LinkAddr, netip.AddrPortFrom(netip.MustParseAddr(from), 4000), netip.AddrPortFrom(netip.MustParseAddr(dst), 5000), from+" to "+dst))
+		sendRaw(t, l.B, frametest.Datagram(to, l.B.LinkAddr, netip.AddrPortFrom(netip.MustParseAddr(from), 4000), netip.AddrPortFrom(netip.MustParseAddr(dst), 5000), from+" to "+dst))
 	}
 	for _, f := range families {
 		group := netip.MustParseAddrPort(f.group).Addr()

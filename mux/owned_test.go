@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/frametest"
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/mux"
@@ -94,7 +95,7 @@ func packetSocket(t *testing.T, h *netlab.Host, etherType uint16) *os.File {
 
 func arpFrame(dst net.HardwareAddr, p *layers.ARP) []byte {
 	p.AddrType, p.Protocol, p.HwAddressSize, p.ProtAddressSize = layers.LinkTypeEthernet, layers.EthernetTypeIPv4, 6, 4
-	return build(&layers.Ethernet{DstMAC: dst, SrcMAC: p.SourceHwAddress, EthernetType: layers.EthernetTypeARP}, p)
+	return frametest.Build(&layers.Ethernet{DstMAC: dst, SrcMAC: p.SourceHwAddress, EthernetType: layers.EthernetTypeARP}, p)
 }
 
 // Before an IPv4 address is claimed the mux sends ARP probes for it. Probes and conflicts are those of
@@ -256,8 +257,7 @@ func ndFrame(from, to net.HardwareAddr, src, dst string, hops uint8, kind, code 
 func ndWith(from, to net.HardwareAddr, src, dst string, hops uint8, body []byte) []byte {
 	ip := &layers.IPv6{Version: 6, HopLimit: hops, NextHeader: layers.IPProtocolICMPv6, SrcIP: net.ParseIP(src), DstIP: net.ParseIP(dst)}
 	icmp := &layers.ICMPv6{TypeCode: layers.CreateICMPv6TypeCode(body[0], body[1])}
-	panicOn(icmp.SetNetworkLayerForChecksum(ip))
-	return build(&layers.Ethernet{SrcMAC: from, DstMAC: to, EthernetType: layers.EthernetTypeIPv6}, ip, icmp, gopacket.Payload(body[4:]))
+	return frametest.Build(&layers.Ethernet{SrcMAC: from, DstMAC: to, EthernetType: layers.EthernetTypeIPv6}, ip, icmp, gopacket.Payload(body[4:]))
 }
 
 // panicOn is must for functions without a test.
@@ -284,6 +284,7 @@ func nextSolicitation(t *testing.T, wire *os.File) []byte {
 // Before an IPv6 address is claimed the mux sends solicitations for it, as RFC 4862 says in 5.4.2. Conflicts
 // are those of 5.4.3 and 5.4.4.
 func TestIPv6ProbesAndConflicts(t *testing.T) {
+	t.Parallel()
 	l := openLab6(t)
 	wire := packetSocket(t, l.B, unix.ETH_P_IPV6)
 	a := l.open()
@@ -349,6 +350,7 @@ func drain(t *testing.T, wire *os.File) {
 // One request probes many addresses of both families at the same time, and is refused if another host has
 // one of them.
 func TestManyAddressesOfBothFamiliesAreProbedTogether(t *testing.T) {
+	t.Parallel()
 	l := openLab6(t)
 	var tags []endpoint.Tag
 	for i := range 70 {

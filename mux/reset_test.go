@@ -23,6 +23,7 @@ import (
 
 	"github.com/unet-go/unet/datapath"
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/frametest"
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/internal/xsk"
@@ -60,7 +61,7 @@ func rst(t *testing.T, frame []byte) (text string, ok bool) {
 	case *layers.IPv6:
 		ip, of, src, dst = h, layers.EthernetTypeIPv6, h.SrcIP, h.DstIP
 	}
-	want := build(&layers.Ethernet{SrcMAC: make([]byte, 6), DstMAC: make([]byte, 6), EthernetType: of}, ip, s)
+	want := frametest.Build(&layers.Ethernet{SrcMAC: make([]byte, 6), DstMAC: make([]byte, 6), EthernetType: of}, ip, s)
 	if again := packet(t, want).Layer(layers.LayerTypeTCP).(*layers.TCP); again.Checksum != sum {
 		t.Errorf("checksum %#x, want %#x: %v", sum, again.Checksum, p)
 	}

@@ -110,8 +110,7 @@ func TestOneResetForEachConnection(t *testing.T) {
 
 // RSTs to an endpoint of the same host are in the balance of counters, also if its backlog or its rings are full:
 // there are more than both hold (1,000 and 2,048), and fewer than a loaded machine sends in resetTime.
-func TestResetsToEndpointAreAccountedFor(t *testing.T) {
-	t.Parallel()
+func TestResetsToEndpointAreAccountedFor(t *testing.T) { // not parallel, because of resetTime
 	const connections = 6000
 	for _, mode := range []mux.Mode{mux.ModeTCX, mux.ModeNative} {
 		t.Run(mode.String(), func(t *testing.T) {

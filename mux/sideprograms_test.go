@@ -29,6 +29,7 @@ import (
 
 	"github.com/unet-go/unet/bpf"
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/frametest"
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/mux"
@@ -173,7 +174,7 @@ func openSuper(t *testing.T, h *netlab.Host) *netlab.SuperSocket {
 // segment is a TCP frame.
 func segment(dst, src [6]byte, from, to string, payload string) []byte {
 	f, d := netip.MustParseAddrPort(from), netip.MustParseAddrPort(to)
-	return build(&layers.Ethernet{DstMAC: dst[:], SrcMAC: src[:], EthernetType: layers.EthernetTypeIPv4},
+	return frametest.Build(&layers.Ethernet{DstMAC: dst[:], SrcMAC: src[:], EthernetType: layers.EthernetTypeIPv4},
 		&layers.IPv4{Version: 4, TTL: 64, Protocol: layers.IPProtocolTCP, SrcIP: f.Addr().AsSlice(), DstIP: d.Addr().AsSlice()},
 		&layers.TCP{SrcPort: layers.TCPPort(f.Port()), DstPort: layers.TCPPort(d.Port()), ACK: true, Seq: 1, Ack: 1}, gopacket.Payload(payload))
 }
@@ -550,7 +551,7 @@ func TestFramesDroppedByFullBacklogAreCounted(t *testing.T) {
 	testutil.Must(t, err)
 	const overflow = 300                            // frames
 	unknown := func(to, from *netlab.Host) []byte { // a frame that no program answers
-		return build(&layers.Ethernet{DstMAC: to.LinkAddr[:], SrcMAC: from.LinkAddr[:], EthernetType: 0x9999}, gopacket.Payload(make([]byte, 46)))
+		return frametest.Build(&layers.Ethernet{DstMAC: to.LinkAddr[:], SrcMAC: from.LinkAddr[:], EthernetType: 0x9999}, gopacket.Payload(make([]byte, 46)))
 	}
 	t.Run("of a port", func(t *testing.T) {
 		l := openLab(t, mux.ModeAuto)

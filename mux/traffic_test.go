@@ -18,6 +18,7 @@ import (
 
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/account"
+	"github.com/unet-go/unet/internal/frametest"
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/mux"
@@ -94,7 +95,7 @@ func TestForgedFramesAreDropped(t *testing.T) {
 	A, B := l.A.LinkAddr, l.B.LinkAddr
 	good := datagram(B, A, "10.0.0.1:7000", "10.0.0.2:9000", "genuine")
 	edit := func(at int, v byte) []byte { f := bytes.Clone(good); f[at] = v; return f }
-	tcpFrame := build(&layers.Ethernet{DstMAC: B[:], SrcMAC: A[:], EthernetType: layers.EthernetTypeIPv4},
+	tcpFrame := frametest.Build(&layers.Ethernet{DstMAC: B[:], SrcMAC: A[:], EthernetType: layers.EthernetTypeIPv4},
 		&layers.IPv4{Version: 4, TTL: 64, Protocol: layers.IPProtocolTCP, SrcIP: net.IPv4(10, 0, 0, 1), DstIP: net.IPv4(10, 0, 0, 2)},
 		&layers.TCP{SrcPort: 7000, DstPort: 9000, SYN: true}, gopacket.Payload("forged"))
 	for _, c := range []struct {
@@ -226,7 +227,7 @@ func TestFramesToOwnedAddressReachOwner(t *testing.T) {
 		t.Fatalf("received %v, want an ARP request", p)
 	}
 	A := l.A.LinkAddr
-	a.send(build(&layers.Ethernet{DstMAC: request.SourceHwAddress, SrcMAC: A[:], EthernetType: layers.EthernetTypeARP}, &layers.ARP{
+	a.send(frametest.Build(&layers.Ethernet{DstMAC: request.SourceHwAddress, SrcMAC: A[:], EthernetType: layers.EthernetTypeARP}, &layers.ARP{
 		AddrType: layers.LinkTypeEthernet, Protocol: layers.EthernetTypeIPv4, HwAddressSize: 6, ProtAddressSize: 4, Operation: 2,
 		SourceHwAddress: A[:], SourceProtAddress: owned.AsSlice(), DstHwAddress: request.SourceHwAddress, DstProtAddress: request.SourceProtAddress,
 	}))
@@ -442,7 +443,7 @@ func TestHeadersInSeveralParts(t *testing.T) {
 		"UDP":     datagram(A, B, "10.0.0.2:9", "10.0.0.1:7000", long),
 		"TCP":     segment(A, B, "10.0.0.2:9", "10.0.0.1:7000", long),
 		"message": messageFrame(A, B, 7, 9, long),
-		"an error": build(&layers.Ethernet{DstMAC: A[:], SrcMAC: B[:], EthernetType: layers.EthernetTypeIPv4},
+		"an error": frametest.Build(&layers.Ethernet{DstMAC: A[:], SrcMAC: B[:], EthernetType: layers.EthernetTypeIPv4},
 			&layers.IPv4{Version: 4, TTL: 64, Protocol: layers.IPProtocolICMPv4, SrcIP: net.IPv4(10, 0, 0, 2), DstIP: net.IPv4(10, 0, 0, 1)},
 			&layers.ICMPv4{TypeCode: layers.CreateICMPv4TypeCode(3, 3)}, gopacket.Payload(mine)),
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/unet-go/unet/internal/frametest"
 	"github.com/unet-go/unet/test/internal/unetd"
 )
 
@@ -51,11 +52,7 @@ func (g *machine) sendVLAN(t *testing.T, nic string, port uint16, vlan uint16) {
 	tag := &layers.Dot1Q{VLANIdentifier: vlan, Type: layers.EthernetTypeIPv4}
 	ip := &layers.IPv4{Version: 4, TTL: 64, Protocol: layers.IPProtocolUDP, SrcIP: peerOf(nic).AsSlice(), DstIP: addrOf(nic).AsSlice()}
 	udp := &layers.UDP{SrcPort: 9000, DstPort: layers.UDPPort(port)}
-	udp.SetNetworkLayerForChecksum(ip)
-	b := gopacket.NewSerializeBuffer()
-	if err := gopacket.SerializeLayers(b, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}, eth, tag, ip, udp, gopacket.Payload("of a VLAN")); err != nil {
-		t.Fatal(err)
-	}
+	frame := frametest.Build(eth, tag, ip, udp, gopacket.Payload("of a VLAN"))
 	err := g.Host.Do(func() error {
 		link, err := netlink.LinkByName(tapOf(nic))
 		if err != nil {
@@ -65,7 +62,7 @@ func (g *machine) sendVLAN(t *testing.T, nic string, port uint16, vlan uint16) {
 		if err != nil {
 			return err
 		}
-		return errors.Join(unix.Sendto(fd, b.Bytes(), 0, &unix.SockaddrLinklayer{Ifindex: link.Attrs().Index}), unix.Close(fd))
+		return errors.Join(unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: link.Attrs().Index}), unix.Close(fd))
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -8,6 +8,8 @@ import (
 
 	"github.com/google/gopacket"
 	"github.com/google/gopacket/layers"
+
+	"github.com/unet-go/unet/internal/frametest"
 )
 
 // The line of a frame, which gopacket has written, and of the frame cut at each byte.
@@ -69,24 +71,7 @@ func TestDescribe(t *testing.T) {
 		{list{eth(0x9000), payload}, "02:00:00:00:00:01 > 02:00:00:00:00:02, ethertype 0x9000, length 60"},
 		{list{eth(0x800), payload}, "02:00:00:00:00:01 > 02:00:00:00:00:02, ethertype 0x0800, length 60"},
 	} {
-		for i, l := range c.layers {
-			if l, ok := l.(interface {
-				SetNetworkLayerForChecksum(gopacket.NetworkLayer) error
-			}); ok {
-				for _, below := range c.layers[:i] {
-					if below, ok := below.(gopacket.NetworkLayer); ok {
-						if err := l.SetNetworkLayerForChecksum(below); err != nil {
-							t.Fatal(err)
-						}
-					}
-				}
-			}
-		}
-		b := gopacket.NewSerializeBuffer()
-		if err := gopacket.SerializeLayers(b, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}, c.layers...); err != nil {
-			t.Fatal(err)
-		}
-		frame := b.Bytes()
+		frame := frametest.Build(c.layers...)
 		if got := describe(frame, len(frame)); got != c.want {
 			t.Errorf("%x:\n got %s\nwant %s", frame, got, c.want)
 		}
