@@ -279,6 +279,10 @@ func newHost(lease endpoint.Lease, cfg stack.Config) (*Host, error) {
 		for list := range changes {
 			h.notice(list)
 		}
+		select {
+		case <-lease.Done():
+		case <-ctx.Done():
+		}
 		if why := lease.Err(); why != nil {
 			s.Fail(&leaseError{why})
 		}

@@ -107,14 +107,7 @@ type PinState struct {
 
 // Pins lists the muxes that are pinned in a bpffs.
 func Pins(bpffs string) ([]PinState, error) {
-	if err := attach.CheckBPFFS(bpffs); err != nil {
-		return nil, err
-	}
-	cookie, err := nic.NetnsCookie()
-	if err != nil {
-		return nil, err
-	}
-	list, err := attach.Pinned(bpffs)
+	list, cookie, err := pinned(bpffs)
 	if err != nil {
 		return nil, err
 	}
@@ -141,6 +134,30 @@ func Pins(bpffs string) ([]PinState, error) {
 		states = append(states, s)
 	}
 	return states, nil
+}
+
+// PinsHere are the directories of the muxes of the calling thread's network namespace that are pinned in a bpffs.
+// It touches none of them.
+func PinsHere(bpffs string) (paths []string, err error) {
+	list, cookie, err := pinned(bpffs)
+	for _, p := range list {
+		if p.Netns == cookie {
+			paths = append(paths, p.Path)
+		}
+	}
+	return paths, err
+}
+
+// pinned lists the directories of pins in a bpffs, and returns the number of the calling thread's network namespace.
+func pinned(bpffs string) (list []attach.PinnedMux, cookie uint64, err error) {
+	if err = attach.CheckBPFFS(bpffs); err != nil {
+		return nil, 0, err
+	}
+	if cookie, err = nic.NetnsCookie(); err != nil {
+		return nil, 0, err
+	}
+	list, err = attach.Pinned(bpffs)
+	return list, cookie, err
 }
 
 // Cleanup removes the muxes pinned in a bpffs that no process serves: the muxes of the calling

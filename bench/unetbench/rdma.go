@@ -63,7 +63,7 @@ Operations:
 `
 	cmd := &cobra.Command{
 		Use:   "rdma",
-		Short: "RDMA verbs: latency, rate, optimizations, processor time at the target",
+		Short: "RDMA verbs: latency, rate, bandwidth, processor time at the target",
 		Long:  long + about(transport.Operations),
 		Example: `  unetbench rdma
   unetbench rdma --table latency --attach queue --rounds 13

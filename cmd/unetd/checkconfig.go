@@ -55,6 +55,7 @@ The file is described in docs/policy.md.`,
 	cmd.Flags().StringSliceVar(&f.groups, "group", nil, "with --as: further groups of the process, names or numbers")
 	cmd.Flags().StringVar(&f.cgroup, "cgroup", "", "with --as: path of the version 2 cgroup of the process, for rules with cgroups")
 	cmd.Flags().StringVar(&f.iface, "interface", "", "with --as: on this interface (default: on each)")
+	completeInterface(cmd)
 	return cmd
 }
 

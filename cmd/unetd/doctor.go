@@ -49,5 +49,6 @@ root it says what it could not see. Exit status: 0 without a problem, 1 with one
 	flags.StringVar(&cfg.BPFFS, "bpffs", uplink.DefaultBPFFS, "BPF file system for the pins")
 	flags.StringVar(&cfg.Policy, "policy", "", "policy file (default "+policy.DefaultFile+" if it exists)")
 	flags.BoolVar(&asJSON, "json", false, "write JSON")
+	completeInterface(cmd)
 	return cmd
 }

@@ -6,7 +6,6 @@ import (
 	"bufio"
 	"bytes"
 	"errors"
-	"flag"
 	"io"
 	"os"
 	"os/exec"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
+	"github.com/unet-go/unet/internal/testutil"
 )
 
 // testTimeout is how long a test waits for what must happen.
@@ -41,10 +41,7 @@ func TestMain(m *testing.M) {
 	case roleApp:
 		newApplication(os.Args[1]).run()
 	default:
-		flag.Parse()
-		if err := flag.Set("test.parallel", "4"); err != nil {
-			panic(err)
-		}
+		testutil.Parallel(4)
 		os.Exit(m.Run())
 	}
 }

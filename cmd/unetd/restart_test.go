@@ -266,7 +266,6 @@ func TestStopWithKeep(t *testing.T) {
 
 // cleanup removes what is left when all processes have been killed, and keeps what is in use.
 func TestCleanup(t *testing.T) {
-	t.Parallel()
 	pair := netlab.RequirePair(t, netlab.Config{})
 	s := newSite(t, pair.A)
 	file := policyFile(t, nobodys)

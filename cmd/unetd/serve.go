@@ -146,6 +146,7 @@ func newServe(stderr *logWriter) *cobra.Command {
 	flags.StringVar(&f.logFormat, "log-format", "text", "format of the log on stderr: text or json")
 	flags.StringVar(&f.metrics, "metrics", "", "answer Prometheus at HOST:PORT or unix:PATH, without authentication")
 	flags.IntVar(&f.readyFD, "ready-fd", 0, "write a line to this open file descriptor (3 or above) when ready")
+	completeInterface(cmd)
 	return cmd
 }
 

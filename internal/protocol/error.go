@@ -24,7 +24,6 @@ var codes = []struct {
 	{"tag-denied", endpoint.ErrTagDenied},
 	{"tag", endpoint.ErrTag},
 	{"geometry", endpoint.ErrGeometry},
-	{"no-route", endpoint.ErrNoRoute},
 	{"unreachable", endpoint.ErrUnreachable},
 	{"closed", endpoint.ErrLeaseClosed},
 	{"not-presentable", endpoint.ErrNotPresentable},
@@ -45,6 +44,9 @@ const codeInternal = "internal"
 type Error struct {
 	Code    string `json:"code"`
 	Message string `json:"message"` // one line
+	// NoRoute: an unreachable is an endpoint.ErrNoRoute. It is no code of its own, since
+	// clients of earlier versions do not know it.
+	NoRoute bool `json:"no_route,omitempty"`
 }
 
 func (e *Error) Error() string { return e.Message }
@@ -53,6 +55,9 @@ func (e *Error) Error() string { return e.Message }
 func (e *Error) Unwrap() error {
 	for _, c := range codes {
 		if c.code == e.Code {
+			if e.NoRoute && c.sentinel == endpoint.ErrUnreachable {
+				return endpoint.ErrNoRoute
+			}
 			return c.sentinel
 		}
 	}
@@ -77,7 +82,7 @@ func NewError(err error) *Error {
 	text := Message(err)
 	for _, c := range codes {
 		if errors.Is(err, c.sentinel) {
-			return &Error{Code: c.code, Message: text}
+			return &Error{Code: c.code, Message: text, NoRoute: errors.Is(err, endpoint.ErrNoRoute)}
 		}
 	}
 	return &Error{Code: codeInternal, Message: text}

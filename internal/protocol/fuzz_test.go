@@ -80,7 +80,7 @@ func FuzzIncoming(f *testing.F) {
 		`{"v":1,"id":1,"status":[{"id":7,"sockets":[{"record":1,"protocol":"tcp","local":"10.0.0.1:80","remote":"[fd00::1%eth0]:1"}],"sockets_more":true}],"more":true}`,
 		`{"v":1,"id":1,"uplinks":[{"interface":"eth0","index":2,"mode":"tcx","up":true,"endpoints":1}],"draining":true}`,
 		`{"v":1,"id":1,"reloaded":{"policy":"/etc/unet/policy.yaml","rules":2,"changes":["rule lab: added"]}}`,
-		`{"v":1,"id":1,"error":{"code":"no-route","message":"m"}}`,
+		`{"v":1,"id":1,"error":{"code":"unreachable","no_route":true,"message":"m"}}`,
 		`{"v":1,"id":1,"lease":{"id":1,"tags":["msg:1"]}}`} {
 		f.Add([]byte(s), uint8(0))
 		f.Add([]byte(s), uint8(2))

@@ -4,7 +4,6 @@ package tcp
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -35,10 +34,7 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == holderArg {
 		runHolder()
 	}
-	flag.Parse()
-	if err := flag.Set("test.parallel", "4"); err != nil {
-		panic(err)
-	}
+	testutil.Parallel(4)
 	os.Exit(m.Run())
 }
 

@@ -72,7 +72,11 @@ func skipExtensions(next byte, b []byte) (_ byte, fragment bool, rest []byte) {
 			length = (int(b[1]) + 1) * 8
 		case wire.ProtocolFragment:
 			length = wire.IPv6FragmentLen
-			fragment = fragment || binary.BigEndian.Uint16(b[2:])&0xfff9 != 0
+			place := binary.BigEndian.Uint16(b[2:])
+			fragment = fragment || place&0xfff9 != 0
+			if place&0xfff8 != 0 { // not the first: what follows is no header
+				return b[0], fragment, b[length:]
+			}
 		case 51: // authentication
 			length = (int(b[1]) + 2) * 4
 		default:

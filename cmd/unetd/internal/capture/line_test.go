@@ -62,6 +62,7 @@ func TestDescribe(t *testing.T) {
 		{list{eth(0x86dd), ip6(6), ack, payload}, "IP6 fd00::1.80 > fd00::2.2: Flags [FRP.U], seq 1, ack 2, win 3, length 4"},
 		{list{eth(0x86dd), ip6(58), icmp6(135, 0), payload}, "IP6 fd00::1 > fd00::2: ICMP6 type 135 code 0, length 62"},
 		{list{eth(0x86dd), ip6(60), gopacket.Payload{6, 0, 1, 4, 0, 0, 0, 0}, ack, payload}, "IP6 fd00::1.80 > fd00::2.2: Flags [FRP.U], seq 1, ack 2, win 3, length 4"},
+		{list{eth(0x86dd), ip6(44), gopacket.Payload{43, 0, 0, 0xb9, 0, 0, 0, 9}, udp, payload}, "IP6 fd00::1 > fd00::2: fragment of protocol 43, length 74"},
 		{list{eth(0x86dd), ip6(44), gopacket.Payload{17, 0, 0, 1, 0, 0, 0, 9}, udp, payload}, "IP6 fd00::1 > fd00::2: fragment of UDP, length 74"},
 		{list{eth(0x86dd), ip6(44), gopacket.Payload{17, 0, 0, 0, 0, 0, 0, 9}, udp, payload}, "IP6 fd00::1.7000 > fd00::2.53: UDP, length 4"},
 		{list{eth(0x8100), &layers.Dot1Q{VLANIdentifier: 100, Priority: 7, Type: 0x800}, ip(17), udp, payload}, "vlan 100, IP 10.0.0.1.7000 > 10.0.0.2.53: UDP, length 4"},

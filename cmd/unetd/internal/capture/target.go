@@ -34,16 +34,13 @@ type target struct {
 // find opens the mux of an interface, or of an endpoint if iface is "". The interface is in the network
 // namespace of this process.
 func find(bpffs, iface string, id uint64) (*target, error) {
-	pins, err := mux.Pins(bpffs)
+	paths, err := mux.PinsHere(bpffs)
 	if err != nil {
 		return nil, fmt.Errorf("--bpffs %s: %w", bpffs, err)
 	}
 	var names, there []string
-	for _, pinned := range pins {
-		if !pinned.Here {
-			continue
-		}
-		t, err := open(pinned.Path)
+	for _, path := range paths {
+		t, err := open(path)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // it was removed meanwhile, or is not complete yet
 		}

@@ -40,7 +40,7 @@ func selfTest(ctx context.Context, e *examination) {
 	}()
 	err := <-done
 	for w := range strings.Lines(warned.String()) {
-		e.note("endpoint", "", "the test of an endpoint warns: %s", w)
+		e.note("endpoint", "", "the test of an endpoint warns: %s", strings.TrimPrefix(w, slog.MessageKey+"="))
 	}
 	if err != nil {
 		remedy := ""

@@ -177,7 +177,7 @@ func (s *session) hold(lease endpoint.Lease, id uint64, shared bool) {
 	defer s.mu.Unlock()
 	s.lease, s.endpoint, s.shared = lease, id, shared
 	changes := lease.Notices(s.ctx)
-	s.disposal.Go(func() { s.notify(changes) })
+	s.events.Go(func() { s.notify(changes) })
 }
 
 // finish answers a request, which is then no longer in progress.

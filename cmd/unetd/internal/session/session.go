@@ -40,6 +40,7 @@ type session struct {
 	ctx      context.Context // of all work for this connection
 	cancel   context.CancelCauseFunc
 	work     sync.WaitGroup
+	events   sync.WaitGroup // what writes events
 	disposal sync.WaitGroup // the connection counts in its quota until it is done
 
 	first string // op of the first request, which determines what may follow; used by the reader only
@@ -111,6 +112,7 @@ func (s *session) run() {
 			s.writing.Unlock()
 		}
 		<-read
+		s.events.Wait()
 		<-s.quotas.closing.Ask(s.user)
 		defer s.quotas.closed(s.user)
 		hangUp(s.conn)
