@@ -28,7 +28,7 @@ func (h *Host) openError(ctx context.Context, call string, err error) error {
 			return canceled{}
 		}
 		return timeout{}
-	case errors.Is(err, syscall.EADDRNOTAVAIL): // of ports.obtain; it may wrap one of the errors below
+	case errors.Is(err, syscall.EADDRNOTAVAIL): // of Ports.Obtain; it may wrap one of the errors below
 	case errors.Is(err, endpoint.ErrTagHeld):
 		err = fmt.Errorf("%w: %w", syscall.EADDRINUSE, err)
 	case errors.Is(err, endpoint.ErrTagDenied):

@@ -223,10 +223,10 @@ func (h *Host) openUDPPort(ctx context.Context, asked netip.AddrPort, handler st
 	return p, nil
 }
 
-// listenAt is Locals.Listen for a host whose lease has not ended, and a zone of the host. Of
+// listenAt is Locals.ForListen for a host whose lease has not ended, and a zone of the host. Of
 // another zone the error is EADDRNOTAVAIL.
 func (h *Host) listenAt(network string, asked netip.Addr) (ports.Locals, netip.Addr, error) {
-	some, bound, err := h.locals.Listen(network, asked)
+	some, bound, err := h.locals.ForListen(network, asked)
 	if err == nil {
 		err = cmp.Or(h.zoneError(syscall.EADDRNOTAVAIL, asked), h.lease.Err())
 	}
@@ -243,10 +243,10 @@ func (h *Host) zoneError(errno syscall.Errno, a netip.Addr) error {
 	return fmt.Errorf("%w: zone %s is not the host's interface %s", errno, zone, h.zones[0])
 }
 
-// dialFrom is Locals.Dial for a host whose lease has not ended. call is the system call that
+// dialFrom is Locals.ForDial for a host whose lease has not ended. call is the system call that
 // package net makes for the step that has failed.
 func (h *Host) dialFrom(asked, remote netip.Addr) (l *ports.Local, call string, err error) {
-	if l, err = h.locals.Dial(asked, remote); err == nil {
+	if l, err = h.locals.ForDial(asked, remote); err == nil {
 		err = cmp.Or(h.zoneError(syscall.EADDRNOTAVAIL, asked), h.zoneError(syscall.ENETUNREACH, remote), h.lease.Err())
 	}
 	if errors.Is(err, syscall.EADDRNOTAVAIL) {

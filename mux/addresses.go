@@ -285,7 +285,7 @@ func (m *Mux) stillTrue(tags []endpoint.Tag) error {
 func (c *claiming) setAside() error {
 	for _, a := range c.owned {
 		t := endpoint.AddrTag(a)
-		err := c.m.tags.free(c.l, t)
+		err := c.m.tags.checkFree(c.l, t)
 		switch {
 		case !a.IsValid() || a.IsUnspecified() || a.IsMulticast() || a.IsLoopback():
 			err = denied(t, "not the address of a host")

@@ -62,7 +62,7 @@ func (c *claiming) addPorts(t endpoint.Tag) (endpoint.Tag, error) {
 	if t.Port == 0 {
 		return c.choose(t, shared, ports)
 	}
-	if err := m.tags.free(c.l, t); err != nil {
+	if err := m.tags.checkFree(c.l, t); err != nil {
 		return t, err
 	}
 	if shared && ports.MayUse(t) {
@@ -106,7 +106,7 @@ func (c *claiming) choose(t endpoint.Tag, shared bool, ports *nat.Ports) (endpoi
 		return c.kernelsChoice(t, ports)
 	}
 	for candidate := range list {
-		if m.tags.free(c.l, candidate) != nil {
+		if m.tags.checkFree(c.l, candidate) != nil {
 			continue
 		}
 		if !hasPorts(t) {
@@ -224,7 +224,7 @@ func (c *claiming) kernelsChoice(t endpoint.Tag, ports *nat.Ports) (endpoint.Tag
 		// The kernel can choose a held port whose reservation has failed (readmit), a port that
 		// translation uses, and, if ip_unprivileged_port_start has changed, one that the rule
 		// does not permit.
-		if m.tags.free(c.l, chosen) == nil && !ports.InUse(chosen) && c.rule.Permits(chosen) == nil {
+		if m.tags.checkFree(c.l, chosen) == nil && !ports.InUse(chosen) && c.rule.Permits(chosen) == nil {
 			// Before the tag is added: after an error the caller does not give it back.
 			if err := r.closeAll(taken); err != nil {
 				return t, errors.Join(err, r.closeAll([]int{fd}))

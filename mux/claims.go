@@ -288,7 +288,7 @@ func (c *claiming) addOne(t endpoint.Tag) (endpoint.Tag, error) {
 	case wild(t):
 		return c.choose(t, false, nil)
 	}
-	if err := c.m.tags.free(c.l, t); err != nil {
+	if err := c.m.tags.checkFree(c.l, t); err != nil {
 		return t, err
 	}
 	return t, c.addTag(t, nil)

@@ -119,9 +119,9 @@ func (ct *claimTable) remove(t endpoint.Tag) {
 	}
 }
 
-// free returns nil if neither t, a tag without wildcards, nor a port or block that overlaps
+// checkFree returns nil if neither t, a tag without wildcards, nor a port or block that overlaps
 // with it is held, else endpoint.ErrTagHeld. It does not check who holds the address of t.
-func (ct *claimTable) free(l *Lease, t endpoint.Tag) error {
+func (ct *claimTable) checkFree(l *Lease, t endpoint.Tag) error {
 	if c := ct.held[t]; c != nil && c.by == l {
 		return held(t, "this endpoint holds it already")
 	} else if c != nil && c.by.uid == l.uid {

@@ -51,7 +51,7 @@
 // virtual link the sender chooses the queue: frames of such tags on other queues go to the kernel
 // (rx_pass_other_queue). Ports get frames from every queue.
 //
-// What this host sends to the uplink's own addresses goes over lo, past the mux. XDP does
-// not see an 802.1Q tag that the driver has moved from the frame to the skb (ADR 7); traffic
+// What this host sends to the uplink's own addresses goes over lo, where unet_lo moves to a port what is for its
+// endpoint (ADR 37). XDP does not see an 802.1Q tag that the driver has moved from the frame to the skb (ADR 7); traffic
 // control does.
 package mux

@@ -5,7 +5,7 @@
 // mux (package endpoint). A claim is a request to unetd, so ports of outgoing sockets are claimed in
 // blocks of 64, and a dial seldom has to wait.
 //
-//	Locals  the addresses of a host. Listen and Dial choose among them as package net does, and Get
+//	Locals  the addresses of a host. ForListen and ForDial choose among them as package net does, and Get
 //	        gets the same port at several.
 //	Ports   the ports of one protocol at one address: Get by number or any free one, Choose for
 //	        connections that may share one, Release.

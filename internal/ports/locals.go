@@ -76,11 +76,11 @@ func InFamily(network string, a netip.Addr) bool {
 // errLoopback is the reason why no socket of a host can have or reach a loopback address.
 var errLoopback = errors.New("loopback addresses are the kernel's: use package net, or an address of the interface")
 
-// Listen returns the addresses at which a listener or an unconnected socket of a network that
+// ForListen returns the addresses at which a listener or an unconnected socket of a network that
 // asks for a receives, and the address that it is bound to. As in package net an unspecified
 // address, of either family, stands for all addresses of "tcp" or "udp". Other addresses must be
 // the host's: the error is EADDRNOTAVAIL.
-func (all Locals) Listen(network string, a netip.Addr) (Locals, netip.Addr, error) {
+func (all Locals) ForListen(network string, a netip.Addr) (Locals, netip.Addr, error) {
 	a = a.Unmap()
 	if a.IsValid() && !a.IsUnspecified() {
 		switch l := all.Family(network).At(a.WithZone("")); {
@@ -101,19 +101,19 @@ func (all Locals) Listen(network string, a netip.Addr) (Locals, netip.Addr, erro
 	return some, netip.IPv6Unspecified(), nil
 }
 
-// Dial returns the local address of a socket that is connected to remote and asks for a, which
+// ForDial returns the local address of a socket that is connected to remote and asks for a, which
 // is one of the host's or unspecified: for a link-local remote, or group, the link-local one, for another
 // IPv6 address the global one (RFC 6724, section 5, rule 2). Errors: EADDRNOTAVAIL if a is not
 // the host's, ENETUNREACH if the host has no address to reach remote from, EINVAL for addresses
 // of two families, ECONNREFUSED for loopback addresses and the unspecified address, which
 // package net dials as loopback.
-func (all Locals) Dial(a, remote netip.Addr) (*Local, error) {
+func (all Locals) ForDial(a, remote netip.Addr) (*Local, error) {
 	a, remote = a.Unmap(), remote.Unmap()
 	if remote.IsLoopback() || remote.IsUnspecified() || !remote.IsValid() {
 		return nil, fmt.Errorf("%w: %w", syscall.ECONNREFUSED, errLoopback)
 	}
 	if a.IsValid() && !a.IsUnspecified() {
-		some, _, err := all.Listen("any", a)
+		some, _, err := all.ForListen("any", a)
 		switch {
 		case err != nil:
 			return nil, err

@@ -85,7 +85,7 @@ func TestAddressesOfListeners(t *testing.T) {
 		if c.asked != "" {
 			asked = netip.MustParseAddr(c.asked)
 		}
-		some, bound, err := NewLocals(nil, false, addrsOf(c.has)...).Listen(c.network, asked)
+		some, bound, err := NewLocals(nil, false, addrsOf(c.has)...).ForListen(c.network, asked)
 		var got []string
 		for _, l := range some {
 			got = append(got, l.Addr.String())
@@ -133,7 +133,7 @@ func TestAddressesOfDials(t *testing.T) {
 		if c.asked != "" {
 			asked = netip.MustParseAddr(c.asked)
 		}
-		got, err := NewLocals(nil, false, addrsOf(c.has)...).Dial(asked, netip.MustParseAddr(c.remote))
+		got, err := NewLocals(nil, false, addrsOf(c.has)...).ForDial(asked, netip.MustParseAddr(c.remote))
 		if !errors.Is(err, c.err) || err == nil && got.Addr.String() != c.want {
 			t.Errorf("%s, from %q to %s: %v, %v; want %s, %v", c.has, c.asked, c.remote, got, err, c.want, c.err)
 		}

@@ -1,7 +1,7 @@
 //go:build linux
 
 // Package session is unetd's end of the control protocol: a [Server], which gets endpoints
-// from a [Provider] (the mux), and one session for each connection.
+// from a [Provider] (the muxes of all uplinks), and one session for each connection.
 //
 // The connections and requests of one user are limited ([Limits]) and take turns: unetd works
 // on one request of a user at a time, except resolves and requests with an owned address,
