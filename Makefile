@@ -36,7 +36,7 @@ COMPRESS    ?= xz
 # Network namespaces, XDP programs and AF_XDP sockets need root.
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo -E env "PATH=$(PATH)")
 
-.PHONY: help build unetd install uninstall deb demo test test-root test-rest test-containers test-rdma-peers test-vm check bench attack soak fuzz generate clean
+.PHONY: help build unetd install uninstall deb demo test test-containers test-rdma-peers test-vm check bench attack soak fuzz generate clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -91,42 +91,30 @@ deb: unetd ## build the Debian package bin/unetd_VERSION_ARCH.deb (needs dpkg-de
 demo: build ## round trips of 64 bytes over TCP, on unet and on kernel sockets, in seconds
 	$(SUDO) bin/unetbench rtt --rounds 5 --transport tcp,kernel-tcp,go-tcp
 
-# `make test` runs a package once: under the race detector, with the build tag unetdebug (lock order of
-# stack, freed frames of segment). In packages of one goroutine the detector finds nothing, so these run
-# without it. Two run both ways: all schedules of stack are tried, and most seeds of proto/rdma simulated,
-# without it only. go vet is part of make check.
-#
-# Two packages of the root module run at a time, and beside them one of the rest: those without the
-# detector, then the other modules. Many packages keep less than one processor busy.
+# `make test` runs a package once, two packages at a time: under the race detector, with the build tag
+# unetdebug (lock order of stack, freed frames of segment). In packages of one goroutine the detector
+# finds nothing, so these run without it. Two run both ways: all schedules of stack are tried, and most
+# seeds of proto/rdma simulated, without it only. go vet is part of make check.
 MODULE     = github.com/unet-go/unet
 NO_RACE    = bpf proto/tcp test/packaging
 BOTH       = stack proto/rdma
 PACKAGES   = $(shell $(GO) list ./...)
 in         = $(addprefix $(MODULE)/,$(1))
-TEST       = $(GO) test $(1) -vet=off -count=1 -timeout 30m -tags unetdebug $(2)
+TEST       = $(GO) test $(1) -p 2 -vet=off -count=1 -timeout 30m -tags unetdebug $(2)
 # Without this option each process under the race detector sleeps for a second before it exits.
 RACE       = env GORACE=atexit_sleep_ms=0 $(call TEST,$(1) -race,$(2))
 
 test: build ## run every test, as root, in network namespaces of its own
-	@$(SUDO) true # asks for a password, if need be, before anything runs beside
-	$(MAKE) -j2 --no-print-directory test-root test-rest
-
 ifeq ($(shell $(GO) env CGO_ENABLED),1)
-test-root:
-	$(SUDO) $(call RACE,-p 2,$(filter-out $(call in,$(NO_RACE)),$(PACKAGES)))
-
-test-rest:
-	$(SUDO) $(call TEST,-p 1,$(call in,$(NO_RACE) $(BOTH)))
-	$(SUDO) $(call RACE,-C examples -p 1,./...)
-	$(SUDO) $(call RACE,-C bench -p 1,./...)
+	$(SUDO) $(call TEST,,$(call in,$(NO_RACE) $(BOTH)))
+	$(SUDO) $(call RACE,,$(filter-out $(call in,$(NO_RACE)),$(PACKAGES)))
+	$(SUDO) $(call RACE,-C examples,./...)
+	$(SUDO) $(call RACE,-C bench,./...)
 else
-test-root:
-	$(SUDO) $(call TEST,-p 2,./...)
+	$(SUDO) $(call TEST,,./...)
+	$(SUDO) $(call TEST,-C examples,./...)
+	$(SUDO) $(call TEST,-C bench,./...)
 	@echo "make test: left out the race detector, which needs a C compiler (apt install gcc libc6-dev)"
-
-test-rest:
-	$(SUDO) $(call TEST,-C examples -p 1,./...)
-	$(SUDO) $(call TEST,-C bench -p 1,./...)
 endif
 
 test-containers: ## run applications and unetd in containers of podman, docker and systemd-nspawn, those that are installed and work
