@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -338,9 +339,11 @@ func TestTCPECN(t *testing.T) {
 }
 
 // Forged SYNs, RSTs and ACKs flood a stack while one of its connections receives data: every byte
-// arrives, and the memory and connections that the flood takes are bounded.
+// arrives, and the memory and connections that the flood takes are bounded. The flood leaves some frames
+// for the data: it waits whenever it has filled most of those of the link.
 func TestTCPReceivesDuringFloodOfForgedSegments(t *testing.T) {
 	const limit = 1 << 20
+	const burst = 32 // rounds of five frames; 256 wait to be filled
 	a, b, la, _ := newPair(t, stack.Config{TCP: stack.TCPConfig{Memory: limit}})
 	client, server := connect(t, a, b, stack.TCPOptions{})
 	defer client.Close()
@@ -356,10 +359,13 @@ func TestTCPReceivesDuringFloodOfForgedSegments(t *testing.T) {
 		defer close(stopped)
 		port := addrPort(client.LocalAddr()).Port()
 		for i := uint32(0); ; i++ {
-			select {
-			case <-stop:
-				return
-			default:
+			for wait := i%burst == 0; wait; wait = la.Pending() {
+				select {
+				case <-stop:
+					return
+				default:
+					runtime.Gosched()
+				}
 			}
 			forged := [4]byte{192, byte(i >> 16), byte(i >> 8), byte(i)}
 			for _, f := range []struct {
