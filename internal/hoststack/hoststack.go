@@ -12,7 +12,7 @@ import (
 	"github.com/unet-go/unet/stack"
 )
 
-// Of returns the stack of a host.
+// Of returns the stack of a host, for tests.
 var Of func(host any) *stack.Stack
 
 // OpenUDPPort makes handler the receiver of the datagrams to a local port, in the goroutine that

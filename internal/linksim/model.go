@@ -196,12 +196,6 @@ func (m *Model) Set(now time.Duration, r Rule) {
 	m.bad = m.bad && r.Burst != (Burst{}) // nothing would end it
 }
 
-// Restart begins again with the random numbers of a new model. Counters go on.
-func (m *Model) Restart(now time.Duration, seed uint64, r Rule) {
-	m.rand, m.bad = rand.New(rand.NewPCG(seed, 0)), false
-	m.Set(now, r)
-}
-
 // Rule is the rule that holds.
 func (m *Model) Rule() Rule { return m.rule }
 

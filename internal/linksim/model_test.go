@@ -412,25 +412,6 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// TestRestart: after a restart the outcomes do not depend on earlier frames.
-func TestRestart(t *testing.T) {
-	r := linksim.Rule{Loss: 0.1, Burst: linksim.Burst{Enter: 0.1, Leave: 0.1}, Duplicate: 0.1, Corrupt: 0.1}
-	fresh, used := linksim.New(seed, r), linksim.New(seed+1, linksim.Rule{Burst: linksim.Burst{Enter: 1}})
-	for range 100 {
-		used.Next(0, full)
-	}
-	used.Restart(0, seed, r)
-	for i := range 10_000 {
-		now := time.Duration(i) * time.Microsecond
-		if got, want := used.Next(now, full), fresh.Next(now, full); got != want {
-			t.Fatalf("frame %d: %+v, want %+v", i, got, want)
-		}
-	}
-	if c := used.Counters(); c.Frames != 10_100 {
-		t.Errorf("%d frames counted", c.Frames)
-	}
-}
-
 // TestLinkDeliversOutcomesOfSend compares what a link delivers with the outcomes that Send returned.
 func TestLinkDeliversOutcomesOfSend(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 9))

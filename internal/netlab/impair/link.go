@@ -169,17 +169,6 @@ func (l *Link) Set(d Direction, r Rule) {
 	l.directions[d].model.Set(l.now(), r)
 }
 
-// Restart sets both rules and a seed, as for a new link. Counters are not reset.
-func (l *Link) Restart(seed uint64, aToB, bToA Rule) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for !l.closing && l.takeIn() {
-	}
-	for i, r := range []Rule{aToB, bToA} {
-		l.directions[i].model.Restart(l.now(), seed+uint64(i), r)
-	}
-}
-
 // Rule is the rule of a direction.
 func (l *Link) Rule(d Direction) Rule {
 	l.mu.Lock()
