@@ -36,15 +36,15 @@ struct {
 struct device_set {
 	__uint(type, BPF_MAP_TYPE_DEVMAP_HASH);
 	__uint(max_entries, UNET_GROUP_PORTS + 1);
-	__type(key, __u32);
-	__type(value, __u32);
+	__uint(key_size, sizeof(__u32));
+	__uint(value_size, sizeof(__u32));
 };
 
 /* The ports that hold a tag. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH_OF_MAPS);
 	__uint(max_entries, UNET_GROUPS);
-	__type(key, struct unet_tag6);
+	__uint(key_size, sizeof(struct unet_tag6));
 	__array(values, struct device_set);
 } group_ports SEC(".maps");
 
@@ -52,7 +52,7 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH_OF_MAPS);
 	__uint(max_entries, UNET_GROUPS);
-	__type(key, struct unet_tag6);
+	__uint(key_size, sizeof(struct unet_tag6));
 	__array(values, struct device_set);
 } group_devices SEC(".maps");
 

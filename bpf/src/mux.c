@@ -26,20 +26,25 @@
 
 volatile const struct unet_config config = {};
 
+/*
+ * Maps of devices, of sockets and of maps have sizes of keys and values, not types: the kernel refuses the
+ * types for them after it has made the map, and the loader then makes it again, which takes up to 10 ms.
+ */
+
 /* Where frames leave: the uplink, up (host.h) and the outer ends of the ports, by ifindex. */
 struct {
 	__uint(type, BPF_MAP_TYPE_DEVMAP_HASH);
 	__uint(max_entries, UNET_MAX_PORTS + 2);
-	__type(key, __u32);
-	__type(value, __u32);
+	__uint(key_size, sizeof(__u32));
+	__uint(value_size, sizeof(__u32));
 } devices SEC(".maps");
 
 /* Queue attachments, by queue of the uplink. User space sets the size. */
 struct {
 	__uint(type, BPF_MAP_TYPE_XSKMAP);
 	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, __u32);
+	__uint(key_size, sizeof(__u32));
+	__uint(value_size, sizeof(__u32));
 } sockets SEC(".maps");
 
 /*
@@ -51,8 +56,8 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_XSKMAP);
 	__uint(max_entries, UNET_MAX_PORTS);
-	__type(key, __u32);
-	__type(value, __u32);
+	__uint(key_size, sizeof(__u32));
+	__uint(value_size, sizeof(__u32));
 } port_sockets SEC(".maps");
 
 /* All endpoints. No program reads it; see struct unet_endpoint. */

@@ -92,7 +92,7 @@ static __always_inline int uplink(struct xdp_md *ctx, bool queues)
 {
 	void *data = (void *)(long)ctx->data, *data_end = (void *)(long)ctx->data_end;
 	struct eth_header *eth = data, *counts = eth; /* whose type counts, and what follows */
-	bool part, tagged = false;
+	bool tagged = false;
 	struct found f;
 
 	if ((void *)(eth + 1) > data_end)
@@ -115,8 +115,7 @@ static __always_inline int uplink(struct xdp_md *ctx, bool queues)
 		tagged = true;
 	}
 
-	part = !queues && !tagged && is_part(eth);
-	if (is_link(eth->dst, config.link_head, config.link_tail) || part)
+	if (is_link(eth->dst, config.link_head, config.link_tail) || (!queues && !tagged && is_part(eth)))
 		f = find_unicast(of_xdp(ctx), counts, data_end);
 	else
 		f = find_asked(of_xdp(ctx), eth->dst, counts, data_end);
@@ -129,7 +128,7 @@ static __always_inline int uplink(struct xdp_md *ctx, bool queues)
 	/* The cutter also receives what the kernel of this host sends (host.h). */
 	if (is_martian(counts, eth->src, data_end) && ctx->ingress_ifindex != config.cutter)
 		return count(UNET_RX_MARTIAN, XDP_DROP);
-	if (part)
+	if (!queues && !tagged && is_part(eth)) /* asked again: a variable for it would make two cases of the look-up for the verifier */
 		return part_to_owner(eth, f.owner);
 	if (tagged && !take_tag_out(ctx))
 		return count(UNET_RX_NO_METADATA, XDP_DROP);
