@@ -23,7 +23,7 @@ import (
 //  2. query asks the kernel and the network, without m.mu.
 //  3. add adds the tags with m.mu held, and gives all back after an error.
 //
-// While m.mu is not held, which includes a moment after each tag of step 3, the lease may be closed, other
+// While m.mu is not held, which includes moments between the tags of step 3, the lease may be closed, other
 // requests may take the room, and addresses may change. So step 3 checks these again, and nothing else.
 type claiming struct {
 	m     *Mux
@@ -224,12 +224,18 @@ func (m *Mux) releaseAll(l *Lease, tags []endpoint.Tag) error {
 	return err
 }
 
-// letOthers lets those go on who wait for m.mu: a lease can have thousands of tags, and each takes
-// up to a millisecond. m.mu is held before and after.
+// letOthers lets those go on who wait for m.mu, unless it did so a moment ago: a lease can have thousands of tags,
+// and each takes up to a millisecond, but some only microseconds. Then it takes longer to let others go on, since
+// the calling goroutine is bound to its thread. m.mu is held before and after.
 func (m *Mux) letOthers() {
+	const moment = 100 * time.Microsecond
+	if time.Since(m.letGo) < moment {
+		return
+	}
 	m.mu.Unlock()
 	runtime.Gosched() // otherwise this goroutine gets the mutex again until another one has waited for a millisecond
 	m.mu.Lock()
+	m.letGo = time.Now()
 }
 
 // goOn checks what others may have changed while m.mu was not held: whether the lease is open and has room for tags

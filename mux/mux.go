@@ -110,6 +110,7 @@ type Mux struct {
 	aside    map[netip.Addr]bool // owned addresses that are being claimed
 	queues   map[uint32]bool     // queues of the uplink that leases hold; true: the lease's socket is bound
 	gaveBack time.Time           // when reserving sockets were closed last
+	letGo    time.Time           // when letOthers let others go on last
 	leases   map[uint64]*Lease   // by endpoint
 	endings  map[string]uint64   // leases that have ended, by reason (Report)
 	down     bool                // the uplink is down
