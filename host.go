@@ -202,6 +202,9 @@ func start(ctx context.Context, grant *endpoint.Grant, lease endpoint.Lease, cfg
 		return nil, errors.Join(err, ep.Detach())
 	}
 	h.ep, h.table = ep, table
+	if grant.Table != nil {
+		_ = grant.Table.Close() // it is read-only
+	}
 	h.zones = [2]string{grant.Identity.Interface, strconv.Itoa(grant.Identity.Index)}
 	return h, nil
 }

@@ -80,8 +80,8 @@ var (
 )
 
 // Attach maps the segment and the rings of a grant. If it succeeds, the endpoint
-// owns the grant's file descriptors; if it fails, they are still the caller's. It needs no
-// capability.
+// owns the grant's socket and segment; if it fails, they are still the caller's. The grant's tag
+// table always is. Attach needs no capability.
 func Attach(g *endpoint.Grant, cfg Config) (*Endpoint, error) {
 	geo := g.Geometry
 	if err := geo.Validate(); err != nil {

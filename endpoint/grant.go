@@ -137,10 +137,11 @@ type Request struct {
 
 // Grant is what a process gets for its request: a bound AF_XDP socket, the memory of
 // its communication segment, and their description. Package mux makes it, package control
-// receives it from unetd, and datapath.Attach takes it over.
+// receives it from unetd, and datapath.Attach takes over its socket and its memory.
 type Grant struct {
 	XSK     *os.File `json:"-"` // bound AF_XDP socket
 	Segment *os.File `json:"-"` // sealed memfd that backs the UMEM
+	Table   *os.File `json:"-"` // which endpoint of the mux holds which tag, read-only; nil: the endpoint has no memory paths
 
 	ID       uint64     `json:"id"` // endpoint number, unique on its mux
 	Attach   Attachment `json:"attach"`
@@ -152,14 +153,13 @@ type Grant struct {
 	CopyReason string `json:"copy_reason,omitempty"` // why it does not, and the kernel copies
 }
 
-// Close closes the descriptors. datapath.Attach takes them over when it succeeds.
+// Close closes the descriptors. datapath.Attach takes over XSK and Segment when it succeeds; Table stays its caller's.
 func (g *Grant) Close() error {
 	var err error
-	if g.XSK != nil {
-		err = g.XSK.Close()
-	}
-	if g.Segment != nil {
-		err = errors.Join(err, g.Segment.Close())
+	for _, f := range [...]*os.File{g.XSK, g.Segment, g.Table} {
+		if f != nil {
+			err = errors.Join(err, f.Close())
+		}
 	}
 	return err
 }

@@ -203,7 +203,7 @@ func (m *Mux) follow(own addresses) (taken map[*Lease]string, err error) {
 		}
 		here := own.has(t.Addr)
 		if here == c.suspended {
-			if serr := m.progs.Maps.SetEffect(t, c.by.at.owner, here); serr != nil {
+			if serr := m.setEffect(t, c.by, here); serr != nil {
 				err = errors.Join(err, fmt.Errorf("suspend %v, or put it into effect: %w", t, serr))
 				continue
 			}

@@ -78,7 +78,7 @@ func (m *Mux) adopt() error {
 		m.log.Warn("classification rules of ended endpoints cannot be removed (ethtool -n)", "interface", m.up.Name, "error", err)
 	}
 	for t := range dead {
-		if err := m.deleteTag(t); err != nil {
+		if _, err := m.deleteFromKernel(t); err != nil {
 			return fmt.Errorf("tag of a dead endpoint: %v: %w", t, err)
 		}
 	}

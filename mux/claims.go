@@ -305,7 +305,7 @@ func (c *claiming) addOne(t endpoint.Tag) (endpoint.Tag, error) {
 // After an error it closes reserved, the tag's reserving sockets.
 func (c *claiming) addTag(t endpoint.Tag, reserved []int) (err error) {
 	m := c.m
-	if err := m.putTag(t, c.l.at.owner); err != nil {
+	if err := m.putTag(t, c.l); err != nil {
 		return errors.Join(fmt.Errorf("claim %v: %w", t, err), closeAll(reserved))
 	}
 	held := &claim{by: c.l, reserved: reserved}
@@ -345,6 +345,9 @@ func (m *Mux) readmit(l *Lease, t endpoint.Tag, suspended bool) error {
 		m.log.Warn("frames of a tag do not come in on the queue of its endpoint any more: they go to the kernel (rx_pass_other_queue)", "tag", t, "endpoint", l.id, "error", serr)
 	}
 	m.hold(t, c)
+	if !suspended {
+		m.show(t, l)
+	}
 	if err != nil {
 		return fmt.Errorf("reserve %v again: %w", t, err)
 	}
@@ -373,7 +376,7 @@ func (m *Mux) removeTag(t endpoint.Tag) error {
 	c := m.tags.held[t]
 	unsteered := m.unsteer(c.rules)
 	c.rules = nil
-	if err := m.deleteTag(t); err != nil {
+	if err := m.deleteTag(t, c); err != nil {
 		return errors.Join(fmt.Errorf("give %v back: %w", t, err), unsteered)
 	}
 	m.tags.remove(t)

@@ -11,7 +11,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/unet-go/unet/bpf"
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/mux/internal/steer"
 )
@@ -166,20 +165,38 @@ func (ct *claimTable) close() error {
 	return err
 }
 
-// putTag puts a tag into the kernel's table: from now on its frames go to o.
-func (m *Mux) putTag(t endpoint.Tag, o bpf.Owner) error {
-	err := m.progs.Maps.PutTag(t, o)
-	if err == nil && t.Kind == endpoint.TagAddr {
-		m.ownerChanged(t.Addr) // its MAC address is the uplink's now
-	}
-	return err
+// putTag puts a tag into the kernel's table: from now on its frames go to l's endpoint. m.mu is held.
+func (m *Mux) putTag(t endpoint.Tag, l *Lease) error {
+	return m.change(t, l, func() (held bool, err error) {
+		err = m.progs.Maps.PutTag(t, l.at.owner)
+		if err == nil && t.Kind == endpoint.TagAddr {
+			m.ownerChanged(t.Addr) // its MAC address is the uplink's now
+		}
+		return err == nil, err
+	})
 }
 
-// deleteTag deletes a tag from the kernel's table. A tag that is not there is not an error.
-func (m *Mux) deleteTag(t endpoint.Tag) error {
-	deleted, err := m.progs.Maps.DeleteTag(t)
+// setEffect suspends a tag of l in the kernel's table, or puts it into effect. m.mu is held.
+func (m *Mux) setEffect(t endpoint.Tag, l *Lease, effective bool) error {
+	return m.change(t, l, func() (held bool, err error) {
+		err = m.progs.Maps.SetEffect(t, l.at.owner, effective)
+		return effective == (err == nil), err
+	})
+}
+
+// deleteTag deletes a tag of c from the kernel's table. m.mu is held.
+func (m *Mux) deleteTag(t endpoint.Tag, c *claim) error {
+	return m.change(t, c.by, func() (held bool, err error) {
+		deleted, err := m.deleteFromKernel(t)
+		return err != nil && !deleted && !c.suspended, err
+	})
+}
+
+// deleteFromKernel deletes a tag, which the tag table does not show, from the kernel's table. A tag that is not there is not an error.
+func (m *Mux) deleteFromKernel(t endpoint.Tag) (deleted bool, err error) {
+	deleted, err = m.progs.Maps.DeleteTag(t)
 	if deleted && t.Kind == endpoint.TagAddr {
 		m.ownerChanged(t.Addr)
 	}
-	return err
+	return deleted, err
 }

@@ -31,7 +31,8 @@
 // contain all that the next process needs (ADR 14). That process takes over the pins if they
 // are complete and were made with the same compiled programs, MAC address and attach mode.
 // Otherwise it removes them. An application presents its socket to get its lease again
-// ([Mux.Present]); endpoints not presented within [Config].Grace are reclaimed. Without pins
+// ([Mux.Present]); endpoints not presented within [Config].Grace are reclaimed. The tag table that applications
+// map (tagtable.go) is a file in [Config].Dir, which outlives the process, too. Without pins
 // the uplink's program ends with the process: endpoints then receive nothing from the wire,
 // and can still send under their tags.
 //

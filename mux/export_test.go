@@ -22,11 +22,13 @@ import (
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/notices"
 	"github.com/unet-go/unet/internal/share"
+	"github.com/unet-go/unet/internal/tagtable"
 	"github.com/unet-go/unet/mux/internal/attach"
 	"github.com/unet-go/unet/mux/internal/nic"
 	"github.com/unet-go/unet/mux/internal/steer"
 	"github.com/unet-go/unet/mux/internal/steer/steertest"
 	"github.com/unet-go/unet/mux/internal/tables"
+	"github.com/unet-go/unet/wire"
 )
 
 // DetachPortProgram detaches the program of a port's outer end.
@@ -189,6 +191,47 @@ func (m *Mux) Claims() (held, inKernel map[endpoint.Tag]bool, reserved int, err 
 		inKernel[t] = true
 	}
 	return held, inKernel, reserved, err
+}
+
+// CheckTagTable returns an error unless the tag table shows the holders of tags that the claim table has.
+func (m *Mux) CheckTagTable() error {
+	m.life.RLock()
+	defer m.life.RUnlock()
+	if m.closed || m.table == nil {
+		return nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	f, err := m.table.Reader()
+	if err != nil {
+		return err
+	}
+	v, err := tagtable.Open(f)
+	if err != nil {
+		return err
+	}
+	defer v.Close()
+	addrs := map[netip.Addr]bool{m.own.Load().addr.Addr(): true}
+	for t := range m.tags.held {
+		addrs[t.Addr] = true
+	}
+	for a := range addrs {
+		for kind, proto := range map[endpoint.TagKind]uint8{endpoint.TagUDP: wire.ProtocolUDP, endpoint.TagTCP: wire.ProtocolTCP} {
+			for port := range allPorts {
+				t := endpoint.Tag{Kind: kind, Addr: a, Port: uint16(port)}
+				var want uint64
+				for _, t := range []endpoint.Tag{t, t.AsBlock(), endpoint.AddrTag(a)} {
+					if c := m.tags.held[t]; c != nil && !c.suspended {
+						want = c.by.id
+					}
+				}
+				if got := v.Holder(wire.AddrFrom(a), proto, t.Port); a.IsValid() && got != want {
+					return fmt.Errorf("the tag table shows endpoint %d as the holder of %v, want %d", got, t, want)
+				}
+			}
+		}
+	}
+	return nil
 }
 
 // CountedClaims is the sum of all counts of claims, in the claim table and the ledger.

@@ -14,6 +14,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"testing"
 	"time"
@@ -149,7 +150,7 @@ func (s *childServer) do(o order, files []*os.File, a *answer) (err error) {
 	ctx := context.Background()
 	switch o.Do {
 	case "open":
-		s.mux, err = mux.Open(mux.Config{Interface: o.Interface, Mode: o.Mode, Pin: o.Pin, Grace: o.Grace,
+		s.mux, err = mux.Open(mux.Config{Interface: o.Interface, Mode: o.Mode, Pin: o.Pin, Dir: filepath.Dir(o.Pin), Grace: o.Grace,
 			Log: slog.New(slog.NewTextHandler(os.Stderr, nil))})
 		return err
 	case "endpoint":

@@ -111,11 +111,17 @@ func (l *lab) openConfig(cfg mux.Config) {
 	if cfg.Policy == nil {
 		cfg.Policy = &l.policy
 	}
+	if cfg.Pin != "" && cfg.Dir == "" {
+		cfg.Dir = filepath.Dir(cfg.Pin) // the test's
+	}
 	m, err := mux.Open(cfg)
 	testutil.Must(l.t, err)
 	l.mux = m
 	l.t.Cleanup(func() {
 		if err := m.CheckTagCounts(); err != nil {
+			l.t.Error(err)
+		}
+		if err := m.CheckTagTable(); err != nil {
 			l.t.Error(err)
 		}
 		if err := m.Close(); err != nil {
@@ -188,17 +194,26 @@ func (a *app) close() {
 	if a.lease != nil {
 		err = a.lease.Close()
 	}
-	err = errors.Join(err, a.sock.Close(), xsk.UnmapSegment(a.mem), a.grant.Segment.Close())
+	err = errors.Join(err, a.sock.Close(), xsk.UnmapSegment(a.mem), a.closeGrant())
 	a.sock = nil
 	if err != nil {
 		a.t.Errorf("close endpoint: %v", err)
 	}
 }
 
+// closeGrant closes the descriptors that no socket of package xsk has taken over.
+func (a *app) closeGrant() error {
+	err := a.grant.Segment.Close()
+	if a.grant.Table != nil {
+		err = errors.Join(err, a.grant.Table.Close())
+	}
+	return err
+}
+
 // closeDescriptors closes descriptors and mappings, as the death of a process does, and not the lease.
 func (a *app) closeDescriptors() {
 	a.t.Helper()
-	testutil.Must(a.t, errors.Join(a.sock.Close(), xsk.UnmapSegment(a.mem), a.grant.Segment.Close()))
+	testutil.Must(a.t, errors.Join(a.sock.Close(), xsk.UnmapSegment(a.mem), a.closeGrant()))
 	a.sock = nil
 }
 

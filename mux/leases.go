@@ -213,6 +213,7 @@ func (l *Lease) Close() error {
 func (l *Lease) close(why error) error {
 	l.closing.Do(func() {
 		defer l.over(why)
+		l.m.endPaths(l.id)
 		info, tags := l.remove(why)
 		// Resets can take seconds (resetTime). The port is deleted at the same time: as long
 		// as it exists, guardFillRings writes a revoked owner's fill ring without a pause.

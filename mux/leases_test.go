@@ -74,16 +74,16 @@ func TestEndpointCountsUntilAllIsClosed(t *testing.T) {
 	l := openLab(t, mux.ModeAuto)
 	for kept, keep := range map[string]func(a *app) (release func() error){
 		"nothing": func(a *app) func() error {
-			testutil.Must(t, errors.Join(a.sock.Close(), xsk.UnmapSegment(a.mem), a.grant.Segment.Close()))
+			testutil.Must(t, errors.Join(a.sock.Close(), xsk.UnmapSegment(a.mem), a.closeGrant()))
 			return nil
 		},
 		"the socket": func(a *app) func() error {
 			fd, err := unix.FcntlInt(a.grant.XSK.Fd(), unix.F_DUPFD_CLOEXEC, 0)
-			testutil.Must(t, errors.Join(err, a.sock.Close(), xsk.UnmapSegment(a.mem), a.grant.Segment.Close()))
+			testutil.Must(t, errors.Join(err, a.sock.Close(), xsk.UnmapSegment(a.mem), a.closeGrant()))
 			return func() error { return unix.Close(fd) }
 		},
 		"a ring": func(a *app) func() error {
-			testutil.Must(t, errors.Join(a.grant.XSK.Close(), xsk.UnmapSegment(a.mem), a.grant.Segment.Close()))
+			testutil.Must(t, errors.Join(a.grant.XSK.Close(), xsk.UnmapSegment(a.mem), a.closeGrant()))
 			return a.sock.Detach
 		},
 		"the segment": func(a *app) func() error {
@@ -91,12 +91,12 @@ func TestEndpointCountsUntilAllIsClosed(t *testing.T) {
 			return a.grant.Segment.Close
 		},
 		"a mapping of the segment": func(a *app) func() error {
-			testutil.Must(t, errors.Join(a.sock.Close(), a.grant.Segment.Close()))
+			testutil.Must(t, errors.Join(a.sock.Close(), a.closeGrant()))
 			return func() error { return xsk.UnmapSegment(a.mem) }
 		},
 		"a page of it, to read": func(a *app) func() error {
 			page, err := unix.Mmap(int(a.grant.Segment.Fd()), 0, 4096, unix.PROT_READ, unix.MAP_SHARED)
-			testutil.Must(t, errors.Join(err, a.sock.Close(), xsk.UnmapSegment(a.mem), a.grant.Segment.Close()))
+			testutil.Must(t, errors.Join(err, a.sock.Close(), xsk.UnmapSegment(a.mem), a.closeGrant()))
 			return func() error { return unix.Munmap(page) }
 		},
 	} {

@@ -27,6 +27,7 @@ import (
 	"github.com/unet-go/unet/internal/nat"
 	"github.com/unet-go/unet/internal/route"
 	"github.com/unet-go/unet/internal/share"
+	"github.com/unet-go/unet/internal/tagtable"
 	"github.com/unet-go/unet/internal/xsk"
 	"github.com/unet-go/unet/mux/internal/attach"
 	"github.com/unet-go/unet/mux/internal/nic"
@@ -45,6 +46,9 @@ type Config struct {
 	// Pin is the mount point of a bpffs (/sys/fs/bpf): the mux is pinned there and
 	// outlives the process. Empty: nothing is pinned.
 	Pin string
+	// Dir is the directory of the tag table of a pinned mux, on a tmpfs. The table is a file that has to outlive the process, as the
+	// pins do. Empty: a pinned mux has no tag table, and so no memory paths. A mux that is not pinned needs no directory.
+	Dir string
 	// Grace is the time within which endpoints taken over from another process must be
 	// presented; 0: ten seconds.
 	Grace time.Duration
@@ -104,6 +108,8 @@ type Mux struct {
 
 	mu       sync.Mutex // guards what follows, and the kernel's tables
 	tags     claimTable
+	table    *tagtable.Table // shows tags to applications; nil: there is none
+	unshown  bool            // that a tag is not in the table was logged
 	groups   groups
 	steering *steer.Steering
 	users    *ledger
@@ -280,7 +286,11 @@ func (m *Mux) letGoOfTags() error {
 
 // detach removes from the kernel what Open has put there.
 func (m *Mux) detach() error {
-	return errors.Join(route.Within(m.ns, m.progs.Detach), m.pins.Remove())
+	err := errors.Join(route.Within(m.ns, m.progs.Detach), m.pins.Remove())
+	if m.table != nil {
+		err = errors.Join(err, m.table.Remove())
+	}
+	return err
 }
 
 // Open attaches a mux to an interface, or takes over what another process has pinned for it. If it fails it removes what it has made, and
@@ -421,7 +431,7 @@ func (m *Mux) attach(cfg Config, types *btf.Cache) (made bool, err error) {
 		return false, errors.Join(err, m.pins.Remove())
 	}
 	m.use(progs)
-	return true, nil
+	return true, m.openTable(cfg)
 }
 
 // use makes attached programs those of the mux.
@@ -451,6 +461,9 @@ func (m *Mux) takeOver(cfg Config) (adopted bool, err error) {
 		m.log.Info(m.progs.Mode.String()+" mode kept", "interface", m.up.Name, "driver", m.up.Driver, "because", "the mux that is taken over is attached in it")
 	}
 	if err := m.keepVLANTags(m.up.Name); err != nil {
+		return true, err
+	}
+	if err := m.openTable(cfg); err != nil {
 		return true, err
 	}
 	return true, m.adopt()

@@ -5,6 +5,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
 
 	"github.com/spf13/cobra"
 
@@ -20,7 +21,8 @@ func newCleanup() *cobra.Command {
 		Use:   "cleanup",
 		Short: "Remove what a killed unetd has left",
 		Long: `Cleanup removes what a unetd of this network namespace has left if it was killed
-and no other was started after it: BPF programs and links, pins, ports, and the socket.
+and no other was started after it: BPF programs and links, pins, ports, the socket, and
+the tag tables beside it.
 It also removes the pins for interfaces that no longer exist. What a running unetd
 serves stays. What applications still use stays for the next unetd to take over;
 --force removes that, too. Nothing that is not unet's is touched.`,
@@ -37,7 +39,7 @@ serves stays. What applications still use stays for the next unetd to take over;
 					unwritten = err // of each line the same
 				}
 			}
-			err := errors.Join(uplink.Cleanup(bpffs, force, report), daemon.CleanSocket(socket, report))
+			err := errors.Join(uplink.Cleanup(bpffs, filepath.Dir(socket), force, report), daemon.CleanSocket(socket, report))
 			if err == nil && !found {
 				report("nothing to clean up")
 			}

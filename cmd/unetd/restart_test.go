@@ -100,6 +100,19 @@ func (s *site) expectNothingLeft(t *testing.T) {
 	if _, err := os.Lstat(s.socket); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the socket: %v", err)
 	}
+	if tables := s.tagTables(t); len(tables) > 0 {
+		t.Errorf("left: %q", tables)
+	}
+}
+
+// tagTables are the files of tag tables in the folder of the socket.
+func (s *site) tagTables(t *testing.T) []string {
+	t.Helper()
+	list, err := filepath.Glob(filepath.Join(filepath.Dir(s.socket), "tags-*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
 }
 
 // programs are the programs on a host's devices.
@@ -291,6 +304,9 @@ func TestCleanup(t *testing.T) {
 	if after := attached(t, pair.A); after != before {
 		t.Errorf("%q became %q", before, after)
 	}
+	if tables := s.tagTables(t); len(tables) != 1 {
+		t.Errorf("%q are there, want the tag table of the mux", tables)
+	}
 	a.kill()
 	testutil.Eventually(t, "the port is gone", func() bool { return attached(t, pair.A) == idle })
 	s.holdLinks(t)
@@ -307,7 +323,7 @@ func TestCleanup(t *testing.T) {
 	a = startApp(t, s.socket)
 	a.expect("open a frames=64 msg:1", "[msg:1]")
 	d.kill()
-	if out := s.run(t, "cleanup", "--force"); strings.Count(out, ": removed, ") != 2 {
+	if out := s.run(t, "cleanup", "--force"); strings.Count(out, ": removed, ") != 3 {
 		t.Errorf("%s", out)
 	}
 	s.expectNothingLeft(t)

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -229,7 +230,7 @@ func (f serveFlags) run(ctx context.Context, stderr *logWriter) error {
 		Faults:     &faults,
 		Open: func(limits mux.Limits) (daemon.Mux, error) {
 			u, err := uplink.Open(f.interfaces, mux.Config{
-				Mode: mode, Pin: f.bpffs, Grace: f.grace, Limits: limits, Log: log, UncheckedFillRings: f.uncheckedFills,
+				Mode: mode, Pin: f.bpffs, Dir: filepath.Dir(f.socket), Grace: f.grace, Limits: limits, Log: log, UncheckedFillRings: f.uncheckedFills,
 			}, source, registerCommand)
 			if err != nil {
 				return nil, err

@@ -82,7 +82,7 @@ func TestCleanupWithoutBPFFS(t *testing.T) {
 	report := func(what string) { t.Error(what) }
 	dir := t.TempDir()
 	for _, d := range []string{dir, filepath.Join(dir, "none")} {
-		if err := Cleanup(d, false, report); err != nil {
+		if err := Cleanup(d, t.TempDir(), false, report); err != nil {
 			t.Error(err)
 		}
 	}

@@ -44,7 +44,7 @@ func openUplink(cfg mux.Config, a *policy.Authority) (_ *Uplink, err error) {
 		return nil, fmt.Errorf("network namespace: %w", err)
 	}
 	u := &Uplink{cfg: cfg, authority: a, kept: make(chan struct{})}
-	if u.mux, err = mux.Open(cfg); err != nil {
+	if u.mux, err = openMux(cfg); err != nil {
 		cfg.NetNS.Close()
 		return nil, explainOpen(cfg.Interface, err)
 	}
@@ -52,6 +52,17 @@ func openUplink(cfg mux.Config, a *policy.Authority) (_ *Uplink, err error) {
 	ctx, u.cancel = context.WithCancel(context.Background())
 	go u.keep(ctx, u.mux)
 	return u, nil
+}
+
+// openMux opens a mux, without a tag table if there can be none.
+func openMux(cfg mux.Config) (*mux.Mux, error) {
+	m, err := mux.Open(cfg)
+	if errors.Is(err, mux.ErrTagTable) {
+		cfg.Log.Info("endpoints of this host get no memory paths to each other", "interface", cfg.Interface, "error", err)
+		cfg.Dir = ""
+		m, err = mux.Open(cfg)
+	}
+	return m, err
 }
 
 // Pauses between attempts to open an interface again. While there is no interface of that name, only
@@ -91,7 +102,7 @@ func (u *Uplink) reopen(ctx context.Context) *mux.Mux {
 			return nil
 		case <-time.After(pause):
 		}
-		m, err := mux.Open(u.cfg)
+		m, err := openMux(u.cfg)
 		switch {
 		case err == nil:
 			u.set(m, nil)

@@ -3,6 +3,7 @@
 package uplink
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -298,5 +299,25 @@ func TestOperatorsMayAsk(t *testing.T) {
 		if (err == nil) != may || err != nil && (!errors.Is(err, os.ErrPermission) || !strings.Contains(err.Error(), "operator: true")) {
 			t.Errorf("uid %d: %v", uid, err)
 		}
+	}
+}
+
+// If no tag table can be made, the interface is served without one.
+func TestUplinkWithoutTagTable(t *testing.T) {
+	pair := netlab.RequirePair(t, netlab.Config{})
+	var log bytes.Buffer
+	cfg := mux.Config{Interface: pair.A.Interface, Pin: netlab.BPFFS(t), Dir: filepath.Join(t.TempDir(), "missing"), Log: slog.New(slog.NewTextHandler(&log, nil))}
+	err := pair.A.Do(func() error {
+		u, err := openUplink(cfg, nil)
+		if err != nil {
+			return err
+		}
+		return u.end((*mux.Mux).Close)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(log.String(), "no memory paths"); n != 1 {
+		t.Errorf("%d lines that there are no memory paths, want one:\n%s", n, &log)
 	}
 }

@@ -273,14 +273,16 @@ func (us *Uplinks) Drain(peer mux.Owner, on bool) {
 	}
 }
 
-// Cleanup removes what killed unetds of this network namespace have left in the kernel. report is
-// called with a line about each mux.
-func Cleanup(bpffs string, force bool, report func(what string)) error {
+// Cleanup removes what killed unetds of this network namespace have left in the kernel, and the tag tables of muxes that are gone from dir.
+// report is called with a line about each mux and table.
+func Cleanup(bpffs, dir string, force bool, report func(what string)) error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(bpffs, &st); err != nil && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("--bpffs %s: %w", bpffs, err)
-	} else if err != nil || st.Type != unix.BPF_FS_MAGIC {
-		return nil // nothing can be pinned there
+	} else if err == nil && st.Type == unix.BPF_FS_MAGIC { // else nothing can be pinned there
+		if err := mux.Cleanup(bpffs, force, report); err != nil {
+			return err
+		}
 	}
-	return mux.Cleanup(bpffs, force, report)
+	return mux.CleanTagTables(dir, bpffs, report)
 }
