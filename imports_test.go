@@ -29,6 +29,7 @@ var layers = map[string]struct{ own, other []string }{
 	"internal/timerheap":           {},
 	"segment":                      {},
 	"internal/xsk":                 {own: []string{"queues", "segment"}, other: []string{"golang.org/x/sys/unix"}},
+	"internal/mempath":             {own: []string{"endpoint", "internal/xsk"}, other: []string{"golang.org/x/sys/unix"}},
 	"endpoint":                     {own: []string{"wire"}},
 	"internal/tagtable":            {own: []string{"endpoint", "wire"}, other: []string{"golang.org/x/sys/unix"}},
 	"datapath":                     {own: []string{"endpoint", "queues", "segment", "internal/xsk", "internal/wait", "wire"}},

@@ -16,8 +16,8 @@ type Path struct {
 	PeerEpoch uint64   `json:"peer_epoch"` // the same of the other endpoint
 	Own       *os.File `json:"-"`          // memory that this end writes: its indices and the ring to the other end
 	Other     *os.File `json:"-"`          // memory that the other end writes; read-only
-	Ring      *os.File `json:"-"`          // eventfd that wakes the other end
-	Bell      *os.File `json:"-"`          // eventfd by which the other end wakes this one
+	Ring      *os.File `json:"-"`          // wakes the other end: the write end of a pipe
+	Bell      *os.File `json:"-"`          // the other end wakes this one by it: the read end of a pipe
 }
 
 // Close closes the descriptors. mempath.Open takes them over.

@@ -27,11 +27,12 @@ func NewSegment(size int64, huge bool) (*os.File, error) {
 		}
 		flags = unix.MFD_HUGETLB | unix.MFD_HUGE_2MB
 	}
-	return newMemory(segmentName, size, flags)
+	return NewMemory(segmentName, size, flags)
 }
 
-// newMemory makes an anonymous file of size bytes that cannot be resized.
-func newMemory(name string, size int64, flags int) (*os.File, error) {
+// NewMemory makes an anonymous file of size bytes that cannot be resized. name is for /proc, flags are more of
+// memfd_create's.
+func NewMemory(name string, size int64, flags int) (*os.File, error) {
 	flags |= unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
 	// The file is never executed, and where vm.memfd_noexec is 2 the flag is
 	// required. Kernels before 6.3 reject it.
@@ -165,7 +166,7 @@ var ErrTable = errors.New("not a table of connections")
 // NewTable makes the memory in which a process publishes its connections, MaxTable bytes that
 // cannot be resized, and maps it. A page takes no memory until it is written.
 func NewTable() (f *os.File, mem []byte, err error) {
-	if f, err = newMemory(tableName, MaxTable, 0); err != nil {
+	if f, err = NewMemory(tableName, MaxTable, 0); err != nil {
 		return nil, nil, err
 	}
 	mem, err = unix.Mmap(int(f.Fd()), 0, MaxTable, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
