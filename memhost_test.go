@@ -26,6 +26,7 @@ import (
 // memLease is a lease that grants every tag that is free. Its routes are those of a link in memory
 // with the hosts 10.0.0.1 and 10.0.0.2, or with IPv6 addresses that end in the same bytes.
 type memLease struct {
+	notices.NoPaths
 	done chan struct{}
 
 	mu       sync.Mutex

@@ -40,6 +40,7 @@ var errGone = errors.New("unetd closed the connection")
 type connection struct {
 	conn     *net.UnixConn
 	watchers *notices.Watchers // get the notices that unetd sends; nil for an operator, who gets none
+	paths    *notices.Paths    // gets the memory paths; nil for an operator
 
 	// A request takes a slot before it is sent, and its answer frees the slot, also
 	// when the caller no longer waits: unetd's limit is on requests in progress.
@@ -73,10 +74,11 @@ type call struct {
 }
 
 // newConnection takes conn over.
-func newConnection(conn *net.UnixConn, w *notices.Watchers) *connection {
+func newConnection(conn *net.UnixConn, w *notices.Watchers, paths *notices.Paths) *connection {
 	c := &connection{
 		conn:     conn,
 		watchers: w,
+		paths:    paths,
 		slots:    make(chan struct{}, protocol.MaxRequests),
 		resolves: make(chan struct{}, protocol.MaxRequests-slotsForClaims),
 		calls:    make(map[uint64]*call),
@@ -229,9 +231,12 @@ func (c *connection) read() {
 	defer close(c.done)
 	defer c.conn.Close()
 	for {
-		record, fds, err := protocol.ReadRecord(c.conn, protocol.GrantDescriptors)
+		record, fds, err := protocol.ReadRecord(c.conn, protocol.PathDescriptors)
 		if err != nil {
 			protocol.CloseAll(fds)
+			if errors.Is(err, protocol.ErrNoDescriptors) && c.refuse(record) {
+				err = nil
+			}
 		} else {
 			err = c.deliver(record, fds)
 		}
@@ -249,6 +254,22 @@ func (c *connection) read() {
 	}
 }
 
+// refuse gives back the memory path of an event whose descriptors this process had no room for:
+// another endpoint can ask for one at any time, and must not end the lease so. It returns false for other records.
+func (c *connection) refuse(record []byte) bool {
+	a, err := protocol.ParseIncoming(record, protocol.PathDescriptors)
+	if err != nil || a.Path == nil {
+		return false
+	}
+	c.unpath(a.Path.Peer)
+	return true
+}
+
+// unpath gives back a memory path that nobody takes. It does not wait.
+func (c *connection) unpath(peer uint64) {
+	go func() { _, _ = c.ask(context.Background(), protocol.Operation{Op: protocol.OpUnpath, Endpoint: peer}) }()
+}
+
 // deliver gives one record to the caller that waits for it, or to the watchers. It takes the
 // descriptors over. An error ends the connection and the lease.
 func (c *connection) deliver(record []byte, fds []int) error {
@@ -263,6 +284,15 @@ func (c *connection) deliver(record []byte, fds []int) error {
 			return errors.New("unetd has ended it")
 		}
 		return errors.New(a.Message)
+	case a.Path != nil && c.paths == nil:
+		protocol.CloseAll(fds)
+		return protocol.Violation("a memory path for an operator")
+	case a.Path != nil:
+		if a.Adopt(fds); !c.paths.Give(a.Path) {
+			c.unpath(a.Path.Peer)
+			return a.Path.Close()
+		}
+		return nil
 	case a.Event != "":
 		if c.watchers != nil {
 			c.watchers.Tell(a.Notices()...)
@@ -286,10 +316,7 @@ func (c *connection) deliver(record []byte, fds []int) error {
 		// unetd closes the connection after this, and reclaims the endpoint.
 		c.cause, c.over = a.Error, true
 	}
-	if a.Grant != nil {
-		a.Grant.XSK = os.NewFile(uintptr(fds[0]), "unet-xsk")
-		a.Grant.Segment = os.NewFile(uintptr(fds[1]), "unet-segment")
-	}
+	a.Adopt(fds)
 	if before := request.answer.Lease; before != nil && a.Lease != nil {
 		a.Lease.Tags = append(before.Tags, a.Lease.Tags...)
 	}

@@ -142,7 +142,7 @@ func TestOpenWhileUnetdTakesNoDescriptors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := newConnection(conn, nil)
+	c := newConnection(conn, nil, nil)
 	defer c.end()
 	c.requestTimeout = 100 * time.Millisecond
 	_, err = c.open(t.Context(), endpoint.Request{Connections: table.File()})

@@ -33,9 +33,11 @@ func FuzzClientRecord(f *testing.F) {
 		`{"v":1,"event":"link","up":false}`, `{"v":1,"event":"link"}`,
 		`{"v":1,"event":"address","addrs":["10.0.0.1"],"up":false}`, `{"v":1,"event":"address","up":true}`, `{"v":1,"event":"closed","message":"why"}`, `{"v":1,"event":"closed"}`,
 		`{"v":1,"id":1,"lease":{"id":7,"tags":["msg:7"]}}`, `{"v":1,"id":1,"lease":{"id":7,"tags":["msg:7"],"more":true}}`, `{"v":1,"id":1,"lease":{}}`,
+		strings.Replace(grantRecord, `"grant"`, `"table":true,"grant"`, 1), `{"v":1,"event":"path","path":{"peer":8,"epoch":3,"peer_epoch":1}}`,
+		`{"v":1,"event":"path"}`, `{"v":1,"id":2,"path":{"peer":8}}`, `{"v":1,"event":"path","path":{"peer":-1}}`,
 		`{"v":1,"id":1,"lease":{"tags":[null]}}`, `{"v":1,"id":1,"error":{"code":"busy"}}`, `{"v":1,"id":1,"error":{"code":"leased","message":"m"}}`,
 	} {
-		for n := range uint8(4) {
+		for n := range uint8(protocol.PathDescriptors + 1) {
 			for stage := range uint8(answersAll) {
 				f.Add([]byte(s), n, stage)
 			}

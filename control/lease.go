@@ -39,6 +39,7 @@ var ErrProtocol = protocol.ErrProtocol
 // unetd runs, the endpoint sends and receives as before.
 type Lease struct {
 	queue  bool       // attached to a queue of the uplink
+	shares bool       // it has asked for memory paths
 	socket string     // to connect to again
 	files  []*os.File // to present: the XSK, and the table of connections if there is one; closed with the lease
 
@@ -59,6 +60,7 @@ type Lease struct {
 	held map[endpoint.Tag]bool // tags of the endpoint, from unetd's answers; see change
 
 	watchers *notices.Watchers
+	paths    notices.Paths
 
 	done  chan struct{} // closed when the lease has ended
 	cause error         // why it has; nil: it was closed; set before done is closed
@@ -96,6 +98,7 @@ func open(ctx context.Context, conn *net.UnixConn, socket string, req endpoint.R
 	l := &Lease{
 		socket:   lasting(socket),
 		queue:    req.Attach == endpoint.AttachQueue,
+		shares:   req.MemoryPaths,
 		changing: make(chan struct{}, 1),
 		moved:    make(chan struct{}),
 		held:     make(map[endpoint.Tag]bool),
@@ -103,7 +106,7 @@ func open(ctx context.Context, conn *net.UnixConn, socket string, req endpoint.R
 	}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	l.watchers = notices.New(l.done)
-	l.conn = newConnection(conn, l.watchers)
+	l.conn = newConnection(conn, l.watchers, &l.paths)
 	grant, err := l.conn.open(ctx, req)
 	if err == nil {
 		if err = l.keepToPresent(grant.XSK, req.Connections); err != nil {
@@ -217,23 +220,11 @@ func (l *Lease) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route, er
 	}
 	pause := shortestBusy
 	for {
-		c, err := l.connection(ctx)
-		if err != nil {
-			return endpoint.Route{}, err
-		}
-		a, err := c.ask(ctx, protocol.Operation{Op: protocol.OpResolve, Addr: dst})
-		switch {
-		case err == nil:
+		a, err := l.repeat(ctx, protocol.Operation{Op: protocol.OpResolve, Addr: dst})
+		if err == nil {
 			return *a.Route, nil
-		case errors.Is(err, errGone): // ask on the next connection
-			continue
-		case errors.Is(err, endpoint.ErrLeaseClosed): // the connection ends next, perhaps the lease: as in change
-			select {
-			case <-c.done:
-			case <-ctx.Done():
-			}
-			continue
-		case !errors.Is(err, endpoint.ErrBusy):
+		}
+		if !errors.Is(err, endpoint.ErrBusy) || errors.Is(err, endpoint.ErrLeaseClosed) {
 			return endpoint.Route{}, err
 		}
 		select {
@@ -243,6 +234,28 @@ func (l *Lease) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route, er
 			return endpoint.Route{}, fmt.Errorf("%w: %w", context.Cause(ctx), err)
 		}
 		pause = min(2*pause, longestBusy)
+	}
+}
+
+// repeat makes a request that has the same effect if it is made twice. If the connection ends
+// before the answer, it makes the request on the next one.
+func (l *Lease) repeat(ctx context.Context, o protocol.Operation) (protocol.Answer, error) {
+	for {
+		c, err := l.connection(ctx)
+		if err != nil {
+			return protocol.Answer{}, err
+		}
+		a, err := c.ask(ctx, o)
+		switch {
+		case errors.Is(err, errGone):
+		case errors.Is(err, endpoint.ErrLeaseClosed): // the connection ends next, perhaps the lease: as in change
+			select {
+			case <-c.done:
+			case <-ctx.Done():
+			}
+		default:
+			return a, err
+		}
 	}
 }
 

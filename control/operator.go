@@ -122,6 +122,27 @@ func (op Operator) Drain(ctx context.Context) error {
 	return err
 }
 
+// Capture makes unetd end the memory paths of an endpoint (nil: of all), and grant it none, since no
+// capture sees their frames. That lasts until ctx ends, or unetd does: ended is closed then. The error is an
+// endpoint.ErrNoEndpoint if there is no such endpoint; of an older unetd it is an ErrProtocol.
+func (op Operator) Capture(ctx context.Context, id *uint64) (ended <-chan struct{}, err error) {
+	socket := cmp.Or(op.Socket, DefaultSocket)
+	conn, err := dial(ctx, socket)
+	if err != nil {
+		return nil, err
+	}
+	c := newConnection(conn, nil, nil)
+	if _, err = c.ask(ctx, protocol.Operation{Op: protocol.OpCapture, Captured: id}); err != nil {
+		c.end()
+		if errors.Is(err, errGone) {
+			err = c.cause
+		}
+		return nil, fmt.Errorf("unetd at %s: %w", socket, err)
+	}
+	context.AfterFunc(ctx, c.end)
+	return c.done, nil
+}
+
 // Resume ends what Drain has begun: unetd grants endpoints again.
 func (op Operator) Resume(ctx context.Context) error {
 	_, err := op.askOnce(ctx, protocol.Operation{Op: protocol.OpDrain, Undo: true})
@@ -145,7 +166,7 @@ func (op Operator) ask(ctx context.Context, o protocol.Operation, use func(proto
 	if err != nil {
 		return err
 	}
-	c := newConnection(conn, nil)
+	c := newConnection(conn, nil, nil)
 	defer c.end()
 	for {
 		a, err := c.ask(ctx, o)

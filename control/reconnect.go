@@ -49,6 +49,7 @@ func (l *Lease) keep(c *connection) {
 // end ends the lease; cause is nil if it is being closed.
 func (l *Lease) end(cause error) {
 	l.cancel()
+	l.paths.End()
 	l.cause = errors.Join(cause, closeFiles(l.files))
 	close(l.done)
 }
@@ -162,8 +163,8 @@ func (l *Lease) present() (*connection, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := newConnection(conn, l.watchers)
-	a, err := c.ask(l.ctx, protocol.Operation{Op: protocol.OpPresent, Files: l.files})
+	c := newConnection(conn, l.watchers, &l.paths)
+	a, err := c.ask(l.ctx, protocol.Operation{Op: protocol.OpPresent, Files: l.files, MemoryPaths: l.shares})
 	if err == nil {
 		c.tags = a.Lease.Tags
 		return c, nil

@@ -130,6 +130,9 @@ type Request struct {
 	// else the only one that there is for this user, else the error is ErrUplink.
 	Interface string `json:"interface,omitempty"`
 
+	// MemoryPaths asks for the tag table, without which a process cannot use memory paths.
+	MemoryPaths bool `json:"memory_paths,omitempty"`
+
 	// Connections is a table of the process's TCP connections (datapath.Connections): if
 	// the process dies, a RST is sent to their peers. nil: no RST is sent. The caller closes it.
 	Connections *os.File `json:"-"`
@@ -215,6 +218,9 @@ type Info struct {
 	// SpreadOver is the number of queues over which the sender spreads the endpoint's frames, of
 	// which it gets those that come in on its own; 0: it gets all.
 	SpreadOver uint32 `json:"spread_over,omitempty"`
+
+	// Paths is the number of memory paths that it has to other endpoints now.
+	Paths int `json:"memory_paths,omitempty"`
 
 	// Rates is what its owner may send. TxRateEndpoint and TxRateUser are the frames of this
 	// endpoint that were dropped because they were beyond its rate, or its user's.
@@ -365,6 +371,19 @@ type Lease interface {
 	// The loop ends when ctx or the lease does. Notices are kept for it from the call on, until
 	// then or until the loop is left. A loop delays no other.
 	Notices(ctx context.Context) iter.Seq[[]Notice]
+	// OpenPath asks for a memory path to another endpoint of the mux, by its ID. Both ends get it
+	// by Paths. It returns nil if the path was made or existed. An error that wraps ErrNoPath says
+	// why there is none: the policy, a rate, a capture, a limit, an endpoint on a queue, or one
+	// whose process does not range over Paths.
+	OpenPath(ctx context.Context, peer uint64) error
+	// ClosePath ends the path to an endpoint, for both ends. Its memory counts for the users of
+	// both until then. It is not an error if there is none.
+	ClosePath(ctx context.Context, peer uint64) error
+	// Paths returns the memory paths that the endpoint gets from now on, for one range loop, which
+	// closes them. The endpoint gets none before the call, and none after the loop was left.
+	//
+	// The loop ends when ctx or the lease does, or with the next call of Paths.
+	Paths(ctx context.Context) iter.Seq[*Path]
 	// Done is closed when the lease has ended: it was closed, or its grantor took it
 	// back. The endpoint has no tags and no port then: it can neither send nor receive.
 	Done() <-chan struct{}

@@ -17,7 +17,7 @@
 // the uplink's program is at traffic control: unet_uplink_tcx ([ModeTCX], queue.go).
 //
 // Read endpoints.go, port.go and leases.go for the life of an endpoint, claims.go for
-// that of a tag, and mux.go and adopt.go for that of the mux. What needs no lease has packages of its own below
+// that of a tag, paths.go for memory paths, and mux.go and adopt.go for the life of the mux. What needs no lease has packages of its own below
 // internal: attach (programs and their pins), tables (maps), steer (classification rules) and nic (devices).
 //
 // A port is a veth pair. Its inner end is in a namespace that only the socket bound there

@@ -47,6 +47,11 @@ type Lease struct {
 	ctx    context.Context // ends when close ends, or with the mux's
 	cancel context.CancelFunc
 
+	paths    map[uint64]*memoryPath // by the endpoint at the other end; guarded by m.mu
+	asks     pathGate               // guarded by m.mu
+	captures int                    // captures of its frames; guarded by m.mu
+	offers   notices.Paths          // paths on their way to the owner
+
 	watchers *notices.Watchers
 	resolved notices.Destinations
 
@@ -59,7 +64,7 @@ type Lease struct {
 }
 
 func newLease(m *Mux) *Lease {
-	l := &Lease{m: m, at: &attachment{}, tags: map[endpoint.Tag]struct{}{}, done: make(chan struct{})}
+	l := &Lease{m: m, at: &attachment{}, tags: map[endpoint.Tag]struct{}{}, paths: map[uint64]*memoryPath{}, done: make(chan struct{})}
 	l.watchers = notices.New(l.done)
 	l.ctx, l.cancel = context.WithCancel(m.ctx)
 	return l
@@ -213,7 +218,6 @@ func (l *Lease) Close() error {
 func (l *Lease) close(why error) error {
 	l.closing.Do(func() {
 		defer l.over(why)
-		l.m.endPaths(l.id)
 		info, tags := l.remove(why)
 		// Resets can take seconds (resetTime). The port is deleted at the same time: as long
 		// as it exists, guardFillRings writes a revoked owner's fill ring without a pause.
@@ -269,6 +273,7 @@ func (l *Lease) remove(why error) (info endpoint.Info, tags map[endpoint.Tag]boo
 		m.endings[reason]++
 	}
 	l.closed = true
+	m.endPathsLocked(l)
 	tags = m.tags.inEffect(l)
 	l.err = m.releaseAll(l, slices.Collect(maps.Keys(l.tags)))
 	delete(m.leases, l.id)
@@ -301,6 +306,7 @@ func (l *Lease) abandon() {
 		defer l.over(ErrClosed)
 		l.m.mu.Lock()
 		l.closed = true
+		l.m.forgetPathsLocked(l)
 		delete(l.m.leases, l.id)
 		l.m.mu.Unlock()
 		l.err = l.m.fills.remove(l)
@@ -314,6 +320,7 @@ func (l *Lease) abandon() {
 // over sets why the lease has ended, and closes done.
 func (l *Lease) over(why error) {
 	l.cancel()
+	l.offers.End()
 	l.cause = endpoint.ErrLeaseClosed
 	if why != nil {
 		l.cause = fmt.Errorf("%w: %w", endpoint.ErrLeaseClosed, why)

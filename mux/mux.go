@@ -118,6 +118,7 @@ type Mux struct {
 	gaveBack time.Time           // when reserving sockets were closed last
 	letGo    time.Time           // when letOthers let others go on last
 	leases   map[uint64]*Lease   // by endpoint
+	captures int                 // captures of the frames of all endpoints
 	endings  map[string]uint64   // leases that have ended, by reason (Report)
 	down     bool                // the uplink is down
 	ended    error               // why no endpoint can work any more

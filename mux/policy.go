@@ -77,6 +77,8 @@ type Terms struct {
 	// DHCP servers and as routers (RIP). Others may send TCP, other UDP, and ICMP echo and
 	// errors.
 	Infrastructure bool
+	// NoMemoryPaths: the endpoint exchanges no frames with other endpoints by memory, but all by its port.
+	NoMemoryPaths bool
 	// Rates are the limits of what the endpoint may send, and all endpoints of its user. They are for
 	// endpoints on ports; with any, the owner gets no queue.
 	Rates endpoint.Rates

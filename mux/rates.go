@@ -86,7 +86,11 @@ func (r *rates) set(l *Lease, to endpoint.Rates) error {
 			return err
 		}
 	}
-	r.note(l, to)
+	if r.note(l, to); !none {
+		l.m.mu.Lock()
+		defer l.m.mu.Unlock()
+		l.m.endPathsLocked(l)
+	}
 	return nil
 }
 
@@ -150,8 +154,8 @@ func (r *rates) sweepUsers() {
 	}
 }
 
-// UpdateRates applies the present rates of the policy to the endpoints that have been opened or presented. An owner
-// without a rule keeps its rates, and so do endpoints on queues.
+// UpdateRates applies the present rates of the policy to the endpoints that have been opened or presented, and ends the
+// memory paths that it does not permit now. An owner without a rule keeps its rates, and so do endpoints on queues.
 func (m *Mux) UpdateRates() {
 	if m.enter() != nil {
 		return
@@ -163,6 +167,7 @@ func (m *Mux) UpdateRates() {
 		m.mu.Unlock()
 		if leased {
 			l.updateRates()
+			l.updatePaths()
 		}
 	}
 }

@@ -83,10 +83,3 @@ func (m *Mux) show(t endpoint.Tag, l *Lease) {
 		m.log.Warn("a tag is not in the tag table: it has no memory paths; this is logged once", "interface", m.up.Name, "tag", t, "error", err)
 	}
 }
-
-// endPaths ends all memory paths of an endpoint.
-func (m *Mux) endPaths(id uint64) {
-	if m.table != nil {
-		m.table.Bump(id)
-	}
-}

@@ -15,6 +15,7 @@ import (
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/hoststack"
 	"github.com/unet-go/unet/internal/linksim"
+	"github.com/unet-go/unet/internal/notices"
 	"github.com/unet-go/unet/stack"
 	"github.com/unet-go/unet/stack/memlink"
 	"github.com/unet-go/unet/wire"
@@ -334,8 +335,9 @@ func (l *LAN) deliver() (next time.Duration) {
 	return next
 }
 
-// lease grants everything.
+// lease grants everything but memory paths.
 type lease struct {
+	notices.NoPaths
 	lan  *LAN
 	once sync.Once
 	done chan struct{}

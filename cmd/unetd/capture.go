@@ -10,16 +10,19 @@ import (
 	"os/signal"
 	"strconv"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/unet-go/unet/cmd/unetd/internal/capture"
 	"github.com/unet-go/unet/cmd/unetd/internal/uplink"
 	"github.com/unet-go/unet/control"
+	"github.com/unet-go/unet/endpoint"
 )
 
 func newCapture() *cobra.Command {
 	cfg := capture.Config{Application: versionLine(), Stdout: os.Stdout}
+	var socket string
 	cmd := &cobra.Command{
 		Use:   "capture ENDPOINT|--interface IF",
 		Short: "Capture the frames of an endpoint",
@@ -34,8 +37,11 @@ tshark also shows and keeps the reasons and the direction.
 
 The command attaches programs to tracepoints of the kernel as long as it runs; without it
 there is nothing on the way of a frame. It needs CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN and
-CAP_SYS_ADMIN, so root, and the network namespace and BPF file system of unetd. It sends unetd
-nothing, and ends when the endpoint does.
+CAP_SYS_ADMIN, so root, and the network namespace and BPF file system of unetd. It ends when the
+endpoint does.
+
+Frames between endpoints by shared memory pass no tracepoint. So the command asks unetd for
+an end of the memory paths of what it captures; their frames go by the ports as long as it runs.
 
 In native mode nothing can be captured. What an endpoint on a queue sends passes no program,
 and is not captured either.
@@ -49,7 +55,6 @@ are captured.`,
 			if cfg.Interface != "" {
 				return nil, cobra.ShellCompDirectiveNoFileComp
 			}
-			socket := control.DefaultSocket
 			return firstIsEndpoint(&socket)(cmd, args, word)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -74,6 +79,9 @@ are captured.`,
 			signal.Ignore(syscall.SIGPIPE) // a write to a closed pipe is an error, which ends the capture
 			ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 			defer stop()
+			if err := noMemoryPaths(ctx, socket, &cfg); err != nil && !errors.Is(err, endpoint.ErrNoEndpoint) { // Run says that
+				fmt.Fprintln(cfg.Stderr, "warning: frames by shared memory are not captured:", err)
+			}
 			context.AfterFunc(ctx, stop) // a second signal ends the process, if the output blocks
 			return failed(capture.Run(ctx, cfg))
 		},
@@ -85,6 +93,37 @@ are captured.`,
 	flags.IntVarP(&cfg.Snaplen, "snapshot-length", "s", 0, "bytes captured of each frame (0: all, up to "+strconv.Itoa(capture.MaxSnap)+")")
 	flags.BoolVar(&cfg.Kernel, "kernel", false, "capture also frames from the wire that are left to the kernel")
 	flags.StringVar(&cfg.BPFFS, "bpffs", uplink.DefaultBPFFS, "BPF file system that unetd uses")
+	flags.StringVar(&socket, "socket", control.DefaultSocket, "unix socket of the unetd that grants memory paths")
 	completeInterface(cmd)
 	return cmd
 }
+
+// noMemoryPaths makes unetd end the memory paths of what is captured, and grant none until ctx ends. It asks a unetd
+// that follows, too.
+func noMemoryPaths(ctx context.Context, socket string, cfg *capture.Config) error {
+	var id *uint64
+	if cfg.Interface == "" {
+		id = &cfg.Endpoint
+	}
+	op := control.Operator{Socket: socket}
+	ended, err := op.Capture(ctx, id)
+	if err != nil {
+		return err
+	}
+	go func() {
+		for ctx.Err() == nil {
+			<-ended
+			for ctx.Err() == nil {
+				if next, err := op.Capture(ctx, id); err == nil {
+					ended = next
+					break
+				}
+				time.Sleep(captureRetry)
+			}
+		}
+	}()
+	return nil
+}
+
+// captureRetry is the pause between attempts to ask the next unetd.
+const captureRetry = 100 * time.Millisecond

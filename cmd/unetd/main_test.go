@@ -138,7 +138,7 @@ func newSite(t testing.TB, host *netlab.Host) *site {
 func (s *site) args(name string, args ...string) []string {
 	places := map[string][]string{
 		"serve":    {"--interface", s.host.Interface, "--socket", s.socket, "--bpffs", s.bpffs},
-		"capture":  {"--bpffs", s.bpffs},
+		"capture":  {"--bpffs", s.bpffs, "--socket", s.socket},
 		"cleanup":  {"--socket", s.socket, "--bpffs", s.bpffs},
 		"list":     {"--socket", s.socket},
 		"status":   {"--socket", s.socket},

@@ -1,5 +1,5 @@
-// Package notices delivers the notices of a lease to the loops that range over them. For each
-// loop it keeps what is not delivered yet, so that the sender never waits.
+// Package notices delivers the notices and the memory paths of a lease to the loops that range over
+// them. For each loop it keeps what is not delivered yet, so that the sender never waits.
 package notices
 
 import (

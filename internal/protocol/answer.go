@@ -5,6 +5,7 @@ package protocol
 import (
 	"encoding/json"
 	"net/netip"
+	"os"
 	"slices"
 
 	"github.com/unet-go/unet/endpoint"
@@ -15,6 +16,7 @@ type Answer struct {
 	Version   int                 `json:"v"`
 	ID        uint64              `json:"id"`
 	Grant     *endpoint.Grant     `json:"grant,omitempty"`
+	Table     bool                `json:"table,omitempty"` // with Grant: the tag table comes too
 	Lease     *Presented          `json:"lease,omitempty"`
 	Tag       *endpoint.Tag       `json:"tag,omitempty"`
 	Route     *endpoint.Route     `json:"route,omitempty"`
@@ -41,10 +43,11 @@ type Presented struct {
 // Incoming is a record from unetd as it is parsed: an answer or an event.
 type Incoming struct {
 	Answer
-	Event   string       `json:"event"`
-	Addrs   []netip.Addr `json:"addrs"`
-	Up      *bool        `json:"up"`
-	Message string       `json:"message"`
+	Event   string         `json:"event"`
+	Addrs   []netip.Addr   `json:"addrs"`
+	Up      *bool          `json:"up"`
+	Message string         `json:"message"`
+	Path    *endpoint.Path `json:"path"`
 }
 
 // ParseIncoming parses a record from unetd. descriptors is the number of those that came
@@ -70,16 +73,48 @@ func ParseIncoming(record []byte, descriptors int) (Incoming, error) {
 		return a, Violation("an event %s without up", a.Event)
 	case a.Event == eventAddress && !*a.Up && (len(a.Addrs) == 0 || slices.Contains(a.Addrs, netip.Addr{})):
 		return a, Violation("an event address without the addresses that are gone")
-	case a.Grant == nil && descriptors != 0:
-		return a, Violation("%d descriptors came with a record that is not a grant", descriptors)
-	case a.Grant != nil && descriptors != GrantDescriptors:
-		return a, Violation("a grant came with %d descriptors: want %d", descriptors, GrantDescriptors)
+	case (a.Path != nil) != (a.Event == eventPath):
+		return a, Violation("an event %q, with a path: %v", a.Event, a.Path != nil)
+	case a.Table && a.Grant == nil:
+		return a, Violation("a table without a grant")
+	case descriptors != a.descriptors():
+		return a, Violation("%d descriptors came with a record that has %d", descriptors, a.descriptors())
 	case a.Grant != nil:
 		if err := a.Grant.Geometry.Validate(); err != nil {
 			return a, Violation("grant: %v", err)
 		}
 	}
 	return a, nil
+}
+
+// descriptors is the number of descriptors that come with a.
+func (a *Incoming) descriptors() int {
+	switch {
+	case a.Grant != nil && a.Table:
+		return GrantDescriptors + 1
+	case a.Grant != nil:
+		return GrantDescriptors
+	case a.Path != nil:
+		return PathDescriptors
+	}
+	return 0
+}
+
+// Adopt puts the descriptors that came with a into its grant or path, which owns them then.
+func (a *Incoming) Adopt(fds []int) {
+	switch {
+	case a.Grant != nil:
+		a.Grant.XSK = os.NewFile(uintptr(fds[0]), "unet-xsk")
+		a.Grant.Segment = os.NewFile(uintptr(fds[1]), "unet-segment")
+		if a.Table {
+			a.Grant.Table = os.NewFile(uintptr(fds[2]), "unet-table")
+		}
+	case a.Path != nil:
+		a.Path.Own = os.NewFile(uintptr(fds[0]), "unet-path-own")
+		a.Path.Other = os.NewFile(uintptr(fds[1]), "unet-path-other")
+		a.Path.Ring = os.NewFile(uintptr(fds[2]), "unet-path-ring")
+		a.Path.Bell = os.NewFile(uintptr(fds[3]), "unet-path-bell")
+	}
 }
 
 // results are the operations of whose results a has one.
@@ -104,7 +139,7 @@ func (a *Answer) Answers(op string) bool {
 	switch {
 	case a.Error != nil:
 		return true
-	case op == OpUnclaim, op == OpRevoke, op == OpDrain:
+	case op == OpUnclaim, op == OpPath, op == OpUnpath, op == OpRevoke, op == OpDrain, op == OpCapture:
 		return ops == nil
 	}
 	return slices.Equal(ops, []string{op})

@@ -20,6 +20,7 @@ var codes = []struct {
 	code     string
 	sentinel error
 }{
+	{"no-path", endpoint.ErrNoPath},
 	{"tag-held", endpoint.ErrTagHeld},
 	{"tag-denied", endpoint.ErrTagDenied},
 	{"tag", endpoint.ErrTag},

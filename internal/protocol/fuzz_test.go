@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/unet-go/unet/endpoint"
@@ -27,6 +28,13 @@ func FuzzRequest(f *testing.F) {
 	f.Add([]byte(`{"v":1,"id":2,"op":"uplinks"}`))
 	f.Add([]byte(`{"v":1,"id":2,"op":"revoke","endpoint":7,"reason":"it floods"}`))
 	f.Add([]byte(`{"v":1,"id":2,"op":"reload"}`))
+	f.Add([]byte(`{"v":1,"id":1,"op":"open","open":{"attach":"port","geometry":{},"memory_paths":true}}`))
+	f.Add([]byte(`{"v":1,"id":1,"op":"present","memory_paths":true}`))
+	f.Add([]byte(`{"v":1,"id":2,"op":"path","endpoint":18446744073709551615}`))
+	f.Add([]byte(`{"v":1,"id":2,"op":"unpath","endpoint":0}`))
+	f.Add([]byte(`{"v":1,"id":2,"op":"capture"}`))
+	f.Add([]byte(`{"v":1,"id":2,"op":"capture","endpoint":0}`))
+	f.Add([]byte(`{"v":1,"id":2,"op":"path","endpoint":7,"reason":"it floods"}`))
 	f.Add([]byte(`{"v":1,"id":2,"op":"drain","undo":true}`))
 	f.Add([]byte(`{"v":1,"id":1,"op":"open","open":{"tags":[null]}}`))
 	f.Fuzz(func(t *testing.T, record []byte) {
@@ -59,7 +67,7 @@ func FuzzRequest(f *testing.F) {
 		x, _ := json.Marshal(o.Open)
 		y, _ := json.Marshal(back.Open)
 		if back.Tag != o.Tag || back.Addr != o.Addr || string(x) != string(y) || (back.After == nil) != (o.After == nil) ||
-			o.After != nil && *back.After != *o.After || back.Endpoint != o.Endpoint || back.Reason != o.Reason || back.Undo != o.Undo ||
+			o.After != nil && *back.After != *o.After || back.Endpoint != o.Endpoint || back.Reason != o.Reason || back.Undo != o.Undo || back.MemoryPaths != o.MemoryPaths || (back.Captured == nil) != (o.Captured == nil) || o.Captured != nil && *back.Captured != *o.Captured ||
 			(back.Socket == nil) != (o.Socket == nil) || o.Socket != nil && *back.Socket != *o.Socket {
 			t.Fatalf("%q became %q", record, written)
 		}
@@ -81,9 +89,13 @@ func FuzzIncoming(f *testing.F) {
 		`{"v":1,"id":1,"uplinks":[{"interface":"eth0","index":2,"mode":"tcx","up":true,"endpoints":1}],"draining":true}`,
 		`{"v":1,"id":1,"reloaded":{"policy":"/etc/unet/policy.yaml","rules":2,"changes":["rule lab: added"]}}`,
 		`{"v":1,"id":1,"error":{"code":"unreachable","no_route":true,"message":"m"}}`,
-		`{"v":1,"id":1,"lease":{"id":1,"tags":["msg:1"]}}`} {
-		f.Add([]byte(s), uint8(0))
-		f.Add([]byte(s), uint8(2))
+		`{"v":1,"id":1,"lease":{"id":1,"tags":["msg:1"]}}`,
+		strings.Replace(grantRecord, `"grant"`, `"table":true,"grant"`, 1), `{"v":1,"id":1,"table":true}`,
+		`{"v":1,"event":"path","path":{"peer":8,"epoch":3,"peer_epoch":18446744073709551615}}`, `{"v":1,"event":"path"}`,
+		`{"v":1,"event":"link","up":true,"path":{}}`, `{"v":1,"id":1,"path":{"peer":8}}`} {
+		for _, descriptors := range []uint8{0, GrantDescriptors, GrantDescriptors + 1, PathDescriptors} {
+			f.Add([]byte(s), descriptors)
+		}
 	}
 	f.Fuzz(func(t *testing.T, record []byte, descriptors uint8) {
 		a, err := ParseIncoming(record, int(descriptors))
@@ -92,6 +104,20 @@ func FuzzIncoming(f *testing.F) {
 				t.Fatal(err)
 			}
 			return
+		}
+		if want := map[bool]uint8{true: PathDescriptors}[a.Path != nil]; a.Grant == nil && descriptors != want {
+			t.Fatalf("%q came with %d descriptors", record, descriptors)
+		}
+		if a.Path != nil {
+			e, files := PathEvent(a.Path)
+			b, err := json.Marshal(e)
+			if err != nil {
+				t.Fatal(err)
+			}
+			again, err := ParseIncoming(b, len(files))
+			if err != nil || *again.Path != *a.Path {
+				t.Fatalf("%q became %q: %v", record, b, err)
+			}
 		}
 		list := a.Notices()
 		var back []endpoint.Notice

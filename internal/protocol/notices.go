@@ -4,6 +4,7 @@ package protocol
 
 import (
 	"net/netip"
+	"os"
 
 	"github.com/unet-go/unet/endpoint"
 )
@@ -13,16 +14,23 @@ const (
 	eventRoutes  = "routes"
 	eventLink    = "link"
 	eventAddress = "address"
+	eventPath    = "path"
 	EventClosed  = "closed"
 )
 
 // Event is a record from unetd that is not an answer.
 type Event struct {
-	Version int          `json:"v"`
-	Event   string       `json:"event"`
-	Addrs   []netip.Addr `json:"addrs,omitempty"`   // routes: destinations; address: the endpoint's own; none: all
-	Up      *bool        `json:"up,omitempty"`      // link; address: the host has them
-	Message string       `json:"message,omitempty"` // closed
+	Version int            `json:"v"`
+	Event   string         `json:"event"`
+	Addrs   []netip.Addr   `json:"addrs,omitempty"`   // routes: destinations; address: the endpoint's own; none: all
+	Up      *bool          `json:"up,omitempty"`      // link; address: the host has them
+	Message string         `json:"message,omitempty"` // closed
+	Path    *endpoint.Path `json:"path,omitempty"`    // path
+}
+
+// PathEvent makes the record of a memory path, and the files that are sent with it.
+func PathEvent(p *endpoint.Path) (Event, []*os.File) {
+	return Event{Version: Version, Event: eventPath, Path: p}, []*os.File{p.Own, p.Other, p.Ring, p.Bell}
 }
 
 // Events makes the records of notices. All routes are in one record.

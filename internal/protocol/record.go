@@ -37,6 +37,8 @@ const (
 	OpClaim    = "claim"
 	OpUnclaim  = "unclaim"
 	OpResolve  = "resolve"
+	OpPath     = "path"
+	OpUnpath   = "unpath"
 	OpList     = "list"
 	OpCounters = "counters"
 	OpStatus   = "status"
@@ -44,6 +46,7 @@ const (
 	OpRevoke   = "revoke"
 	OpReload   = "reload"
 	OpDrain    = "drain"
+	OpCapture  = "capture"
 )
 
 // operations are the operations, and the arguments that they take: needs always, may only if wanted.
@@ -52,10 +55,12 @@ var operations = map[string]struct {
 	needs     string
 	may       []string
 }{
-	OpOpen: {needs: "open"}, OpPresent: {}, OpClaim: {needs: "tag"}, OpUnclaim: {needs: "tag"}, OpResolve: {needs: "addr"},
+	OpOpen: {needs: "open"}, OpPresent: {may: []string{"memory_paths"}}, OpClaim: {needs: "tag"}, OpUnclaim: {needs: "tag"}, OpResolve: {needs: "addr"},
+	OpPath: {needs: "endpoint"}, OpUnpath: {needs: "endpoint"},
 	OpList: {operators: true, may: []string{"after"}}, OpCounters: {operators: true, may: []string{"after"}},
 	OpStatus: {operators: true, may: []string{"after", "socket"}}, OpUplinks: {operators: true},
 	OpRevoke: {operators: true, needs: "endpoint", may: []string{"reason"}}, OpReload: {operators: true}, OpDrain: {operators: true, may: []string{"undo"}},
+	OpCapture: {operators: true, may: []string{"endpoint"}},
 }
 
 // Operators reports whether op is for operators: it needs no lease.
@@ -77,6 +82,8 @@ type Request struct {
 	Endpoint *uint64 `json:"endpoint,omitempty"`
 	Reason   string  `json:"reason,omitempty"`
 	Undo     bool    `json:"undo,omitempty"`
+
+	MemoryPaths bool `json:"memory_paths,omitempty"`
 }
 
 // Operation is a request with its argument parsed.
@@ -90,9 +97,15 @@ type Operation struct {
 	// and then the endpoints after it; nil: only these.
 	Socket *uint32
 
-	Endpoint uint64 // revoke
+	Endpoint uint64 // revoke, path, unpath
 	Reason   string // revoke; may be empty
 	Undo     bool   // drain
+
+	Captured *uint64 // capture; nil: all endpoints
+
+	// MemoryPaths, of present: the application reads the events of memory paths. In an open it
+	// is a field of Open.
+	MemoryPaths bool
 
 	Files []*os.File // open, present: descriptors that are sent with the record
 }
@@ -132,7 +145,7 @@ func (r Request) checkArgument() error {
 		name    string
 		present bool
 	}{{"open", r.Open != nil}, {"tag", r.Tag != ""}, {"addr", r.Addr != ""}, {"after", r.After != nil}, {"socket", r.Socket != nil},
-		{"endpoint", r.Endpoint != nil}, {"reason", r.Reason != ""}, {"undo", r.Undo}} {
+		{"endpoint", r.Endpoint != nil}, {"reason", r.Reason != ""}, {"undo", r.Undo}, {"memory_paths", r.MemoryPaths}} {
 		switch {
 		case a.name == o.needs && !a.present:
 			return Violation("op %s takes the argument %s", r.Op, a.name)
@@ -147,7 +160,7 @@ func (r Request) checkArgument() error {
 // and endpoint.ErrUplink (a name of no interface) may be mistakes of the application's user. Every
 // other error is a violation. No text of an Operation is longer than its limit.
 func (r Request) Operation() (Operation, error) {
-	o := Operation{Op: r.Op, After: r.After, Socket: r.Socket}
+	o := Operation{Op: r.Op, After: r.After, Socket: r.Socket, MemoryPaths: r.MemoryPaths}
 	var err error
 	switch r.Op {
 	case OpOpen:
@@ -173,6 +186,10 @@ func (r Request) Operation() (Operation, error) {
 			err = errors.New("a reason of several lines, or with control characters")
 		}
 		o.Endpoint, o.Reason = *r.Endpoint, r.Reason
+	case OpPath, OpUnpath:
+		o.Endpoint = *r.Endpoint
+	case OpCapture:
+		o.Captured = r.Endpoint
 	case OpDrain:
 		o.Undo = r.Undo
 	}
@@ -199,7 +216,7 @@ func checkTags(tags []endpoint.Tag) error {
 
 // Record makes the record of a request: the inverse of ParseRequest and Operation.
 func (o Operation) Record(id uint64) ([]byte, error) {
-	r := Request{Version: Version, ID: id, Op: o.Op, After: o.After, Socket: o.Socket}
+	r := Request{Version: Version, ID: id, Op: o.Op, After: o.After, Socket: o.Socket, MemoryPaths: o.MemoryPaths}
 	var err error
 	switch o.Op {
 	case OpOpen:
@@ -212,6 +229,10 @@ func (o Operation) Record(id uint64) ([]byte, error) {
 		r.Addr = o.Addr.String()
 	case OpRevoke:
 		r.Endpoint, r.Reason = &o.Endpoint, o.Reason
+	case OpPath, OpUnpath:
+		r.Endpoint = &o.Endpoint
+	case OpCapture:
+		r.Endpoint = o.Captured
 	case OpDrain:
 		r.Undo = o.Undo
 	}

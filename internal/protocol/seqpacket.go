@@ -16,7 +16,8 @@ import (
 
 // How many descriptors come with a record.
 const (
-	GrantDescriptors   = 2 // the XSK, then the segment
+	GrantDescriptors   = 2 // the XSK, then the segment; then the tag table, if there is one
+	PathDescriptors    = 4 // those of endpoint.Path, in its order
 	OpenDescriptors    = 1 // the table of connections, which may be missing
 	PresentDescriptors = 2 // the XSK, then the table of connections, which may be missing
 )

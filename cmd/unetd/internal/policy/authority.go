@@ -77,7 +77,7 @@ func (a *Authority) Open(o mux.Owner, req endpoint.Request) (mux.Terms, error) {
 		return mux.Terms{}, fmt.Errorf("%w: %s does not give uid %d queue %d of %s (queues: %v): ask for one of these, or ask an operator to add it",
 			os.ErrPermission, r.nameIn(of), o.UID, req.Queue, a.Interface, r.Queues)
 	}
-	t := mux.Terms{Rule: r.nameIn(of), Endpoints: max(r.Endpoints, 0), Memory: max(r.Memory, 0), Trusted: r.Trusted, Infrastructure: r.Infrastructure, Rates: r.Rates}
+	t := mux.Terms{Rule: r.nameIn(of), Endpoints: max(r.Endpoints, 0), Memory: max(r.Memory, 0), Trusted: r.Trusted, Infrastructure: r.Infrastructure, NoMemoryPaths: r.NoMemoryPaths, Rates: r.Rates}
 	if r.Memory != Unlimited && r.Memory <= a.MaxCharge/RegisteredTimes {
 		t.Registered, t.Register = RegisteredTimes*r.Memory, a.Register
 	}

@@ -249,6 +249,7 @@ func (p *parser) rule(n *yaml.Node) *Rule {
 			}
 		}},
 		{"infrastructure", func(n *yaml.Node) { r.Infrastructure = p.choice(n, "infrastructure", "true", "false") }},
+		{"memory_paths", func(n *yaml.Node) { r.NoMemoryPaths = !p.choice(n, "memory_paths", "true", "false") }},
 		{"operator", func(n *yaml.Node) { r.Operator = p.choice(n, "operator", "true", "false") }},
 		{"rates", func(n *yaml.Node) { r.Rates, p.rated[r] = p.rates(n), true }},
 		{"nat", func(n *yaml.Node) { r.NATWarn = p.choice(n, "nat", "warn", "refuse") }},
@@ -283,6 +284,8 @@ func (p *parser) complete(n *yaml.Node, r *Rule, given map[string]*yaml.Node) {
 		p.fail(given["rates"], "rates: nothing limits what is sent on a queue, and trusted users may attach to queues: write queues: [], or remove trusted: or rates:")
 	case r.Rates != (endpoint.Rates{}) && r.Endpoints == 0:
 		p.fail(given["rates"], "rates: rule %s gives no endpoints: write endpoints: and how many, or leave rates out", r.Name)
+	case r.NoMemoryPaths && r.Endpoints == 0:
+		p.fail(given["memory_paths"], "memory_paths: rule %s gives no endpoints: write endpoints: and how many, or leave memory_paths out", r.Name)
 	case r.Endpoints == 0 && gives:
 		p.fail(n, "rule %s gives tags, memory or trust, but no endpoints: write endpoints: and how many, or unlimited", r.Name)
 	case r.Endpoints == 0 && !r.Operator && given["endpoints"] == nil:

@@ -59,6 +59,7 @@ rules:
     memory: 256MiB
     trusted: true
     infrastructure: true
+    memory_paths: false
   - {name: reader, users: [bob], operator: true}
   - name: others
     users: ["*"]
@@ -66,14 +67,14 @@ rules:
 `)
 	web := p.Rules[0]
 	if fmt.Sprint(web.Users, web.Groups, web.Interfaces, web.Tags) != "[{alice 1001} {1007 1007}] [{www-data 33} {4242 4242}] [eth0 ens*] [tcp:*:8080 tcp:[fd00::1]:443 msg:1-1000]" ||
-		web.Name != "web" || web.Line != 4 || web.Endpoints != 16 || web.Memory != 256<<20 || !web.Trusted || !web.Infrastructure || web.Operator {
+		web.Name != "web" || web.Line != 4 || web.Endpoints != 16 || web.Memory != 256<<20 || !web.Trusted || !web.Infrastructure || !web.NoMemoryPaths || web.Operator {
 		t.Errorf("%+v", web)
 	}
 	reader := p.Rules[1]
-	if reader.Endpoints != 0 || reader.Memory != 0 || !reader.Operator || reader.Trusted || reader.Infrastructure || reader.Line != 18 || !reader.onAll() {
+	if reader.Endpoints != 0 || reader.Memory != 0 || !reader.Operator || reader.Trusted || reader.Infrastructure || reader.NoMemoryPaths || reader.Line != 19 || !reader.onAll() {
 		t.Errorf("%+v", reader)
 	}
-	if others := p.Rules[2]; others.Line != 19 || others.Endpoints != 0 || others.Users[0].Name != everybody {
+	if others := p.Rules[2]; others.Line != 20 || others.Endpoints != 0 || others.Users[0].Name != everybody {
 		t.Errorf("%+v", others)
 	}
 	if p := parse(t, "rules: []"); len(p.Rules) != 0 {
@@ -129,9 +130,9 @@ func TestParseErrors(t *testing.T) {
 		{rule("endpoints: 1", "tags: [\"msg:1\"]"), "2:5: rule a gives endpoints, but no memory: write memory: and a size, or unlimited"},
 		{rule("endpoints: 1", "memory: 1MiB"), "2:5: rule a gives endpoints, but no tags to send and receive by: write tags: and a list"},
 		{rule("interfaces: []", complete), "4:17: rule a is about no interface: leave interfaces out if it is about all"},
-		{rule(complete, "colour: red"), `7:5: a rule has no field "colour": want name, users, groups, cgroups, interfaces, tags, endpoints, memory, ports, trusted, queues, infrastructure, operator, rates, nat`},
+		{rule(complete, "colour: red"), `7:5: a rule has no field "colour": want name, users, groups, cgroups, interfaces, tags, endpoints, memory, ports, trusted, queues, infrastructure, memory_paths, operator, rates, nat`},
 		{rule(complete, "users: [bob]"), "7:5: users is here a second time, after line 3: remove one of them"},
-		{rule(complete, "? [a]\n    : b"), `7:7: a rule has no field "": want name, users, groups, cgroups, interfaces, tags, endpoints, memory, ports, trusted, queues, infrastructure, operator, rates, nat`},
+		{rule(complete, "? [a]\n    : b"), `7:7: a rule has no field "": want name, users, groups, cgroups, interfaces, tags, endpoints, memory, ports, trusted, queues, infrastructure, memory_paths, operator, rates, nat`},
 		{rule(complete, "groups: staff"), "7:13: groups is a list, and this is a single value: write [staff, 1001]"},
 		{rule(complete, "groups: [staff, stuff]"), `7:21: there is no group "stuff" on this system: correct it, or write the number`},
 		{rule(complete, "groups: [4294967295]"), `7:14: there is no group "4294967295" on this system: correct it, or write the number`},
@@ -146,6 +147,8 @@ func TestParseErrors(t *testing.T) {
 		{rule(complete, "interfaces: ["+strings.Repeat("n", 128)+"]"), `7:18: "` + strings.Repeat("n", 128) + `" cannot be the name of an interface: want one such as eth0, or ens* for all that begin so`},
 		{rule(complete, `interfaces: ["eth[01]"]`), `7:18: "eth[01]" cannot be the name of an interface: want one such as eth0, or ens* for all that begin so`},
 		{rule(complete, "infrastructure: vrrp"), `7:21: infrastructure: "vrrp": write true or false`},
+		{rule(complete, "memory_paths: no"), `7:19: memory_paths: "no": write true or false`},
+		{rule("operator: true", "memory_paths: false"), "5:19: memory_paths: rule a gives no endpoints: write endpoints: and how many, or leave memory_paths out"},
 		{rule(complete, "trusted: yes"), `7:14: trusted: "yes": write true or false`},
 		{rule(complete, "queues: [0-3]"), "7:13: queues: only trusted users may attach to queues: write trusted: true, or leave queues out"},
 		{rule(complete, "trusted: true", "queues: 0-3"), "8:13: queues is a list, and this is a single value: write [0-3, 8]"},
@@ -273,7 +276,7 @@ func FuzzParse(f *testing.F) {
 	}
 	f.Add(example)
 	for _, text := range []string{
-		"rules: []", rule(complete), rule(complete, "trusted: true", "operator: true", "nat: warn"), rule(complete, "infrastructure: true"), "rules: [{name: a, cgroups: [/a], operator: true}]", "rules:\n\t-", "rules: &a [*a]", "a: &a [*a, *a]\nrules: *a", "--- \n...\n--- x",
+		"rules: []", rule(complete), rule(complete, "trusted: true", "operator: true", "nat: warn"), rule(complete, "infrastructure: true"), rule(complete, "memory_paths: false"), "rules: [{name: a, cgroups: [/a], operator: true}]", "rules:\n\t-", "rules: &a [*a]", "a: &a [*a, *a]\nrules: *a", "--- \n...\n--- x",
 		"rates: {endpoint: {packets: 5/s, bits: 5kbit/s, burst: 1ms}}\n" + rule(complete), rule(complete, "rates: unlimited"), rule(complete, "rates: {endpoint: {packets: unlimited}, user: {bits: 400Gbit/s, burst: 100ms}}"),
 		rule("tags: [\"udp:10.0.0.0/24:5000\", \"tcp:[fd00::1]:443\", \"addr:fd00::/64\", \"msg:1-4294967295\"]", "endpoints: 1", "memory: unlimited"),
 	} {

@@ -53,6 +53,8 @@ type Rule struct {
 	// NATWarn permits ports that network address translation may use for other flows, with
 	// a warning in the log; otherwise they are refused.
 	NATWarn bool
+	// NoMemoryPaths: endpoints exchange all frames by their ports.
+	NoMemoryPaths bool
 	// Rates limit what endpoints on ports send.
 	Rates endpoint.Rates
 }

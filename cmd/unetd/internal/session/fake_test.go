@@ -37,6 +37,10 @@ type hooks struct {
 	close   func()
 	route   func(ctx context.Context, dst netip.Addr) (endpoint.Route, error)
 	reload  func() error
+
+	openPath  func(l *fakeLease, peer uint64) error
+	closePath func(l *fakeLease, peer uint64)
+
 	changes []string // that reload returns; nil: one
 }
 
@@ -56,6 +60,7 @@ type fakeProvider struct {
 	tables    []uint64          // inodes of the tables of connections that were received, in order
 	down      bool              // the state of the link for new leases
 	draining  bool
+	captures  int
 	uplinks   []endpoint.Uplink // nil: one
 	others    []*os.File        // other ends of the granted sockets: end of file when no copy of the socket is open
 }
@@ -76,6 +81,7 @@ type fakeLease struct {
 	watched  atomic.Int32                            // number of loops over the notices
 	sent     atomic.Pointer[func([]endpoint.Notice)] // called when the session has sent notices
 	resolved notices.Destinations
+	paths    notices.Paths
 
 	mu   sync.Mutex
 	gone chan struct{} // closed when the lease has ended
@@ -189,8 +195,14 @@ func (p *fakeProvider) OpenEndpoint(ctx context.Context, peer mux.Owner, req end
 		e.tags[t] = true
 	}
 	p.endpoints[e.id] = e
+	var table *os.File
+	if req.MemoryPaths {
+		if table, err = os.Open(os.DevNull); err != nil {
+			return nil, nil, err
+		}
+	}
 	return &endpoint.Grant{
-		XSK: xsk, Segment: segment,
+		XSK: xsk, Segment: segment, Table: table,
 		ID: e.id, Attach: req.Attach, Geometry: g, Tags: req.Tags,
 		Identity: endpoint.Identity{Interface: "eth0", LinkAddr: wire.LinkAddr{2, 0, 0, 0, 0, 1},
 			Addr: netip.PrefixFrom(localAddr, 24), MTU: 1500, PartialChecksums: true, Mode: "tcx"},
@@ -331,6 +343,20 @@ func (p *fakeProvider) Reload() (*endpoint.PolicyChange, error) {
 		changes = []string{"rule lab: added"}
 	}
 	return &endpoint.PolicyChange{Policy: "/policy.yaml", Rules: 1, Changes: changes}, nil
+}
+
+func (p *fakeProvider) Capture(id *uint64) (stop func(), err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if id != nil && p.endpoints[*id] == nil {
+		return nil, endpoint.ErrNoEndpoint
+	}
+	p.captures++
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.captures--
+	}, nil
 }
 
 func (p *fakeProvider) Drain(_ mux.Owner, on bool) {
@@ -501,6 +527,22 @@ func (l *fakeLease) Notices(ctx context.Context) iter.Seq[[]endpoint.Notice] {
 	}
 }
 
+func (l *fakeLease) OpenPath(ctx context.Context, peer uint64) error {
+	if open := l.p.current().openPath; open != nil {
+		return open(l, peer)
+	}
+	return endpoint.ErrNoPath
+}
+
+func (l *fakeLease) ClosePath(ctx context.Context, peer uint64) error {
+	if f := l.p.current().closePath; f != nil {
+		f(l, peer)
+	}
+	return nil
+}
+
+func (l *fakeLease) Paths(ctx context.Context) iter.Seq[*endpoint.Path] { return l.paths.Paths(ctx) }
+
 // notify reports a change in the provider's network.
 func (l *fakeLease) notify(list ...endpoint.Notice) { l.watchers.Tell(list...) }
 
@@ -521,6 +563,7 @@ func (l *fakeLease) end(err error) {
 	defer l.mu.Unlock()
 	if l.err == nil {
 		l.err = err
+		l.paths.End()
 		close(l.gone)
 	}
 }

@@ -43,6 +43,9 @@ func FuzzServerRecord(f *testing.F) {
 			`{"v":1,"id":1,"op":"counters","after":1}`, `{"v":1,"id":1,"op":"list","after":null}`, `{"v":1,"id":1,"op":"present","after":1}`,
 			`{"v":1,"id":1,"op":"uplinks"}`, `{"v":1,"id":1,"op":"reload"}`, `{"v":1,"id":1,"op":"drain"}`, `{"v":1,"id":1,"op":"drain","undo":true}`,
 			`{"v":1,"id":1,"op":"revoke","endpoint":1}`, `{"v":1,"id":1,"op":"revoke","endpoint":2,"reason":"r"}`, `{"v":1,"id":1,"op":"revoke","reason":"r"}`,
+			`{"v":1,"id":1,"op":"open","open":{"attach":"port","geometry":{},"memory_paths":true}}`, `{"v":1,"id":1,"op":"present","memory_paths":true}`,
+			`{"v":1,"id":2,"op":"path","endpoint":2}`, `{"v":1,"id":2,"op":"path"}`, `{"v":1,"id":2,"op":"unpath","endpoint":18446744073709551615}`,
+			`{"v":1,"id":2,"op":"claim","tag":"msg:1","memory_paths":true}`, `{"v":1,"id":2,"op":"capture"}`, `{"v":1,"id":2,"op":"capture","endpoint":9}`,
 			`{"v":1,"id":1,"id":2,"op":"list"}`, strings.Repeat("[", 9), `{"v":1e400,"id":1}`, "{\"v\":1,\"id\":1,\"op\":\"\xff\"}",
 		} {
 			for descriptors := range uint8(3) {
@@ -92,7 +95,7 @@ func FuzzServerRecord(f *testing.F) {
 			t.Fatal(err)
 		}
 		for {
-			b, fds, err := protocol.ReadRecord(app, protocol.GrantDescriptors)
+			b, fds, err := protocol.ReadRecord(app, protocol.PathDescriptors)
 			protocol.CloseAll(fds)
 			if err != nil {
 				if !errors.Is(err, io.EOF) {
@@ -113,6 +116,9 @@ func FuzzServerRecord(f *testing.F) {
 		}
 		<-ended
 		p.mu.Lock()
+		if p.captures != 0 {
+			t.Fatal("a capture has not ended")
+		}
 		left := len(p.endpoints)
 		_, kept := p.endpoints[1]
 		if kept && p.endpoints[1].lease != nil {

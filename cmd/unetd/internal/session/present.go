@@ -16,8 +16,8 @@ import (
 const maxPresented = 512
 
 // present leases the endpoint whose socket the application sent, and answers
-// with its tags. Every failure ends the session. It takes fds over.
-func (s *session) present(id uint64, fds []int) {
+// with its tags. paths: the application reads the events of memory paths. Every failure ends the session. It takes fds over.
+func (s *session) present(id uint64, fds []int, paths bool) {
 	var info endpoint.Info
 	var lease endpoint.Lease
 	files, err := s.sent(fds)
@@ -38,7 +38,7 @@ func (s *session) present(id uint64, fds []int) {
 		s.finish(protocol.Answer{ID: id, Error: answer}, errOpenFailed)
 		return
 	}
-	s.hold(lease, info.ID, true) // also if the answer cannot be sent
+	s.hold(lease, info.ID, true, paths) // also if the answer cannot be sent
 	s.log.Debug("lease presented", "endpoint", info.ID, "attach", info.Attach, "tags", len(info.Tags))
 	for tags := info.Tags; ; tags = tags[maxPresented:] {
 		part := protocol.Presented{ID: info.ID, Tags: tags, More: len(tags) > maxPresented}

@@ -45,6 +45,10 @@ func (s *session) do(id uint64, o protocol.Operation) protocol.Answer {
 		var route endpoint.Route
 		route, err = s.resolve(o.Addr)
 		a.Route = &route
+	case protocol.OpPath:
+		err = s.lease.OpenPath(s.ctx, o.Endpoint)
+	case protocol.OpUnpath:
+		err = s.lease.ClosePath(s.ctx, o.Endpoint)
 	case protocol.OpList:
 		a.Endpoints, a.More = s.list(o.After)
 	case protocol.OpCounters:
@@ -65,6 +69,8 @@ func (s *session) do(id uint64, o protocol.Operation) protocol.Answer {
 		}
 	case protocol.OpDrain:
 		s.provider.Drain(s.peer, !o.Undo)
+	case protocol.OpCapture:
+		err = s.capture(o.Captured)
 	default:
 		err = protocol.Violation("unknown op %q", o.Op)
 	}
@@ -144,10 +150,14 @@ func (s *session) open(id uint64, req endpoint.Request, fds []int, mistake error
 	// The server keeps neither the socket nor the segment. The provider may keep
 	// a descriptor of the segment, to find out whether it is in use.
 	defer grant.Close()
-	s.hold(lease, grant.ID, false)
+	s.hold(lease, grant.ID, false, req.MemoryPaths)
 	s.record("endpoint granted", "endpoint", grant.ID, "attach", grant.Attach.String(), "interface", grant.Identity.Interface, "mode", grant.Identity.Mode,
 		"zero_copy", grant.ZeroCopy, "copy_reason", grant.CopyReason, "segment_bytes", grant.Geometry.SegmentSize(), "tags", len(grant.Tags))
-	if s.finish(protocol.Answer{ID: id, Grant: grant}, nil, grant.XSK, grant.Segment) {
+	answer, files := protocol.Answer{ID: id, Grant: grant}, []*os.File{grant.XSK, grant.Segment}
+	if grant.Table != nil {
+		answer.Table, files = true, append(files, grant.Table)
+	}
+	if s.finish(answer, nil, files...) {
 		s.mu.Lock()
 		s.shared = true // the lease itself is read without the lock from now on
 		s.mu.Unlock()
@@ -170,14 +180,18 @@ func (s *session) notify(changes iter.Seq[[]endpoint.Notice]) {
 	}
 }
 
-// hold records the lease and reports its notices. shared: the application has the XSK, so it can
-// present the endpoint to another unetd.
-func (s *session) hold(lease endpoint.Lease, id uint64, shared bool) {
+// hold records the lease and reports its notices, and its memory paths if paths is set. shared: the
+// application has the XSK, so it can present the endpoint to another unetd.
+func (s *session) hold(lease endpoint.Lease, id uint64, shared, paths bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.lease, s.endpoint, s.shared = lease, id, shared
 	changes := lease.Notices(s.ctx)
 	s.events.Go(func() { s.notify(changes) })
+	if paths {
+		granted := lease.Paths(s.ctx)
+		s.events.Go(func() { s.handOver(granted) })
+	}
 }
 
 // finish answers a request, which is then no longer in progress.

@@ -62,6 +62,9 @@ type Provider interface {
 	Revoke(peer mux.Owner, id uint64, reason string) error
 	Reload() (*endpoint.PolicyChange, error)
 	Drain(peer mux.Owner, on bool)
+	// Capture ends the memory paths of an endpoint (nil: of all), and grants it none until stop is
+	// called. The error is endpoint.ErrNoEndpoint if there is no such endpoint.
+	Capture(id *uint64) (stop func(), err error)
 }
 
 // Server is unetd's end of the protocol.

@@ -58,6 +58,7 @@ type session struct {
 	pending  int            // sum of requests, bytes
 	lease    endpoint.Lease // set before the grant is sent
 	endpoint uint64         // number of the lease's endpoint
+	captured func()         // ends the operator's capture; nil: there is none
 	shared   bool           // the peer has the XSK, so it can present the endpoint again
 }
 
@@ -102,6 +103,9 @@ func (s *session) run() {
 	s.ended = true
 	s.mu.Unlock()
 	s.work.Wait()
+	if s.captured != nil {
+		s.captured()
+	}
 	farewell := s.endLease(reason)
 	s.disposal.Go(func() {
 		if farewell != "" {
@@ -233,6 +237,8 @@ func (s *session) deadline() time.Time {
 	switch {
 	case s.first == "":
 		return time.Now().Add(s.limits.OpenTimeout)
+	case s.first == protocol.OpCapture:
+		return time.Time{} // the capture lasts as long as the connection
 	case protocol.Operators(s.first):
 		return time.Now().Add(s.limits.IdleTimeout)
 	}
@@ -287,7 +293,7 @@ func (s *session) handle(record []byte, fds []int) (id uint64, err error) {
 		case o.Op == protocol.OpOpen:
 			s.open(r.ID, o.Open, files, mistake)
 		case o.Op == protocol.OpPresent:
-			s.present(r.ID, files)
+			s.present(r.ID, files, o.MemoryPaths)
 		case mistake != nil:
 			s.finish(protocol.Answer{ID: r.ID, Error: protocol.NewError(mistake)}, nil)
 		default:

@@ -108,6 +108,9 @@ func permits(b *strings.Builder, rule *policy.Rule, uid uint32, trials []policy.
 	if rule.Infrastructure {
 		fmt.Fprint(t, "  infrastructure\tyes\n")
 	}
+	if rule.NoMemoryPaths {
+		fmt.Fprint(t, "  memory_paths\tno\n")
+	}
 	fmt.Fprintf(t, "  operator\t%s\n", either(rule.Operator || uid == 0, "yes", "no"))
 	fmt.Fprintf(t, "  nat\t%s\n", either(rule.NATWarn, "warn", "refuse"))
 	for _, trial := range trials {
@@ -156,6 +159,7 @@ func Rules(w io.Writer, p *policy.Policy) error {
 		note(rule.Queues != nil, "queues:"+rule.Queues.String())
 		note(rule.Rates != (endpoint.Rates{}), "rates")
 		note(rule.Infrastructure, "infrastructure")
+		note(rule.NoMemoryPaths, "memory_paths:false")
 		note(rule.Operator, "operator")
 		note(rule.NATWarn, "nat:warn")
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", rule.Name, joined(names(rule.Users)), joined(names(rule.Groups)), joined(rule.Interfaces),

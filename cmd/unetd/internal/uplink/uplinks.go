@@ -257,6 +257,24 @@ func (us *Uplinks) Revoke(peer mux.Owner, id uint64, reason string) error {
 	return nil
 }
 
+// Capture ends the memory paths of an endpoint (nil: of all), and grants it none until stop is called.
+func (us *Uplinks) Capture(id *uint64) (stop func(), err error) {
+	var stops []func()
+	for _, m := range us.muxes() {
+		if stop, err := m.Capture(id); err == nil {
+			stops = append(stops, stop)
+		}
+	}
+	if id != nil && len(stops) == 0 {
+		return nil, fmt.Errorf("%w: %d", endpoint.ErrNoEndpoint, *id)
+	}
+	return func() {
+		for _, stop := range stops {
+			stop()
+		}
+	}, nil
+}
+
 // Reload reads the policy again.
 func (us *Uplinks) Reload() (*endpoint.PolicyChange, error) {
 	c, err := us.source.Reload()
