@@ -26,6 +26,11 @@ XDP program. gVisor's netstack runs on a third pair, in processes of root: it op
 AF_XDP sockets and loads its XDP program itself. Rounds of all transports are
 interleaved. unetbench needs root, and leaves nothing behind.
 
+With --place local both processes are on one host that unetd serves: two endpoints
+that share the address of its interface (rc-*: the client has an address of its own),
+kernel sockets over lo, and unix sockets. Endpoints on queues, netstack and transports
+about the interface are left out, and refused where --transport names them.
+
 Transports:
 `
 
@@ -43,6 +48,7 @@ func newCommand() *cobra.Command {
 		Long:  description + about(slices.Concat(transport.All, transport.IPv6, transport.Verbs)),
 		Example: `  sudo bin/unetbench rtt --transport msg,udp,kernel-udp --attach port
   sudo bin/unetbench rate --batch 1,64
+  sudo bin/unetbench rtt --place local --transport udp,tcp,kernel-udp,kernel-tcp,unix
   sudo bin/unetbench all --json > all.jsonl
   bin/unetplot < all.jsonl > rtt.svg`,
 		Args: cli.Args(0),
@@ -128,7 +134,7 @@ func (c *common) newSelected(cmd *cobra.Command, s *plan.Selection, names string
 	for _, x := range []flag{
 		{"transport", &s.Transports, "transports to measure"},
 		{"attach", &s.Attach, "attachment of endpoints: port, queue"},
-		{"place", &s.Places, "where client and server are: pair (two hosts), crowd (two hosts with 255 other endpoints each), local (one host)"},
+		{"place", &s.Places, "where client and server are: pair (two hosts), crowd (two hosts with 255 other endpoints each), local (both on one host)"},
 		{"wait", &s.Wait, "wait mode of endpoints: spin, adaptive, block"},
 		{"size", &s.Sizes, "sizes of messages or writes, bytes of payload"},
 		{"rounds", &s.Rounds, "rounds of every combination"},
@@ -143,7 +149,10 @@ func (c *common) newSelected(cmd *cobra.Command, s *plan.Selection, names string
 		}
 	}
 	addFlags(cmd, more...)
-	return c.benchmark(cmd, func() error { return nil }, func() (*messages, [][]plan.Selection) { return &messages{}, [][]plan.Selection{{*s}} })
+	return c.benchmark(cmd, func() error {
+		s.Named = cmd.Flags().Changed("transport")
+		return nil
+	}, func() (*messages, [][]plan.Selection) { return &messages{}, [][]plan.Selection{{*s}} })
 }
 
 // benchmark completes a command that measures selections, each part of them in the same rounds.
@@ -311,13 +320,16 @@ The receiver compares the first and the last bytes of each read with what was
 written there, and in a short round that is not measured every byte. Bytes that have not
 arrived are counted as lost. With writes of 64 KiB it ends with the table of goals.
 
+On one host (--place local) the MTU is that of endpoints; the one of lo is 65,536.
+
 Transports:
 ` + about(transport.Bulk),
 		Example: `  unetbench bandwidth
   unetbench bandwidth --size 65536 --rounds 13
   unetbench bandwidth --transport tcp,kernel-tcp --attach queue --mtu 9000
-  unetbench bandwidth --transport kernel-tcp,kernel-tcp-mux --size 65536 --mtu 1500`,
-	}, &s, "transport attach wait size mtu rounds limit")
+  unetbench bandwidth --transport kernel-tcp,kernel-tcp-mux --size 65536 --mtu 1500
+  unetbench bandwidth --place local --transport tcp,kernel-tcp,unix --size 65536 --mtu 1500`,
+	}, &s, "transport attach place wait size mtu rounds limit")
 }
 
 func newScale(c *common) *cobra.Command {

@@ -123,6 +123,10 @@ func TestWrongCommandLinesAreUsageErrorsOfOneLine(t *testing.T) {
 		{"scale", "--openings", "0"},
 		{"rtt", "--place", "elsewhere"},
 		{"rtt", "--transport", "msg", "--attach", "queue", "--place", "local"},
+		{"rtt", "--transport", "udp,netstack-udp", "--place", "local"},
+		{"rtt", "--transport", "kernel-tcp,unix"},
+		{"bandwidth", "--transport", "kernel-tcp-nogso", "--place", "local"},
+		{"services", "--place", "crowd"},
 		{"rtt", "--json", "--benchfmt"},
 		{"rtt", "--mode", "fast"},
 		{"rtt", "--transport", "kernel-udp", "--cpus", "0"},
@@ -269,7 +273,14 @@ func checkRun(t *testing.T, records int, args ...string) {
 	if len(got) != records {
 		t.Errorf("%d records, want %d:\n%s", len(got), records, out)
 	}
+	place := "pair"
+	if slices.Contains(args, "local") {
+		place = "local"
+	}
 	for _, r := range got {
+		if r["place"] != place {
+			t.Errorf("not at place %s: %v", place, r)
+		}
 		if r["bench"] != args[0] || r["n"].(float64) <= 0 || r["msgs_per_s"].(float64) <= 0 || r["cpu_us_per_msg"].(float64) <= 0 {
 			t.Errorf("implausible: %v", r)
 		}
@@ -396,20 +407,13 @@ func TestEveryTransport(t *testing.T) {
 		checkRun(t, combinations+2, short(2000, "oneway", "--unetd", unetd)...)
 	})
 	t.Run("connect", func(t *testing.T) {
-		for _, more := range [][]string{nil, {"--address", "shared"}, {"--connections", "8"}, {"--place", "local"}} {
-			records := 2 + 3
-			if more != nil && more[0] == "--place" {
-				records-- // a queue is reached by the wire only
-			}
-			checkRun(t, records, short(200, append([]string{"connect", "--unetd", unetd}, more...)...)...)
+		for _, more := range [][]string{nil, {"--address", "shared"}, {"--connections", "8"}} {
+			checkRun(t, 2+3, short(200, append([]string{"connect", "--unetd", unetd}, more...)...)...)
 		}
 	})
 	t.Run("bandwidth", func(t *testing.T) {
 		// Three of the kernel alone, four over both attachments; a flood has one size.
 		checkRun(t, 3+4*2, "bandwidth", "--unetd", unetd, "--mtu", "9000", "--size", "65536", "--rounds", "1", "--limit", "200ms")
-	})
-	t.Run("on one host", func(t *testing.T) {
-		checkRun(t, 4+1, short(200, "rtt", "--unetd", unetd, "--transport", "floor,msg,udp,tcp,kernel-udp", "--place", "local")...)
 	})
 	t.Run("scale", func(t *testing.T) {
 		out, errs := measure(t, "scale", "--unetd", unetd, "--rounds", "1", "--openings", "2")
@@ -419,6 +423,35 @@ func TestEveryTransport(t *testing.T) {
 		if strings.Contains(errs, "not measured") {
 			t.Errorf("figures are missing:\n%s", errs)
 		}
+	})
+}
+
+// TestOneHost: every transport that can is measured between two processes of one host, by each benchmark.
+func TestOneHost(t *testing.T) {
+	unetd := buildDaemon(t)
+	local := func(args ...string) []string { return append(args, "--unetd", unetd, "--place", "local") }
+	// floor, msg, udp and tcp over ports: a queue is reached by the wire only. Of the kernel UDP, TCP and unix sockets, spinning and of package net.
+	const endpoints, kernel, verbs = 4, 2 + 2 + 2, 2
+	t.Run("rtt", func(t *testing.T) {
+		checkRun(t, endpoints+kernel, local(short(200, "rtt")...)...)
+		checkRun(t, verbs+1, local(short(200, "rtt", "--transport", "rc-send,rc-write,kernel-udp")...)...)
+		checkRun(t, 2*2+3, local(short(200, "rtt", "--transport", "udp,tcp,kernel-udp,unix,go-unix", "--wait", "adaptive,block")...)...)
+		checkRun(t, 2+2, local(short(200, "rtt", "--transport", "udp6,tcp6,kernel-udp,go-tcp")...)...)
+	})
+	t.Run("rate", func(t *testing.T) {
+		checkRun(t, 2*(endpoints+kernel)-1, local(short(2000, "rate")...)...) // go-udp has no batches
+	})
+	t.Run("oneway", func(t *testing.T) {
+		checkRun(t, endpoints+kernel+1, local(short(2000, "oneway")...)...) // rc-send too
+	})
+	t.Run("connect", func(t *testing.T) {
+		for _, more := range [][]string{{"--address", "own"}, {"--address", "shared"}, {"--connections", "8"}} {
+			checkRun(t, 1+4, local(append(short(200, "connect"), more...)...)...)
+		}
+	})
+	t.Run("bandwidth", func(t *testing.T) {
+		// tcp, to and from kernel-tcp too, and a flood; kernel-tcp and unix.
+		checkRun(t, 4+2, local("bandwidth", "--mtu", "1500", "--size", "65536", "--rounds", "1", "--limit", "200ms")...)
 	})
 }
 

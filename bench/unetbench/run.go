@@ -183,7 +183,7 @@ func (m *messages) lab() (cfg lab.Config) {
 	for _, p := range m.parts {
 		for _, c := range p.items {
 			cfg.IPv6 = cfg.IPv6 || c.Transport.IPv6
-			if s := (lab.Site{Network: c.Transport.Network, MTU: c.MTU, Crowd: c.Place == plan.Crowd}); !slices.Contains(cfg.Sites, s) {
+			if s := (lab.SiteOf(c.Transport, c.Place, c.MTU)); !slices.Contains(cfg.Sites, s) {
 				cfg.Sites = append(cfg.Sites, s)
 			}
 		}

@@ -27,6 +27,7 @@ type serving struct {
 	plan       plan.Services
 	cells      []plan.ServiceCell
 	wait       string
+	place      string // plan.Pair or plan.Local
 	neighbours bool
 	bin        string
 	programs   map[string]*os.File
@@ -40,7 +41,7 @@ const (
 )
 
 func newServices(c *common) *cobra.Command {
-	k := serving{plan: plan.DefaultServices(), wait: endpoint.WaitAdaptive.String()}
+	k := serving{plan: plan.DefaultServices(), wait: endpoint.WaitAdaptive.String(), place: plan.Pair}
 	cmd := &cobra.Command{
 		Use:   "services",
 		Short: "HTTP, gRPC, Redis' protocol, NATS and QUIC on unet and on the kernel's sockets",
@@ -50,7 +51,8 @@ GOMAXPROCS (--procs). A request carries 64 bytes, and so does its answer, except
 says otherwise. Each connection sends its next request when it has the answer. Server and
 client are processes on two hosts and use the same network. In a round a cell is measured on
 both networks, one after the other, by new processes; cells and networks are in random order.
-The kernel's hosts have no XDP program.
+The kernel's hosts have no XDP program. With --place local server and client are on one
+host that unetd serves, and the kernel's sockets use lo.
 
 With GOMAXPROCS 1 server and client are pinned to a processor each; otherwise they run
 where the kernel places them. With --neighbours a program computes on each processor.
@@ -61,7 +63,8 @@ small answers, the default, takes about 13 minutes on two processors.`,
 		Example: `  unetbench services
   unetbench services --services grpc,http --connections 16 --procs 2 --rounds 9
   unetbench services --services httpbulk,h2bulk --connections 1,16
-  unetbench services --neighbours --procs default --json > services.jsonl`,
+  unetbench services --neighbours --procs default --json > services.jsonl
+  unetbench services --place local --procs 2`,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if k.cells, err = k.plan.Cells(); err != nil {
 				return cli.Usage(err)
@@ -69,17 +72,26 @@ small answers, the default, takes about 13 minutes on two processors.`,
 			if _, err := endpoint.ParseWaitMode(k.wait); err != nil {
 				return cli.Usage(err)
 			}
+			sites := []lab.Site{{Network: transport.Muxed}}
+			switch k.place {
+			case plan.Pair:
+				sites = append(sites, lab.Site{Network: transport.Plain})
+			case plan.Local:
+			default:
+				return cli.Usage(fmt.Errorf("--place %s: want %s or %s", k.place, plan.Pair, plan.Local))
+			}
 			defer k.close()
 			if err := k.openPrograms(); err != nil {
 				return err
 			}
-			return c.run(cmd, lab.Config{Sites: []lab.Site{{Network: transport.Muxed}, {Network: transport.Plain}}}, &k)
+			return c.run(cmd, lab.Config{Sites: sites}, &k)
 		},
 	}
 	addFlags(cmd, flag{"services", &k.plan.Services, "services to measure, by default all with small answers"},
 		flag{"connections", &k.plan.Connections, "connections that ask at the same time"},
 		flag{"procs", &k.plan.Procs, "GOMAXPROCS of server and client; default: what Go chooses here"},
 		flag{"neighbours", &k.neighbours, "have a program compute on each processor"},
+		flag{"place", &k.place, "where server and client are: pair (two hosts), local (both on one host)"},
 		flag{"wait", &k.wait, "how unet waits: spin, adaptive, block"},
 		flag{"rounds", &k.plan.Rounds, "rounds of every cell"},
 		flag{"duration", &k.plan.Duration, "measured time of a round"},
@@ -140,7 +152,7 @@ func (k *serving) do(ctx context.Context, l *lab.Lab, seed uint64, out *output) 
 				if r.Failure != "" {
 					out.note("round %d: %v on %s: %d requests failed and %d were lost: %s", round, c, networks[n], r.Failed, r.Lost, r.Failure)
 				}
-				line := report.NewService(c, networks[n], k.wait, k.neighbours, round, r)
+				line := report.NewService(c, networks[n], k.place, k.wait, k.neighbours, round, r)
 				k.lines = append(k.lines, line)
 				out.line(line)
 			}
@@ -162,6 +174,7 @@ func (k *serving) measure(ctx context.Context, l *lab.Lab, c plan.ServiceCell, n
 	}
 	output, err := l.Serve(ctx, lab.Served{
 		Kernel: network == report.OnKernel,
+		Local:  k.place == plan.Local,
 		Procs:  c.Procs,
 		Server: func(at lab.Place) lab.Program {
 			if c.Service == plan.Redis {
@@ -190,4 +203,7 @@ func (k *serving) measure(ctx context.Context, l *lab.Lab, c plan.ServiceCell, n
 
 func (k *serving) print(out *output) {
 	report.PrintServices(out.tables, report.SummarizeServices(k.cells, k.lines))
+	if k.place == plan.Local && len(k.lines) > 0 {
+		fmt.Fprintln(out.tables, "\nServer and client were on one host; the kernel's sockets used lo.")
+	}
 }

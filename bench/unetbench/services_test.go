@@ -41,19 +41,21 @@ func TestServices(t *testing.T) {
 		procs      int
 		services   []string
 		neighbours bool
+		place      string
 	}{
-		{1, plan.ServiceNames(), false},
-		{2, []string{plan.TCP, plan.Redis}, true},
+		{1, plan.ServiceNames(), false, plan.Pair},
+		{2, []string{plan.TCP, plan.Redis}, true, plan.Pair},
+		{2, []string{plan.TCP, plan.Redis, plan.QUIC}, false, plan.Local},
 	} {
 		out, errs := measure(t, "services", "--unetd", unetd, "--bin", bin, "--services", strings.Join(c.services, ","), "--connections", "2", "--procs", fmt.Sprint(c.procs),
-			fmt.Sprintf("--neighbours=%t", c.neighbours), "--rounds", "1", "--warm-up", "0s", "--duration", "200ms")
+			"--place", c.place, fmt.Sprintf("--neighbours=%t", c.neighbours), "--rounds", "1", "--warm-up", "0s", "--duration", "200ms")
 		measured := map[string]int{}
 		for _, l := range lines(t, out) {
 			f := func(name string) float64 { return l[name].(float64) }
 			measured[fmt.Sprint(l["service"], " ", l["network"])]++
 			if f("n") <= 0 || f("requests_per_s") <= 0 || f("p50_us") <= 0 || f("p50_us") > f("p99_us") || f("cpu_us_per_request") <= 0 || f("failed") != 0 || f("lost") != 0 ||
 				f("least_turns")+f("most_turns") != f("n") || f("fairness") != f("least_turns")/f("most_turns") ||
-				f("procs") != float64(c.procs) || f("connections") != 2 || l["neighbours"] != c.neighbours || l["bench"] != "services" {
+				f("procs") != float64(c.procs) || f("connections") != 2 || l["neighbours"] != c.neighbours || l["place"] != c.place || l["bench"] != "services" {
 				t.Errorf("implausible: %v", l)
 			}
 		}

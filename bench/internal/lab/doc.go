@@ -8,8 +8,10 @@
 //
 // The muxed pair carries the mux's XDP programs, attached by one unetd a host, which idles
 // during a measurement. The plain pair, for the kernel's baselines, carries no XDP program;
-// otherwise it is the same. Two endpoints of host a of the muxed pair can be measured too.
-// bandwidth has pairs with the MTU that it asks for.
+// otherwise it is the same. bandwidth has pairs with the MTU that it asks for.
+//
+// What is measured on one host has both its processes on host a of the muxed pair: two endpoints
+// of one unetd, or kernel sockets over lo and unix sockets.
 //
 // Each measurement runs in two new processes of uid nobody, without capabilities, pinned to
 // a processor each. Those of the direct pair are root's.

@@ -35,6 +35,16 @@ type Site struct {
 	Crowd   bool // with CrowdSize idle endpoints on each host
 }
 
+// SiteOf is where a transport is measured at a place of package plan, with an MTU. Whatever is
+// measured on one host is on the same one, which unetd serves.
+func SiteOf(t transport.Transport, place string, mtu int) Site {
+	s := Site{Network: t.Network, MTU: mtu, Crowd: place == plan.Crowd}
+	if place == plan.Local {
+		s.Network = transport.Muxed
+	}
+	return s
+}
+
 func (s Site) muxed() bool { return s.Network == transport.Muxed }
 
 // Daemons reports whether the lab starts unetd.
@@ -220,6 +230,9 @@ func (l *Lab) port() uint32 {
 	return firstPort + 2*(l.serial%(portSpan/2))
 }
 
+// loopback is the address of kernel sockets on one host.
+var loopback = netip.MustParsePrefix("127.0.0.1/8")
+
 // side is one process of a measurement: its host and its job.
 type side struct {
 	host       *netlab.Host
@@ -229,7 +242,7 @@ type side struct {
 
 // sides are client and server of a job.
 func (l *Lab) sides(t transport.Transport, place string, j workload.Job) (client, server side, err error) {
-	s := l.sites[Site{t.Network, j.MTU, place == plan.Crowd}]
+	s := l.sites[SiteOf(t, place, j.MTU)]
 	if s == nil {
 		return client, server, fmt.Errorf("BUG: no hosts for %s %s", t.Name, place)
 	}
@@ -243,6 +256,9 @@ func (l *Lab) sides(t transport.Transport, place string, j workload.Job) (client
 		if t.IPv6 {
 			addr = h.Addr6
 		}
+		if place == plan.Local && !t.Granted {
+			addr = loopback
+		}
 		return workload.Address{UDP: netip.AddrPortFrom(addr.Addr(), uint16(n)), LinkAddr: h.LinkAddr, Tag: n}
 	}
 	j.Transport = t.Name
@@ -253,7 +269,7 @@ func (l *Lab) sides(t transport.Transport, place string, j workload.Job) (client
 	}
 	here, there := address(a, number), address(b, number+1)
 	server = of(b, workload.Server, there, here)
-	if j.Own { // an unused address of the subnet
+	if j.Own || place == plan.Local && t.Device { // an unused address of the subnet
 		own := here.UDP.Addr().AsSlice()
 		own[len(own)-1] += 100
 		here.Own, _ = netip.AddrFromSlice(own)
@@ -358,7 +374,8 @@ type Place struct {
 // Served are the two programs of Serve. The server has begun when it writes a line, and ends by
 // SIGTERM. The client writes a line and ends.
 type Served struct {
-	Kernel bool // use the plain pair, otherwise the muxed one
+	Kernel bool // on the kernel's sockets: use the plain pair, otherwise the muxed one
+	Local  bool // both on host A of the muxed pair, the kernel's sockets over lo
 	Procs  int  // GOMAXPROCS. With 1 server and client are pinned to a processor each.
 	Server func(Place) Program
 	Client func(at Place, server int) Program // server is the process
@@ -366,16 +383,23 @@ type Served struct {
 	Timeout time.Duration
 }
 
-// Serve runs a server on host A until its client on host B has ended, and returns the client's line.
+// Serve runs a server on host A until its client on host B, or A, has ended, and returns the client's line.
 func (l *Lab) Serve(ctx context.Context, s Served) (line string, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, s.Timeout, fmt.Errorf("took longer than %v", s.Timeout))
 	defer cancel()
 	on := l.sites[Site{Network: transport.Muxed}]
-	if s.Kernel {
+	if s.Kernel && !s.Local {
 		on = l.sites[Site{Network: transport.Plain}]
 	}
 	a, b := on.pair.A, on.pair.B
-	at := Place{fmt.Sprintf("%v:%d", a.Addr.Addr(), l.port()), on.sockets[a], on.sockets[b]}
+	addr := a.Addr
+	if s.Local {
+		b = a
+		if s.Kernel {
+			addr = loopback
+		}
+	}
+	at := Place{fmt.Sprintf("%v:%d", addr.Addr(), l.port()), on.sockets[a], on.sockets[b]}
 	serverCPU, clientCPU := netlab.AnyCPU, netlab.AnyCPU
 	if s.Procs == 1 {
 		serverCPU, clientCPU = l.cfg.ServerCPU, l.cfg.ClientCPU

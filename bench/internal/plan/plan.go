@@ -53,7 +53,7 @@ const (
 const (
 	Pair  = "pair"  // on two hosts
 	Crowd = "crowd" // on two hosts with many other endpoints
-	Local = "local" // both on one host, as two endpoints of one mux
+	Local = "local" // both on one host: two endpoints of one mux, or kernel sockets over lo
 )
 
 // Addresses that the client's host of connect can have.
@@ -104,6 +104,7 @@ func (c Combination) String() string {
 type Selection struct {
 	Bench      workload.Bench
 	Transports []string
+	Named      bool // each of Transports was asked for: an error if one has nothing to measure
 	Attach     []string
 	Places     []string
 	Wait       []string
@@ -131,7 +132,7 @@ type Selection struct {
 }
 
 // Combinations checks the selection and combines it. A transport without an
-// endpoint appears once for all attachments and places, one that waits in one way
+// endpoint appears once for all attachments, one that waits in one way
 // once for all wait modes, and one without batches once for all batches.
 func (s Selection) Combinations() ([]Combination, error) {
 	if err := s.check(); err != nil {
@@ -148,6 +149,9 @@ func (s Selection) Combinations() ([]Combination, error) {
 			if err != nil {
 				return nil, err
 			}
+			if len(of) == 0 && s.Named {
+				return nil, fmt.Errorf("transport %s is not measured with --place %s and --attach %s", name, strings.Join(s.Places, ","), strings.Join(s.Attach, ","))
+			}
 			for _, c := range of {
 				if !slices.ContainsFunc(all, c.same) { // asked for twice
 					all = append(all, c)
@@ -156,7 +160,7 @@ func (s Selection) Combinations() ([]Combination, error) {
 		}
 	}
 	if len(all) == 0 {
-		return nil, fmt.Errorf("nothing to measure: a %s has no place %s", endpoint.AttachQueue, Local)
+		return nil, fmt.Errorf("nothing to measure with --place %s and --attach %s", strings.Join(s.Places, ","), strings.Join(s.Attach, ","))
 	}
 	return all, nil
 }
@@ -166,9 +170,9 @@ func (s Selection) of(t transport.Transport, mtu int) (all []Combination, err er
 	if s.Bench == workload.Connect && t.Dial == nil {
 		return nil, fmt.Errorf("transport %s does not open and close connections: %s do", t.Name, strings.Join(transport.Connecting(), ", "))
 	}
-	attach, places, wait, batches, sizes := []string{transport.None}, []string{Pair}, t.Waits, []int{1}, s.Sizes
+	attach, places, wait, batches, sizes := []string{transport.None}, placesOf(t, s.Places), t.Waits, []int{1}, s.Sizes
 	if t.Granted {
-		attach, places = s.Attach, s.Places
+		attach = s.Attach
 	}
 	if len(t.Waits) > 1 {
 		wait = s.Wait
@@ -200,6 +204,25 @@ func (s Selection) of(t transport.Transport, mtu int) (all []Combination, err er
 		}
 	}
 	return all, nil
+}
+
+// placesOf are the places at which a transport is measured, of those that are asked for.
+// Other endpoints do not concern one without an endpoint: a crowd is a pair to it.
+func placesOf(t transport.Transport, asked []string) (all []string) {
+	for _, p := range asked {
+		if p == Crowd && !t.Granted {
+			p = Pair
+		}
+		has := t.Network != transport.OneHost
+		if p == Local {
+			// Others are about the interface: without its offloads, with the mux, with another stack.
+			has = t.Granted || t.Network == transport.Plain || t.Network == transport.OneHost
+		}
+		if has && !slices.Contains(all, p) {
+			all = append(all, p)
+		}
+	}
+	return all
 }
 
 func orZero(all []int) []int {

@@ -47,6 +47,41 @@ func TestFlagsThatDoNotApplyAreNotCombined(t *testing.T) {
 	}
 }
 
+// TestPlaces: kernel sockets are measured where endpoints are, and each transport only where it exists. One that was named and is
+// measured nowhere is an error.
+func TestPlaces(t *testing.T) {
+	for want, places := range map[string][]string{
+		"msg pair, kernel-udp pair, kernel-udp-mux pair, netstack-udp pair":                                           {Pair},
+		"msg crowd, kernel-udp pair, kernel-udp-mux pair, netstack-udp pair":                                          {Crowd},
+		"msg local, kernel-udp local, unix local":                                                                     {Local},
+		"msg crowd, msg local, kernel-udp pair, kernel-udp local, kernel-udp-mux pair, netstack-udp pair, unix local": {Crowd, Local},
+	} {
+		s := selection()
+		s.Bench, s.Batches, s.Wait, s.Places, s.Attach = workload.RTT, []int{1}, []string{"spin"}, places, []string{"port"}
+		s.Transports = []string{transport.Message, transport.KernelUDP, transport.KernelUDPMux, transport.NetstackUDP, transport.Unix}
+		all, err := s.Combinations()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, c := range all {
+			got = append(got, c.Transport.Name+" "+c.Place)
+		}
+		if strings.Join(got, ", ") != want {
+			t.Errorf("%v: %v, want %s", places, got, want)
+		}
+	}
+	for _, c := range []struct{ transport, attach, place string }{
+		{transport.Floor, "queue", Local}, {transport.NetstackTCP, "port", Local}, {transport.KernelUDPMux, "port", Local}, {transport.Unix, "port", Pair}, {transport.GoUnix, "port", Crowd},
+	} {
+		s := selection()
+		s.Named, s.Transports, s.Attach, s.Places = true, []string{transport.KernelUDP, c.transport}, []string{c.attach}, []string{c.place}
+		if _, err := s.Combinations(); err == nil || !strings.Contains(err.Error(), "transport "+c.transport) || !strings.Contains(err.Error(), "--place "+c.place) {
+			t.Errorf("%v: %v", c, err)
+		}
+	}
+}
+
 func TestBadSelectionsNameTheirFlag(t *testing.T) {
 	for want, change := range map[string]func(*Selection){
 		"unknown transport": func(s *Selection) { s.Transports = []string{"carrier-pigeon"} },

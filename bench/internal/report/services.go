@@ -20,6 +20,7 @@ type Service struct {
 	Network     string  `json:"network"` // unet or kernel
 	Connections int     `json:"connections"`
 	Procs       int     `json:"procs"` // GOMAXPROCS; 1: server and client are pinned to a processor each
+	Place       string  `json:"place"` // pair or local
 	Neighbours  bool    `json:"neighbours"`
 	Wait        string  `json:"wait"` // of unet
 	Round       int     `json:"round"`
@@ -36,10 +37,10 @@ type Service struct {
 }
 
 // NewService is the line of what a client has measured.
-func NewService(c plan.ServiceCell, network, wait string, neighbours bool, round int, r load.Result) Service {
+func NewService(c plan.ServiceCell, network, place, wait string, neighbours bool, round int, r load.Result) Service {
 	return Service{
 		Bench: "services", Service: c.Service, Network: network, Connections: c.Connections, Procs: c.Procs,
-		Neighbours: neighbours, Wait: wait, Round: round,
+		Place: place, Neighbours: neighbours, Wait: wait, Round: round,
 		N: r.Requests, Failed: r.Failed, Lost: r.Lost,
 		PerS:  float64(r.Requests) / r.Elapsed.Seconds(),
 		P50US: float64(r.P50) / 1e3, P99US: float64(r.P99) / 1e3,
@@ -54,7 +55,11 @@ func (s Service) cell() plan.ServiceCell {
 }
 
 func (s Service) benchmark() (string, int, []figure) {
-	return fmt.Sprintf("Services/service=%s/network=%s/connections=%d/procs=%d/neighbours=%t/wait=%s", s.Service, s.Network, s.Connections, s.Procs, s.Neighbours, s.Wait), s.N,
+	name := fmt.Sprintf("Services/service=%s/network=%s/connections=%d/procs=%d/neighbours=%t/wait=%s", s.Service, s.Network, s.Connections, s.Procs, s.Neighbours, s.Wait)
+	if s.Place != plan.Pair {
+		name += "/place=" + s.Place
+	}
+	return name, s.N,
 		[]figure{{s.P50US * 1e3, "p50-ns/op"}, {s.P99US * 1e3, "p99-ns/op"}, {s.CPUUS * 1e3, "cpu-ns/op"}, {s.PerS, "requests/s"},
 			{s.Fairness, "fairness"}, {float64(s.Failed + s.Lost), "lost"}}
 }

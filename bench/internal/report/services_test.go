@@ -77,16 +77,16 @@ func TestServiceTablesFitATerminal(t *testing.T) {
 }
 
 func TestServiceIsALine(t *testing.T) {
-	s := NewService(plan.ServiceCell{Service: plan.NATS, Connections: 2, Procs: 1}, OnUnet, "spin", true, 7,
+	s := NewService(plan.ServiceCell{Service: plan.NATS, Connections: 2, Procs: 1}, OnUnet, plan.Local, "spin", true, 7,
 		load.Result{Requests: 40, Failed: 1, Lost: 2, Elapsed: 2 * time.Second, P50: 3 * time.Microsecond, P99: 9 * time.Microsecond, Least: 10, Most: 30, CPU: time.Millisecond})
 	b, err := json.Marshal(s)
-	const want = `{"bench":"services","service":"nats","network":"unet","connections":2,"procs":1,"neighbours":true,"wait":"spin","round":7,"n":40,"failed":1,"lost":2,` +
+	const want = `{"bench":"services","service":"nats","network":"unet","connections":2,"procs":1,"place":"local","neighbours":true,"wait":"spin","round":7,"n":40,"failed":1,"lost":2,` +
 		`"requests_per_s":20,"p50_us":3,"p99_us":9,"cpu_us_per_request":25,"least_turns":10,"most_turns":30,"fairness":0.3333333333333333}`
 	if err != nil || string(b) != want {
 		t.Errorf("%s, %v", b, err)
 	}
 	var line strings.Builder
-	const benchmark = "BenchmarkServices/service=nats/network=unet/connections=2/procs=1/neighbours=true/wait=spin 40 3000 p50-ns/op 9000 p99-ns/op 25000 cpu-ns/op 20 requests/s 0.333333 fairness 3 lost\n"
+	const benchmark = "BenchmarkServices/service=nats/network=unet/connections=2/procs=1/neighbours=true/wait=spin/place=local 40 3000 p50-ns/op 9000 p99-ns/op 25000 cpu-ns/op 20 requests/s 0.333333 fairness 3 lost\n"
 	if err := WriteBenchmark(&line, s); err != nil || line.String() != benchmark {
 		t.Errorf("%s, %v", &line, err)
 	}

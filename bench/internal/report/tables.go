@@ -226,11 +226,14 @@ func (s Summary) over(r Row, other Key, of func(Row) Spread) (float64, bool) {
 	return ratio(of(r).Median, of(o).Median)
 }
 
-// overKernel is the ratio of r to the spinning kernel sockets, in the same batches: of the
+// overKernel is the ratio of r to the spinning kernel sockets, in the same batches and on as many hosts: of the
 // kernel's round trip to r's, or of r's rate to the kernel's.
 func (s Summary) overKernel(r Row) (float64, bool) {
 	k := r.Key
-	k.Transport, k.Attach, k.Place, k.Wait = transport.KernelUDP, transport.None, plan.Pair, "spin"
+	k.Transport, k.Attach, k.Wait = transport.KernelUDP, transport.None, "spin"
+	if k.Place == plan.Crowd {
+		k.Place = plan.Pair
+	}
 	if r.Bench == workload.Connect {
 		k.Transport = transport.KernelTCP
 	}

@@ -2,7 +2,6 @@ package transport
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -138,15 +137,15 @@ func expired(deadline time.Time) bool {
 	return !deadline.IsZero() && time.Now().After(deadline)
 }
 
-// kernelTCP is a TCP connection of the kernel that never sleeps. Its system calls are raw ones, as in
-// kernelUDP.
-type kernelTCP struct {
+// kernelStream is a TCP connection of the kernel, or one of unix sockets, that never sleeps. Its system
+// calls are raw ones, as in kernelUDP.
+type kernelStream struct {
 	fd       int
 	deadline time.Time
 	share    bool // other goroutines spin too
 }
 
-func (k *kernelTCP) Write(b []byte) (n int, err error) {
+func (k *kernelStream) Write(b []byte) (n int, err error) {
 	for n < len(b) {
 		sent, errno := sendStream(k.fd, b[n:])
 		switch {
@@ -159,7 +158,7 @@ func (k *kernelTCP) Write(b []byte) (n int, err error) {
 	return n, nil
 }
 
-func (k *kernelTCP) Read(b []byte) (int, error) {
+func (k *kernelStream) Read(b []byte) (int, error) {
 	for polls := 1; ; polls++ {
 		n, errno := recv(k.fd, b)
 		switch {
@@ -177,10 +176,10 @@ func (k *kernelTCP) Read(b []byte) (int, error) {
 	}
 }
 
-func (k *kernelTCP) SetReadDeadline(t time.Time) error { k.deadline = t; return nil }
+func (k *kernelStream) SetReadDeadline(t time.Time) error { k.deadline = t; return nil }
 
 // Close does not linger, so it is a raw system call too.
-func (k *kernelTCP) Close() error {
+func (k *kernelStream) Close() error {
 	if _, _, errno := syscall.RawSyscall(syscall.SYS_CLOSE, uintptr(k.fd), 0, 0); errno != 0 {
 		return os.NewSyscallError("close", errno)
 	}
@@ -189,7 +188,7 @@ func (k *kernelTCP) Close() error {
 
 // kernelDialer opens connections of the kernel and never sleeps.
 type kernelDialer struct {
-	remote  syscall.RawSockaddrInet4
+	remote  rawAddress
 	share   bool // other goroutines spin too
 	noDelay bool
 }
@@ -200,9 +199,9 @@ func noDelay(j workload.Job) bool {
 	return j.Bench != workload.Connect && j.Bench != workload.Bandwidth
 }
 
-// newKernelTCP is a connection of a non-blocking socket.
-func newKernelTCP(fd uintptr, share, noDelay bool) (*kernelTCP, error) {
-	k := &kernelTCP{fd: int(fd), share: share}
+// newKernelStream is a connection of a non-blocking socket.
+func newKernelStream(fd uintptr, share, noDelay bool) (*kernelStream, error) {
+	k := &kernelStream{fd: int(fd), share: share}
 	if !noDelay {
 		return k, nil
 	}
@@ -213,21 +212,23 @@ func newKernelTCP(fd uintptr, share, noDelay bool) (*kernelTCP, error) {
 }
 
 func dialKernel(_ context.Context, j workload.Job) (workload.Dialer, error) {
-	return &kernelDialer{rawSockaddr(j.Remote.UDP), j.Connections > 1, noDelay(j)}, nil
+	return &kernelDialer{rawInet(j.Remote.UDP), j.Connections > 1, noDelay(j)}, nil
 }
 
-// rawSockaddr is struct sockaddr_in, whose port is in network order.
-func rawSockaddr(ap netip.AddrPort) syscall.RawSockaddrInet4 {
-	port := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, ap.Port()))
-	return syscall.RawSockaddrInet4{Family: syscall.AF_INET, Addr: ap.Addr().As4(), Port: port}
+func dialUnix(_ context.Context, j workload.Job) (workload.Dialer, error) {
+	return &kernelDialer{rawUnix(unixName(j.Remote)), j.Connections > 1, false}, nil
 }
+
+// unixName is the unix socket of a side: an abstract name, which the network namespace has, not the file
+// system.
+func unixName(a workload.Address) string { return fmt.Sprintf("@unetbench-%d", a.UDP.Port()) }
 
 func (d *kernelDialer) Dial(ctx context.Context) (workload.Stream, error) {
-	fd, _, errno := syscall.RawSyscall(syscall.SYS_SOCKET, syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK, 0)
+	fd, _, errno := syscall.RawSyscall(syscall.SYS_SOCKET, uintptr(d.remote.family()), syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK, 0)
 	if errno != 0 {
 		return nil, os.NewSyscallError("socket", errno)
 	}
-	c, err := newKernelTCP(fd, d.share, d.noDelay)
+	c, err := newKernelStream(fd, d.share, d.noDelay)
 	if err != nil {
 		return nil, err
 	}
@@ -236,6 +237,7 @@ func (d *kernelDialer) Dial(ctx context.Context) (workload.Stream, error) {
 		case 0:
 			return c, nil
 		case syscall.EINPROGRESS, syscall.EALREADY, syscall.EINTR: // not yet
+		case syscall.EAGAIN: // a unix socket whose backlog is full
 		default:
 			return nil, errors.Join(os.NewSyscallError("connect", errno), c.Close())
 		}
@@ -249,14 +251,14 @@ func (d *kernelDialer) Dial(ctx context.Context) (workload.Stream, error) {
 func (d *kernelDialer) Close() error { return nil }
 
 // pause lets other goroutines that spin run.
-func (k *kernelTCP) pause() {
+func (k *kernelStream) pause() {
 	if k.share {
 		runtime.Gosched()
 	}
 }
 
 // CloseWrite sends a FIN.
-func (k *kernelTCP) CloseWrite() error {
+func (k *kernelStream) CloseWrite() error {
 	if _, _, errno := syscall.RawSyscall(syscall.SYS_SHUTDOWN, uintptr(k.fd), syscall.SHUT_WR, 0); errno != 0 {
 		return os.NewSyscallError("shutdown", errno)
 	}
@@ -275,16 +277,24 @@ type kernelListener struct {
 const backlog = 1024
 
 func listenKernel(_ context.Context, j workload.Job) (workload.Listener, error) {
-	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK, 0)
+	return listenStream(j, syscall.AF_INET, sockaddr(j.Local.UDP), noDelay(j))
+}
+
+func listenUnix(_ context.Context, j workload.Job) (workload.Listener, error) {
+	return listenStream(j, syscall.AF_UNIX, &syscall.SockaddrUnix{Name: unixName(j.Local)}, false)
+}
+
+func listenStream(j workload.Job, family int, at syscall.Sockaddr, noDelay bool) (workload.Listener, error) {
+	fd, err := syscall.Socket(family, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}
-	err = errors.Join(syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1), syscall.Bind(fd, sockaddr(j.Local.UDP)), syscall.Listen(fd, backlog))
+	err = errors.Join(syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1), syscall.Bind(fd, at), syscall.Listen(fd, backlog))
 	if err != nil {
 		syscall.Close(fd)
 		return nil, fmt.Errorf("listen at %v: %w", j.Local.UDP, err)
 	}
-	return &kernelListener{fd: fd, share: j.Connections > 1, noDelay: noDelay(j)}, nil
+	return &kernelListener{fd: fd, share: j.Connections > 1, noDelay: noDelay}, nil
 }
 
 func (l *kernelListener) Accept() (workload.Stream, error) {
@@ -292,7 +302,7 @@ func (l *kernelListener) Accept() (workload.Stream, error) {
 		fd, _, errno := syscall.RawSyscall6(syscall.SYS_ACCEPT4, uintptr(l.fd), 0, 0, syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK, 0, 0)
 		switch errno {
 		case 0:
-			return newKernelTCP(fd, l.share, l.noDelay)
+			return newKernelStream(fd, l.share, l.noDelay)
 		case syscall.EAGAIN, syscall.EINTR, syscall.ECONNABORTED:
 		default:
 			return nil, os.NewSyscallError("accept", errno)
@@ -392,37 +402,55 @@ func recvOne(c workload.Conn, bs [][]byte) (int, error) {
 // goDialer and goListener are those of package net.
 type goDialer struct {
 	net.Dialer
-	remote string
+	network, remote string
 }
 
 func dialGoTCP(_ context.Context, j workload.Job) (workload.Dialer, error) {
-	return &goDialer{remote: j.Remote.UDP.String()}, nil
+	return &goDialer{network: "tcp4", remote: j.Remote.UDP.String()}, nil
+}
+
+func dialGoUnix(_ context.Context, j workload.Job) (workload.Dialer, error) {
+	return &goDialer{network: "unix", remote: unixName(j.Remote)}, nil
 }
 
 func (d *goDialer) Dial(ctx context.Context) (workload.Stream, error) {
-	c, err := d.DialContext(ctx, "tcp4", d.remote)
+	c, err := d.DialContext(ctx, d.network, d.remote)
 	if err != nil {
 		return nil, err
 	}
-	return c.(*net.TCPConn), nil
+	return c.(workload.Stream), nil
 }
 
 func (d *goDialer) Close() error { return nil }
 
-type goListener struct{ *net.TCPListener }
+type goListener struct{ deadlineListener }
+
+// deadlineListener is a listener of package net, of TCP or of unix sockets.
+type deadlineListener interface {
+	net.Listener
+	SetDeadline(t time.Time) error
+}
 
 func listenGoTCP(_ context.Context, j workload.Job) (workload.Listener, error) {
-	l, err := net.ListenTCP("tcp4", net.TCPAddrFromAddrPort(j.Local.UDP))
+	return listenGo("tcp4", j.Local.UDP.String())
+}
+
+func listenGoUnix(_ context.Context, j workload.Job) (workload.Listener, error) {
+	return listenGo("unix", unixName(j.Local))
+}
+
+func listenGo(network, at string) (workload.Listener, error) {
+	l, err := net.Listen(network, at)
 	if err != nil {
 		return nil, err
 	}
-	return goListener{l}, nil
+	return goListener{l.(deadlineListener)}, nil
 }
 
 func (l goListener) Accept() (workload.Stream, error) {
-	c, err := l.AcceptTCP()
+	c, err := l.deadlineListener.Accept()
 	if err != nil {
 		return nil, err
 	}
-	return c, nil
+	return c.(workload.Stream), nil
 }

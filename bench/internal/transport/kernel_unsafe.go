@@ -1,6 +1,8 @@
 package transport
 
 import (
+	"encoding/binary"
+	"net/netip"
 	"syscall"
 	"unsafe"
 
@@ -28,10 +30,38 @@ func sendStream(fd int, b []byte) (int, syscall.Errno) {
 	return int(n), errno
 }
 
+// rawAddress is a socket's address as the kernel has it.
+type rawAddress struct {
+	any syscall.RawSockaddrAny
+	len uintptr // bytes
+}
+
+func (a *rawAddress) family() uint16 { return a.any.Addr.Family }
+
+// rawInet is struct sockaddr_in, whose port is in network order.
+func rawInet(ap netip.AddrPort) (a rawAddress) {
+	port := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, ap.Port()))
+	inet := syscall.RawSockaddrInet4{Family: syscall.AF_INET, Addr: ap.Addr().As4(), Port: port}
+	*(*syscall.RawSockaddrInet4)(unsafe.Pointer(&a.any)) = inet
+	a.len = unsafe.Sizeof(inet)
+	return a
+}
+
+// rawUnix is struct sockaddr_un of an abstract name, which begins with "@" here and with 0 there.
+func rawUnix(name string) (a rawAddress) {
+	unix := (*syscall.RawSockaddrUnix)(unsafe.Pointer(&a.any))
+	unix.Family = syscall.AF_UNIX
+	for i := 1; i < len(name); i++ {
+		unix.Path[i] = int8(name[i])
+	}
+	a.len = unsafe.Offsetof(unix.Path) + uintptr(len(name))
+	return a
+}
+
 // connect begins to connect a non-blocking socket. Called again, it returns the state of the
 // connection attempt.
-func connect(fd int, to *syscall.RawSockaddrInet4) syscall.Errno {
-	_, _, errno := syscall.RawSyscall(syscall.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(to)), unsafe.Sizeof(*to))
+func connect(fd int, to *rawAddress) syscall.Errno {
+	_, _, errno := syscall.RawSyscall(syscall.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&to.any)), to.len)
 	return errno
 }
 

@@ -24,6 +24,8 @@ const (
 	Unsegmented
 	// Direct is without unetd too. The transport attaches a program of its own while it is open.
 	Direct
+	// OneHost is no pair: the transport does not leave its host.
+	OneHost
 )
 
 // None is the attachment of a transport that has no endpoint.
@@ -47,6 +49,8 @@ type Transport struct {
 	// as many single messages.
 	Batches bool
 	Open    func(ctx context.Context, j workload.Job) (workload.Conn, error)
+	// Device transports take a port that every address has once: two on one host need an address each.
+	Device bool
 	// Waiters says that it can have other connections, with a goroutine each that waits.
 	Waiters bool
 	// Dial and Listen are nil unless it opens and closes connections.
@@ -67,6 +71,8 @@ const (
 	KernelUDP    = "kernel-udp"
 	KernelUDPMux = "kernel-udp-mux"
 	GoUDP        = "go-udp"
+	Unix         = "unix"
+	GoUnix       = "go-unix"
 	NetstackUDP  = "netstack-udp"
 	NetstackTCP  = "netstack-tcp"
 	RCSend       = "rc-send"
@@ -92,6 +98,8 @@ var All = []Transport{
 	{Name: TCP, About: "TCP of package unet; a batch is one write", Network: Muxed, Granted: true, Waits: anyWait, Batches: true, Waiters: true, Open: openStream(dialTCP, listenTCP), Dial: dialTCP, Listen: listenTCP},
 	{Name: KernelTCP, About: "kernel TCP with TCP_NODELAY, non-blocking and spinning; a batch is one write", Network: Plain, Waits: spin, Batches: true, Open: openStream(dialKernel, listenKernel), Dial: dialKernel, Listen: listenKernel},
 	{Name: GoTCP, About: "TCP of package net, blocking", Network: Plain, Waits: block, Batches: true, Waiters: true, Open: openStream(dialGoTCP, listenGoTCP), Dial: dialGoTCP, Listen: listenGoTCP},
+	{Name: Unix, About: "unix stream sockets, non-blocking and spinning; a batch is one write; on one host only", Network: OneHost, Waits: spin, Batches: true, Open: openStream(dialUnix, listenUnix), Dial: dialUnix, Listen: listenUnix},
+	{Name: GoUnix, About: "unix stream sockets of package net, blocking; on one host only", Network: OneHost, Waits: block, Batches: true, Waiters: true, Open: openStream(dialGoUnix, listenGoUnix), Dial: dialGoUnix, Listen: listenGoUnix},
 	{Name: NetstackUDP, About: "UDP of gVisor's netstack over AF_XDP, blocking; its processes run as root", Network: Direct, Privileged: true, Waits: block, Open: openNetstackUDP},
 	{Name: NetstackTCP, About: "TCP of gVisor's netstack over AF_XDP, blocking; its processes run as root", Network: Direct, Privileged: true, Waits: block, Batches: true, Waiters: true, Open: openStream(dialNetstack, listenNetstack), Dial: dialNetstack, Listen: listenNetstack},
 }
@@ -105,8 +113,8 @@ var IPv6 = []Transport{
 // Verbs is what package verbs adds, in the order of the output. What has no name in All is not
 // among the defaults.
 var Verbs = []Transport{
-	{Name: RCSend, About: "verbs: SEND and RECV over RC", Network: Muxed, Granted: true, Waits: anyWait, Batches: true, Open: openRCSend},
-	{Name: RCWrite, About: "verbs: WRITE over RC; the receiver polls its memory", Network: Muxed, Granted: true, Waits: spin, Open: openRCWrite},
+	{Name: RCSend, About: "verbs: SEND and RECV over RC", Network: Muxed, Granted: true, Device: true, Waits: anyWait, Batches: true, Open: openRCSend},
+	{Name: RCWrite, About: "verbs: WRITE over RC; the receiver polls its memory", Network: Muxed, Granted: true, Device: true, Waits: spin, Open: openRCWrite},
 }
 
 // Operations is what rdma measures, from the post to the completion, in the order of the output.
@@ -118,7 +126,7 @@ var Operations = []Transport{
 }
 
 func operation(name, about string, op verbs.WROpcode) Transport {
-	return Transport{Name: name, About: about, Network: Muxed, Granted: true, Waits: anyWait, Batches: true, Open: openOperations(op)}
+	return Transport{Name: name, About: about, Network: Muxed, Granted: true, Device: true, Waits: anyWait, Batches: true, Open: openOperations(op)}
 }
 
 // Names lists a table.
@@ -165,6 +173,7 @@ var Bulk = []Transport{
 	{Name: KernelTCP, About: "kernel TCP, non-blocking and spinning, with the interface's offloads", Network: Plain, Waits: spin, Dial: dialKernel, Listen: listenKernel},
 	{Name: KernelTCPUnsegmented, About: "kernel-tcp without segmentation offload (TSO, GSO, GRO)", Network: Unsegmented, Waits: spin, Dial: dialKernel, Listen: listenKernel},
 	{Name: KernelTCPMux, About: "kernel-tcp on interfaces that carry the mux", Network: Muxed, Waits: spin, Dial: dialKernel, Listen: listenKernel},
+	{Name: Unix, About: "unix stream sockets, non-blocking and spinning; on one host only", Network: OneHost, Waits: spin, Dial: dialUnix, Listen: listenUnix},
 	{Name: KernelToTCP, About: "from kernel-tcp, with its offloads, to tcp", Network: Muxed, Granted: true, Waits: anyWait, Dial: dialKernel, Listen: listenTCP},
 	{Name: TCPToKernel, About: "from tcp to kernel-tcp", Network: Muxed, Granted: true, Waits: anyWait, Dial: dialTCP, Listen: listenKernel},
 }

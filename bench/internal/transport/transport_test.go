@@ -53,7 +53,7 @@ func TestTransports(t *testing.T) {
 	if _, err := ByName(workload.RDMA, UDP); err == nil {
 		t.Error("found an operation that does not exist")
 	}
-	for _, name := range []string{Floor, Message, UDP, KernelUDP, KernelUDPMux, NetstackUDP, NetstackTCP} {
+	for _, name := range []string{Floor, Message, UDP, KernelUDP, KernelUDPMux, Unix, GoUnix, NetstackUDP, NetstackTCP} {
 		if !seen[name] {
 			t.Errorf("%s is not in the table", name)
 		}
@@ -83,7 +83,7 @@ func TestTransportsWithoutUnetdCarryMessages(t *testing.T) {
 			continue
 		}
 		t.Run(tr.Name, func(t *testing.T) {
-			pair := netlab.RequirePair(t, netlab.Config{})
+			pair := requirePair(t, tr)
 			a, b := netip.AddrPortFrom(pair.A.Addr.Addr(), 21000), netip.AddrPortFrom(pair.B.Addr.Addr(), 21001)
 			size := 0 // any
 			if _, stream := streams[tr.Name]; stream {
@@ -104,17 +104,27 @@ func TestTransportsWithoutUnetdCarryMessages(t *testing.T) {
 }
 
 // streams are the transports whose messages all have the size of the job.
-var streams = map[string]struct{}{KernelTCP: {}, GoTCP: {}, NetstackTCP: {}}
+var streams = map[string]struct{}{KernelTCP: {}, GoTCP: {}, Unix: {}, GoUnix: {}, NetstackTCP: {}}
+
+// requirePair is the pair of hosts for both ends of a transport, or the same host twice.
+func requirePair(t *testing.T, tr Transport) *netlab.Pair {
+	t.Helper()
+	pair := netlab.RequirePair(t, netlab.Config{})
+	if tr.Network == OneHost {
+		return &netlab.Pair{A: pair.A, B: pair.A}
+	}
+	return pair
+}
 
 func TestTransportsWithoutUnetdOpenAndCloseConnections(t *testing.T) {
-	for _, name := range []string{KernelTCP, GoTCP, NetstackTCP} {
+	for _, name := range []string{KernelTCP, GoTCP, Unix, GoUnix, NetstackTCP} {
 		tr, err := ByName(workload.Connect, name)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, connections := range []int{1, 2} {
 			t.Run(fmt.Sprintf("%s, %d at a time", name, connections), func(t *testing.T) {
-				pair := netlab.RequirePair(t, netlab.Config{})
+				pair := requirePair(t, tr)
 				job := workload.Job{Bench: workload.Connect, Connections: connections, Size: 64, Local: workload.Address{UDP: netip.AddrPortFrom(pair.B.Addr.Addr(), 21000), LinkAddr: pair.B.LinkAddr}}
 				var l workload.Listener
 				if err := pair.B.Do(func() (err error) { l, err = tr.Listen(t.Context(), job); return err }); err != nil {
