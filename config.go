@@ -60,6 +60,22 @@ var settings = []setting{
 	{"unet-spin-budget", "a duration such as 50us, with wait adaptive",
 		func(c *Config, s string) (err error) { c.SpinBudget, err = time.ParseDuration(s); return err },
 		func(c *Config) string { return c.SpinBudget.String() }},
+	{"unet-memory", "on or off: memory paths to endpoints of the same host",
+		func(c *Config, s string) (err error) { c.NoMemoryPaths, err = parseOff(s); return err },
+		func(c *Config) string {
+			if c.NoMemoryPaths {
+				return "off"
+			}
+			return "on"
+		}},
+}
+
+// parseOff reads "on" as false and "off" as true.
+func parseOff(text string) (off bool, err error) {
+	if text != "on" && text != "off" {
+		return false, strconv.ErrSyntax
+	}
+	return text == "off", nil
 }
 
 // parseAddrs reads addresses with commas between them; an empty text is none.
@@ -100,7 +116,7 @@ func (s *setting) assign(c *Config, as, value string) error {
 }
 
 // FromEnv sets the fields of c whose environment variables are set: UNET_SOCKET, UNET_INTERFACE, UNET_ATTACH,
-// UNET_QUEUE, UNET_HUGE, UNET_ADDR (addresses with commas between them), UNET_WAIT and UNET_SPIN_BUDGET.
+// UNET_QUEUE, UNET_HUGE, UNET_ADDR (addresses with commas between them), UNET_WAIT, UNET_SPIN_BUDGET and UNET_MEMORY.
 // The error is a [ConfigError] with the variable and the accepted values.
 func (c *Config) FromEnv() error {
 	for i := range settings {

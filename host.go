@@ -39,6 +39,10 @@ type HostConfig struct {
 	Wait       endpoint.WaitMode // how blocked calls wait; adaptive by default
 	SpinBudget time.Duration     // how long adaptive waiting spins before it sleeps
 
+	// NoMemoryPaths: frames to endpoints of the same host go by the port like all others. Otherwise they go through
+	// shared memory where unetd permits it, which sockets do not notice but by its speed.
+	NoMemoryPaths bool
+
 	TCP TCPConfig // of all connections; the zero value is right in a LAN
 }
 
@@ -88,6 +92,7 @@ type Host struct {
 	lease  *ports.Lease
 	ep     *datapath.Endpoint    // nil if the link is not an endpoint (hoststack.NewOnLink)
 	table  *datapath.Connections // nil: connections are not published
+	paths  *memoryPaths          // nil: the host has no memory paths
 	stack  *stack.Stack
 	locals ports.Locals
 	groups *groups
@@ -118,7 +123,7 @@ func Open(ctx context.Context, cfg Config) (*Host, error) {
 	if cfg.Socket == "" {
 		cfg.Socket = DefaultSocket
 	}
-	req := endpoint.Request{Attach: cfg.Attach, Queue: cfg.Queue, Geometry: cfg.Geometry, Huge: cfg.Huge, Interface: cfg.Interface, Tags: cfg.tags()}
+	req := endpoint.Request{Attach: cfg.Attach, Queue: cfg.Queue, Geometry: cfg.Geometry, Huge: cfg.Huge, Interface: cfg.Interface, Tags: cfg.tags(), MemoryPaths: !cfg.NoMemoryPaths}
 	table, err := datapath.NewConnections()
 	if err != nil {
 		return nil, err
@@ -182,8 +187,10 @@ func start(ctx context.Context, grant *endpoint.Grant, lease endpoint.Lease, cfg
 		published = func() { table.Publish(ep) }
 	}
 	geo := ep.Geometry()
+	socket := endpointlink.New(ep, linkError)
+	paths := newMemoryPaths(grant, socket, cfg.NoMemoryPaths)
 	h, err := newHost(lease, stack.Config{
-		Link:             endpointlink.New(ep, linkError),
+		Link:             paths.link(socket),
 		LinkAddr:         grant.Identity.LinkAddr,
 		Addr:             addr,
 		Addrs6:           addrs6,
@@ -199,9 +206,10 @@ func start(ctx context.Context, grant *endpoint.Grant, lease endpoint.Lease, cfg
 	})
 	if err != nil {
 		// The grant stays the caller's, so its descriptors stay open.
-		return nil, errors.Join(err, ep.Detach())
+		return nil, errors.Join(err, paths.close(nil), ep.Detach())
 	}
-	h.ep, h.table = ep, table
+	h.ep, h.table, h.paths = ep, table, paths
+	paths.start(lease, h.stack)
 	if grant.Table != nil {
 		_ = grant.Table.Close() // it is read-only
 	}
@@ -312,6 +320,7 @@ func (h *Host) shut() error {
 	err := h.stack.Close()
 	h.stopNotices()
 	h.stack.Do(func() { close(h.closed) }) // under the stack's lock, so that no Stats is in progress
+	err = errors.Join(err, h.paths.close(h.stack))
 	if h.ep != nil {
 		closeEndpoint := h.ep.Close
 		if h.stack.Lent() > 0 {
@@ -360,8 +369,10 @@ func (h *Host) Addrs() (addrs []netip.Addr) {
 // LinkAddr is the source MAC address of everything the host sends.
 func (h *Host) LinkAddr() wire.LinkAddr { return h.linkAddr }
 
-// Counters are the counters of the host's protocols, since the host was opened.
-func (h *Host) Counters() []stack.Counter { return h.stack.Counters() }
+// Counters are the counters of the host's protocols and of its memory paths, since the host was opened.
+func (h *Host) Counters() []stack.Counter {
+	return append(h.stack.Counters(), h.paths.counters(h.stack)...)
+}
 
 // resolver is the lease's route service as a [stack.Resolver].
 type resolver struct{ lease endpoint.Lease }

@@ -17,8 +17,9 @@ const module = "github.com/unet-go/unet"
 // layers lists what each package may import: own of this module, other of other modules. A package
 // that is missing here is an error.
 var layers = map[string]struct{ own, other []string }{
-	".":                            {own: []string{"stack", "datapath", "endpoint", "control", "internal/endpointlink", "internal/hoststack", "internal/notices", "internal/ports", "wire", "proto/udp", "proto/tcp"}},
+	".":                            {own: []string{"stack", "datapath", "endpoint", "control", "internal/endpointlink", "internal/hoststack", "internal/notices", "internal/pathlink", "internal/ports", "internal/tagtable", "wire", "proto/udp", "proto/tcp"}, other: []string{"golang.org/x/sys/unix"}},
 	"internal/endpointlink":        {own: []string{"datapath", "queues", "stack"}},
+	"internal/pathlink":            {own: []string{"endpoint", "internal/mempath", "internal/tagtable", "stack", "wire"}, other: []string{"golang.org/x/sys/unix"}},
 	"internal/hoststack":           {own: []string{"endpoint", "stack"}},
 	"internal/ports":               {own: []string{"endpoint", "proto/tcp"}},
 	"wire":                         {},

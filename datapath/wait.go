@@ -92,6 +92,13 @@ func (f *Frames) Sleep(deadline time.Time, again bool) error {
 	return err
 }
 
+// Watch makes Sleep return also when pending reports true. What becomes readable at fd, a pipe, has Sleep call
+// pending, in Sleep's own goroutine. All descriptors have the same pending.
+func (f *Frames) Watch(fd int, pending func() bool) error { return f.poller.Watch(fd, pending) }
+
+// Unwatch ends a Watch. It must be called before fd is closed.
+func (f *Frames) Unwatch(fd int) error { return f.poller.Unwatch(fd) }
+
 // wokenBy is the error after a Wake: that of the lease if it has ended.
 func (e *Endpoint) wokenBy() error {
 	if e.ended.Load() {

@@ -16,7 +16,7 @@ import (
 )
 
 // A memory path connects two endpoints on ports of one mux. The mux makes its memory, hands an end to
-// each, and counts the memory for the users of both until the path ends. It does not see the frames. So an
+// each, and counts the memory for the user who asked until the path ends. It does not see the frames. So an
 // endpoint whose frames it limits or an operator captures has no paths.
 //
 // The mux cannot take memory away from a process. A path has ended when the epoch of one of its endpoints
@@ -28,13 +28,13 @@ const (
 	// An endpoint may ask for pathBurst paths at once, and then for one in each pathInterval: both ends
 	// have work with each, and the other one cannot refuse.
 	pathBurst    = 64
-	pathInterval = 10 * time.Millisecond
+	pathInterval = 100 * time.Millisecond
 )
 
 // memoryPath is a path, or one that is being made. It is in the tables of both endpoints until it ends.
 type memoryPath struct {
-	ends    [2]*Lease
-	counted bool // guarded by Mux.mu; its memory counts for the users
+	ends    [2]*Lease // the first has asked for it
+	counted bool      // guarded by Mux.mu; its memory counts for the user of the first
 }
 
 // OpenPath makes a memory path to another endpoint of the mux; see [endpoint.Lease].
@@ -127,7 +127,7 @@ func (m *Mux) makePath(p *memoryPath) (err error) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if err = m.countPathLocked(p, terms); err != nil {
+	if err = m.countPathLocked(p, terms[0]); err != nil {
 		return errors.Join(err, a.Close(), b.Close())
 	}
 	one, two := p.ends[0], p.ends[1]
@@ -142,18 +142,13 @@ func (m *Mux) makePath(p *memoryPath) (err error) {
 	return nil
 }
 
-// countPathLocked counts the memory of a path for the users of both ends.
-func (m *Mux) countPathLocked(p *memoryPath, terms [2]Terms) error {
+// countPathLocked counts the memory of a path for the user of the end that has asked for it: the other one cannot refuse.
+func (m *Mux) countPathLocked(p *memoryPath, terms Terms) error {
 	if p.ends[0].paths[p.ends[1].id] != p {
 		return errors.New("it was ended while it was made")
 	}
-	for i, l := range p.ends {
-		if err := m.users.openPath(l.uid, terms[i]); err != nil {
-			if i > 0 {
-				m.users.uncount(p.ends[0].uid, Usage{Memory: mempath.Size})
-			}
-			return err
-		}
+	if err := m.users.openPath(p.ends[0].uid, terms); err != nil {
+		return err
 	}
 	p.counted = true
 	return nil
@@ -197,7 +192,6 @@ func (m *Mux) endPathLocked(p *memoryPath) {
 	two.offers.Drop(one.id)
 	if p.counted {
 		m.users.uncount(one.uid, Usage{Memory: mempath.Size})
-		m.users.uncount(two.uid, Usage{Memory: mempath.Size})
 	}
 }
 

@@ -72,9 +72,9 @@ func path(t *testing.T, from, to *taker) (*endpoint.Path, *endpoint.Path) {
 	return a, b
 }
 
-// counts checks how many paths endpoints have, and that their memory counts for each user beside what counted when the
-// last endpoint was opened.
-func (l *lab) counts(what string, want map[*taker]int) {
+// counts checks how many paths endpoints have, and that the memory of those that by has asked for counts for its user, beside what
+// counted when the last endpoint was opened.
+func (l *lab) counts(what string, by *taker, want map[*taker]int) {
 	l.t.Helper()
 	memory := map[uint32]int64{}
 	for _, e := range l.mux.Endpoints() {
@@ -89,7 +89,7 @@ func (l *lab) counts(what string, want map[*taker]int) {
 		}
 	}
 	for _, e := range l.mux.Endpoints() {
-		if memory[e.UID] != 0 {
+		if e.ID == by.id() {
 			memory[e.UID] += int64(e.Paths) * mempath.Size
 		}
 	}
@@ -122,7 +122,7 @@ func inode(t *testing.T, f *os.File) uint64 {
 	return st.Ino
 }
 
-// Both endpoints get an end of the path; a second request changes nothing. Its memory counts for both users until
+// Both endpoints get an end of the path; a second request changes nothing. Its memory counts for the user who asked until
 // one end is given back, and then there can be another.
 func TestPathGoesToBothEndpoints(t *testing.T) {
 	t.Parallel()
@@ -138,15 +138,15 @@ func TestPathGoesToBothEndpoints(t *testing.T) {
 				t.Error("the ends do not share a file")
 			}
 		}
-		l.counts("with a path", map[*taker]int{a: 1, b: 1})
+		l.counts("with a path", a, map[*taker]int{a: 1, b: 1})
 		for _, again := range []error{a.lease.OpenPath(t.Context(), b.id()), b.lease.OpenPath(t.Context(), a.id())} {
 			if again != nil {
 				t.Errorf("there is one: %v", again)
 			}
 		}
-		l.counts("asked again", map[*taker]int{a: 1, b: 1})
+		l.counts("asked again", a, map[*taker]int{a: 1, b: 1})
 		testutil.Must(t, b.lease.ClosePath(t.Context(), a.id()))
-		l.counts("given back", map[*taker]int{a: 0, b: 0})
+		l.counts("given back", a, map[*taker]int{a: 0, b: 0})
 		testutil.Must(t, a.lease.ClosePath(t.Context(), b.id()))
 	}
 	if len(a.paths)+len(b.paths) > 0 {
@@ -182,7 +182,7 @@ func TestNoPath(t *testing.T) {
 			t.Errorf("%v, want an ErrBusy", err)
 		}
 	})
-	l.counts("refused", map[*taker]int{a: 0, b: 0})
+	l.counts("refused", a, map[*taker]int{a: 0, b: 0})
 	ended := l.openTaker(4244)
 	ended.close()
 	wantNoPath(t, "ended", a.lease.OpenPath(t.Context(), ended.id()), "there is no endpoint")
@@ -238,7 +238,7 @@ func TestWhatEndsPaths(t *testing.T) {
 			if view.Epoch(a.id()) == one.Epoch {
 				t.Error("the epoch is the same")
 			}
-			l.counts("ended", map[*taker]int{a: 0, b: 0})
+			l.counts("ended", a, map[*taker]int{a: 0, b: 0})
 			if strings.HasPrefix(what, "a capture") {
 				path(t, b, a)
 			}
@@ -291,7 +291,7 @@ func TestPathsAtTheSameTime(t *testing.T) {
 		})
 	}
 	all.Wait()
-	l.counts("all given back", want)
+	l.counts("all given back", apps[0], want)
 	for _, a := range apps {
 		a.close()
 	}

@@ -76,6 +76,10 @@ func (l *Link) Flush() error {
 	return err
 }
 
+// Watch and Unwatch are those of [datapath.Frames].
+func (l *Link) Watch(fd int, pending func() bool) error { return l.frames.Watch(fd, pending) }
+func (l *Link) Unwatch(fd int) error                    { return l.frames.Unwatch(fd) }
+
 func (l *Link) Sleep(until time.Time, again bool) error {
 	err := l.frames.Sleep(until, again)
 	if err == nil || errors.Is(err, datapath.ErrWoken) || errors.Is(err, os.ErrDeadlineExceeded) {

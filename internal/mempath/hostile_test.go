@@ -92,7 +92,7 @@ func TestHostileWriter(t *testing.T) {
 			p.Pending()
 			p.Flush()
 			p.Ready()
-			p.Closed()
+			p.Closing()
 		}
 		if p.Err() != nil {
 			lies++
@@ -211,9 +211,9 @@ func TestWakeWords(t *testing.T) {
 
 func TestStateWord(t *testing.T) {
 	a, b := pair(t)
-	for value, want := range map[uint64][2]bool{0: {}, stateOpen: {true, false}, stateClosed: {false, true}, 3: {}, math.MaxUint64: {}} {
+	for value, want := range map[uint64][2]bool{0: {}, stateOpen: {true, false}, stateClosed: {false, true}, stateClosing: {false, true}, 4: {}, math.MaxUint64: {}} {
 		store(b.own.state, value)
-		if got := [2]bool{a.Ready(), a.Closed()}; got != want {
+		if got := [2]bool{a.Ready(), a.Closing()}; got != want {
 			t.Errorf("state %#x: ready, closed %v, want %v", value, got, want)
 		}
 	}

@@ -35,7 +35,7 @@ type words struct {
 	consumed  *uint64 // bytes that this end has taken out of the other's ring, ever
 	asleep    *uint64 // odd: wake me when you publish a frame. It changes with each sleep.
 	wantsRoom *uint64 // not 0: wake me when you publish consumed
-	state     *uint64 // 0, stateOpen, stateClosed
+	state     *uint64 // 0, stateOpen, stateClosing, stateClosed
 }
 
 func wordsOf(mem []byte) words {
@@ -43,8 +43,9 @@ func wordsOf(mem []byte) words {
 }
 
 const (
-	stateOpen   = 1
-	stateClosed = 2
+	stateOpen    = 1
+	stateClosed  = 2
+	stateClosing = 3
 )
 
 // ErrLie is wrapped by the errors for which the other end of a path is to blame. The path is of no more use.

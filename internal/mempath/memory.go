@@ -75,10 +75,16 @@ func open(p *endpoint.Path) (path *Path, err error) {
 			free(own, other, ring, bell)
 		}
 	}()
-	if own, err = mapMemory(p.Own, unix.O_RDWR, unix.PROT_READ|unix.PROT_WRITE); err != nil {
+	if err = checkMemory(p.Own, unix.O_RDWR); err != nil {
 		return nil, err
 	}
-	if other, err = mapMemory(p.Other, unix.O_RDONLY, unix.PROT_READ); err != nil {
+	if err = checkMemory(p.Other, unix.O_RDONLY); err != nil {
+		return nil, err
+	}
+	if own, err = unix.Mmap(int(p.Own.Fd()), 0, memorySize, unix.PROT_READ|unix.PROT_WRITE, mapFlags); err != nil {
+		return nil, os.NewSyscallError("mmap of the memory of a path", err)
+	}
+	if other, err = mapOther(p.Other.Fd()); err != nil {
 		return nil, err
 	}
 	if ring, err = takeBell(p.Ring, unix.O_WRONLY); err != nil {
@@ -96,33 +102,34 @@ func open(p *endpoint.Path) (path *Path, err error) {
 	return path, nil
 }
 
-// mapMemory maps the memory of a path. It first reads the seals: only a file in memory has them, and no file system
-// (FUSE) handles the call.
-func mapMemory(f *os.File, mode, prot int) ([]byte, error) {
+// mapFlags has MAP_POPULATE, or the first access to a page on the data path would be a page fault.
+const mapFlags = unix.MAP_SHARED | unix.MAP_POPULATE
+
+// checkMemory returns an error unless f can be the memory of a path. It first reads the seals: only a file in memory has them, and
+// no file system (FUSE) handles the call.
+func checkMemory(f *os.File, mode int) error {
 	if f == nil {
-		return nil, errors.New("memory path without its memory")
+		return errors.New("memory path without its memory")
 	}
 	fd := f.Fd()
 	seals, err := unix.FcntlInt(fd, unix.F_GET_SEALS, 0)
 	if err != nil {
-		return nil, os.NewSyscallError("fcntl F_GET_SEALS of the memory of a path", err)
+		return os.NewSyscallError("fcntl F_GET_SEALS of the memory of a path", err)
 	}
 	if seals&unix.F_SEAL_SHRINK == 0 {
-		return nil, errors.New("memory of a path is not sealed against shrinking")
+		return errors.New("memory of a path is not sealed against shrinking")
 	}
 	if err := checkMode(fd, mode); err != nil {
-		return nil, err
+		return err
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(int(fd), &st); err != nil {
-		return nil, os.NewSyscallError("fstat of the memory of a path", err)
+		return os.NewSyscallError("fstat of the memory of a path", err)
 	}
 	if st.Size != memorySize {
-		return nil, fmt.Errorf("memory of a path has %d bytes, want %d", st.Size, memorySize)
+		return fmt.Errorf("memory of a path has %d bytes, want %d", st.Size, memorySize)
 	}
-	// MAP_POPULATE: otherwise the first access to a page on the data path is a page fault.
-	mem, err := unix.Mmap(int(fd), 0, memorySize, prot, unix.MAP_SHARED|unix.MAP_POPULATE)
-	return mem, os.NewSyscallError("mmap of the memory of a path", err)
+	return nil
 }
 
 // takeBell returns a descriptor of an end of a pipe that is in no poller of the Go runtime.
@@ -166,10 +173,11 @@ func checkMode(fd uintptr, mode int) error {
 // free frees what open has taken.
 func free(own, other []byte, fds ...int) error {
 	var errs []error
-	for _, mem := range [][]byte{own, other} {
-		if mem != nil {
-			errs = append(errs, os.NewSyscallError("munmap", unix.Munmap(mem)))
-		}
+	if own != nil {
+		errs = append(errs, os.NewSyscallError("munmap", unix.Munmap(own)))
+	}
+	if other != nil {
+		errs = append(errs, leaveOther(other))
 	}
 	for _, fd := range fds {
 		if fd >= 0 {
@@ -198,7 +206,8 @@ func (p *Path) Drain() {
 	unix.Read(p.bell, p.drained[:])
 }
 
-// Close closes this end and tells the other. What is in the rings is lost.
+// Close closes this end and tells the other. What is in the rings is lost. A Pending of another goroutine may
+// still be in progress or come later, and its answer may be wrong; no other method may.
 func (p *Path) Close() error {
 	store(p.own.state, stateClosed)
 	p.wake()

@@ -60,13 +60,13 @@ func beOtherEnd() error {
 			return err
 		case n > 0:
 			for !send(p, buf[:n]) {
-				sleep(p, p.Closed)
+				sleep(p, p.Closing)
 			}
-		case p.Closed():
+		case p.Closing():
 			return p.Close()
 		default:
 			p.Flush()
-			sleep(p, func() bool { return p.Pending() || p.Closed() })
+			sleep(p, func() bool { return p.Pending() || p.Closing() })
 		}
 	}
 }
@@ -152,7 +152,7 @@ func TestOtherProcess(t *testing.T) {
 		}
 		got++
 	}
-	if !a.Ready() || a.Closed() {
+	if !a.Ready() || a.Closing() {
 		t.Error("the other end has the path open and is not ready")
 	}
 	testutil.Must(t, a.Close())
@@ -201,7 +201,7 @@ func TestClose(t *testing.T) {
 	testutil.Must(t, err)
 	a, err := Open(da)
 	testutil.Must(t, err)
-	if a.Ready() || a.Closed() {
+	if a.Ready() || a.Closing() {
 		t.Error("the other end is not there yet, and ready or closed")
 	}
 	b, err := Open(db)
@@ -212,8 +212,8 @@ func TestClose(t *testing.T) {
 	send(b, []byte("last"))
 	testutil.Must(t, b.Close())
 	buf := make([]byte, 8)
-	if n, err := a.Next(buf); n != 4 || err != nil || !a.Closed() || a.Ready() || rings(a) != 1 {
-		t.Errorf("Next: %d, %v; closed %v, ready %v", n, err, a.Closed(), a.Ready())
+	if n, err := a.Next(buf); n != 4 || err != nil || !a.Closing() || a.Ready() || rings(a) != 1 {
+		t.Errorf("Next: %d, %v; closed %v, ready %v", n, err, a.Closing(), a.Ready())
 	}
 	send(a, []byte("to nobody"))
 	testutil.Must(t, a.Close())

@@ -5,8 +5,8 @@ import "sync/atomic"
 // MaxScan is the most frames that Scan remembers.
 const MaxScan = 64
 
-// Path is one end of a memory path. One goroutine at a time may use it; only Pending may be called
-// from others. Only Flush, Drain and Close make system calls.
+// Path is one end of a memory path. One goroutine at a time may use it. Pending may be called
+// from others, and SetAsleep from one other. Only Flush, Drain and Close make system calls.
 type Path struct {
 	writer
 	reader
@@ -267,8 +267,14 @@ func (p *Path) Flush() {
 // Err is the ErrLie that has ended the use of the path, or nil.
 func (p *Path) Err() error { return p.err }
 
-// Ready reports whether the other end has opened the path and has not closed it.
+// Ready reports whether the other end has opened the path and has not begun to close it.
 func (p *Path) Ready() bool { return load(p.other.state) == stateOpen }
 
-// Closed reports whether the other end has closed the path.
-func (p *Path) Closed() bool { return load(p.other.state) == stateClosed }
+// SetClosing tells the other end that no more frames come. What is in the ring can still be taken.
+func (p *Path) SetClosing() { store(p.own.state, stateClosing) }
+
+// Closing reports whether the other end puts no more frames in: it has called SetClosing, or has closed the path.
+func (p *Path) Closing() bool {
+	s := load(p.other.state)
+	return s == stateClosing || s == stateClosed
+}

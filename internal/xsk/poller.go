@@ -26,12 +26,13 @@ type Poller struct {
 	raw     syscall.RawConn
 	sock    int32
 	pending func() bool
-	ready   func(fd uintptr) bool // the method check; made once, like leave, so that Sleep does not allocate
-	leave   func(fd uintptr)      // the method takeOut
-	joined  bool                  // the socket is in the instance
-	failed  error                 // why it could not be added
-	until   time.Time             // the deadline that is set; the zero time: none
-	set     bool                  // until is known to be set
+	also    atomic.Pointer[func() bool] // of Watch
+	ready   func(fd uintptr) bool       // the method check; made once, like leave, so that Sleep does not allocate
+	leave   func(fd uintptr)            // the method takeOut
+	joined  bool                        // the socket is in the instance
+	failed  error                       // why it could not be added
+	until   time.Time                   // the deadline that is set; the zero time: none
+	set     bool                        // until is known to be set
 	woken   atomic.Bool
 }
 
@@ -46,9 +47,15 @@ func NewPoller(s *Socket) (*Poller, error) {
 		return nil, os.NewSyscallError("fcntl O_NONBLOCK", err)
 	}
 	p := &Poller{
-		ep:      os.NewFile(uintptr(fd), "epoll"),
-		sock:    int32(s.fd),
-		pending: func() bool { return s.RX.Pending() > 0 },
+		ep:   os.NewFile(uintptr(fd), "epoll"),
+		sock: int32(s.fd),
+	}
+	p.pending = func() bool {
+		if s.RX.Pending() > 0 {
+			return true
+		}
+		also := p.also.Load()
+		return also != nil && (*also)()
 	}
 	p.ready, p.leave = p.check, p.takeOut
 	if p.raw, err = p.ep.SyscallConn(); err != nil {
@@ -100,6 +107,23 @@ func (p *Poller) Sleep(until time.Time, again bool) error {
 		}
 	}
 	return err
+}
+
+// Watch makes Sleep return also when pending reports true, for which fd, the read end of a pipe, calls Sleep's
+// attention. Sleep calls pending in its own goroutine. All descriptors have the same pending.
+func (p *Poller) Watch(fd int, pending func() bool) error {
+	p.also.Store(&pending)
+	// Edge-triggered: what was not read yet must not end each Sleep.
+	return p.control(unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET, Fd: int32(fd)})
+}
+
+// Unwatch ends a Watch. It must be called before fd is closed.
+func (p *Poller) Unwatch(fd int) error { return p.control(unix.EPOLL_CTL_DEL, fd, nil) }
+
+func (p *Poller) control(op, fd int, ev *unix.EpollEvent) error {
+	var err error
+	ctlErr := p.raw.Control(func(ep uintptr) { err = os.NewSyscallError("epoll_ctl", unix.EpollCtl(int(ep), op, fd, ev)) })
+	return errors.Join(ctlErr, err)
 }
 
 // Wake ends the Sleep in progress, or the next one. It may be called from any goroutine.

@@ -50,6 +50,8 @@ func (*Socket) Kick() error                     { return errSystem }
 func (*Socket) KickReceive() error              { return errSystem }
 func (*Socket) Statistics() (Statistics, error) { return Statistics{}, errSystem }
 
-func (*Poller) Sleep(time.Time, bool) error { return errSystem }
-func (*Poller) Wake()                       {}
-func (*Poller) Close() error                { return errSystem }
+func (*Poller) Sleep(time.Time, bool) error  { return errSystem }
+func (*Poller) Watch(int, func() bool) error { return errSystem }
+func (*Poller) Unwatch(int) error            { return errSystem }
+func (*Poller) Wake()                        {}
+func (*Poller) Close() error                 { return errSystem }

@@ -17,13 +17,14 @@ import (
 // kernel unbinds it asynchronously.
 const rebindTimeout = 5 * time.Second
 
-// openGrant gets an endpoint from this host's unetd.
+// openGrant gets an endpoint from this host's unetd: one with tags for frames or messages, one without for a stack, which uses
+// memory paths.
 func openGrant(ctx context.Context, j workload.Job, tags ...endpoint.Tag) (*endpoint.Grant, *control.Lease, error) {
 	attach, err := endpoint.ParseAttachment(j.Attach)
 	if err != nil {
 		return nil, nil, err
 	}
-	req := endpoint.Request{Attach: attach, Tags: tags}
+	req := endpoint.Request{Attach: attach, Tags: tags, MemoryPaths: len(tags) == 0}
 	retry := time.NewTicker(20 * time.Millisecond)
 	defer retry.Stop()
 	for until := time.Now().Add(rebindTimeout); ; {

@@ -1,0 +1,21 @@
+// Package pathlink joins the memory paths of an endpoint with its socket: it is one [stack.Link] over both.
+//
+// A frame to another endpoint of the same mux is copied into the path to it, if there is one, and every other frame
+// goes to the socket. Which endpoint that is says the mux's tag table (internal/tagtable), by the frame's destination: its
+// address, protocol and port. Only whole packets of TCP and UDP go by a path; fragments, ICMP, ARP and what
+// goes to several hosts use the port.
+//
+// The first frame to an endpoint without a path asks for one. Frames go by the port until it is there:
+//
+//	none ── first frame ──▶ asked ── granted ──▶ in use ── idle, or ended ──▶ none
+//	  ▲                       │                     │
+//	  └──── refused: a pause ─┘                     └── the frames in it are lost, as on a wire
+//
+// What comes by a path was written by another process, which may be hostile and may still be writing. So a frame is
+// copied to memory of this process before anything is read of it but its length, and then it must have
+// a source that is the writer's by the tag table, and a destination that is this endpoint's. After that it
+// is a frame like any other: the stack checks its headers and its checksum.
+//
+// A reader that does not read costs its writers a few milliseconds in which they wait for it; then they
+// drop what is for it, until it reads again.
+package pathlink

@@ -1,0 +1,315 @@
+//go:build linux
+
+package pathlink
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/unet-go/unet/internal/mempath"
+	"github.com/unet-go/unet/internal/tagtable"
+	"github.com/unet-go/unet/stack"
+	"github.com/unet-go/unet/wire"
+)
+
+// Socket is the link of an endpoint's socket.
+type Socket interface {
+	stack.Link
+	// Watch makes Sleep return also when a descriptor becomes readable and pending reports true, which is the same for
+	// all descriptors. Sleep calls it, in the goroutine that sleeps. Unwatch ends that.
+	Watch(fd int, pending func() bool) error
+	Unwatch(fd int) error
+}
+
+const (
+	socketTurn = 8 // each such Borrow looks at the socket first, so that paths do not starve it
+	// patience is how long a full path holds up its writer in a period, before frames for it are dropped.
+	patience = 2 * time.Millisecond
+	period   = 50 * time.Millisecond
+	// roomPause is how long a Sleep lasts at most while a frame waits for room in a path.
+	roomPause = time.Millisecond
+	// ownFrame marks the ID of a frame that was reserved to copy a received one into.
+	ownFrame = 1 << 63
+)
+
+var _ stack.Link = (*Link)(nil)
+
+// Link is one link over a socket and memory paths. It implements [stack.Link]; its other methods are called under the
+// stack's lock, but Run.
+type Link struct {
+	socket Socket
+	id     uint64 // of this endpoint
+	addr   wire.LinkAddr
+	table  *tagtable.View
+
+	set      atomic.Pointer[set] // the paths; nil: none
+	peers    map[uint64]*peer    // by endpoint
+	last     *peer               // that a frame was sent to last
+	turn     uint32              // counts calls of Borrow
+	borrowed uint64              // frames from the socket
+	dirty    []*path             // that Flush has to look after
+	closed   bool
+
+	full     atomic.Bool // a frame waits for room
+	sleeping atomic.Bool // a goroutine is in Sleep, and may call SetAsleep of any path of the present set or the one before
+	slept    atomic.Bool // Sleep has returned since the last Borrow, which drains the bells
+	gone     []*path     // that have ended while a goroutine was in Sleep
+
+	asks []uint64      // endpoints that a path is wanted to, for Run
+	over []uint64      // endpoints whose path has ended, for Run
+	work chan struct{} // of capacity 1; there is something in asks or over
+
+	counts [numCounters]uint64
+}
+
+// peer is an endpoint that frames were sent to.
+type peer struct {
+	id    uint64
+	path  *path     // nil: none
+	asked bool      // a path was asked for, and there is no answer yet
+	again time.Time // not asked for before
+}
+
+// New makes a link over socket for the endpoint with that ID. Frames to addr, its own MAC address, are for this host.
+func New(socket Socket, id uint64, addr wire.LinkAddr, table *tagtable.View) *Link {
+	return &Link{socket: socket, id: id, addr: addr, table: table, peers: map[uint64]*peer{}, work: make(chan struct{}, 1)}
+}
+
+// Send implements [stack.Link]. A frame for a path is in it when Send returns, and f is free.
+func (l *Link) Send(f stack.Frame) bool {
+	if len(f.Data) < wire.EthernetHeaderLen || wire.LinkAddr(f.Data[:6]) != l.addr {
+		return l.socket.Send(f)
+	}
+	p := l.pathFor(f.Data)
+	if p == nil {
+		return l.socket.Send(f)
+	}
+	switch room := p.ring.Reserve(len(f.Data)); {
+	case room != nil:
+		copy(room, f.Data)
+		p.ring.Publish(len(f.Data))
+		l.sent(p)
+	case p.ring.Err() != nil:
+		l.counts[pathLies]++
+		l.retire(p, lieTime)
+		return l.socket.Send(f)
+	case p.stalled():
+		l.counts[pathStalled]++
+	default:
+		l.mark(p) // the other end may have to make room
+		l.full.Store(true)
+		return false
+	}
+	l.socket.Cancel(f)
+	return true
+}
+
+// pathFor is the path for a frame to this host, nil if it goes by the port.
+func (l *Link) pathFor(frame []byte) *path {
+	src, dst, ok := ends(frame)
+	if !ok {
+		return nil
+	}
+	id := l.table.Holder(dst.addr, dst.protocol, dst.port)
+	if id == 0 || id == l.id || l.table.Holder(src.addr, src.protocol, src.port) != l.id { // the table has no room for the source: the reader would drop the frame
+		return nil
+	}
+	if l.last == nil || l.last.id != id {
+		p := l.peers[id]
+		if p == nil {
+			p = &peer{id: id}
+			l.peers[id] = p
+		}
+		l.last = p
+	}
+	switch p := l.last.path; {
+	case p == nil:
+		l.ask(l.last)
+	case p.closing || len(frame) > mempath.MaxFrame || !p.ring.Ready(): // Ready: it has taken its end, and has not begun to close it
+	case !p.valid(l.table, l.id):
+		l.retire(p, 0)
+	default:
+		if !p.ready { // what goes there by the port is on its way before the first frame that goes by the path
+			p.ready = true
+			l.socket.Flush() // the next Flush reports an error
+		}
+		return p
+	}
+	return nil
+}
+
+// ask has Run ask for a path to a peer.
+func (l *Link) ask(p *peer) {
+	if p.asked {
+		return
+	}
+	if !p.again.IsZero() && time.Now().Before(p.again) {
+		return
+	}
+	p.asked = true
+	l.asks = append(l.asks, p.id)
+	l.hasWork()
+}
+
+// hasWork calls Run.
+func (l *Link) hasWork() {
+	select {
+	case l.work <- struct{}{}:
+	default:
+	}
+}
+
+// Flush implements [stack.Link]: it kicks the socket, and wakes the peers that sleep.
+func (l *Link) Flush() error {
+	for _, p := range l.dirty {
+		if p.dirty = false; !p.ended {
+			p.ring.Flush()
+		}
+	}
+	l.dirty = l.dirty[:0]
+	return l.socket.Flush()
+}
+
+// Borrow implements [stack.Link].
+func (l *Link) Borrow(frames []stack.Frame) int {
+	if len(l.gone) > 0 {
+		l.free()
+	}
+	s := l.set.Load()
+	if s == nil {
+		return l.socket.Borrow(frames)
+	}
+	if l.slept.Load() && l.slept.Swap(false) {
+		s.drain()
+	}
+	if l.turn++; l.turn%socketTurn == 0 {
+		if n := l.fromSocket(frames); n > 0 {
+			return n
+		}
+	}
+	if n := l.take(s, frames); n > 0 {
+		return n
+	}
+	if s = l.set.Load(); s == nil { // the last one has ended
+		return l.socket.Borrow(frames)
+	}
+	fresh := s.begin(l.borrowed + uint64(l.socket.Frames()))
+	n := l.fromSocket(frames)
+	if fresh && s.settle(n == 0, l.borrowed) && n == 0 {
+		n = l.take(s, frames)
+	}
+	return n
+}
+
+func (l *Link) fromSocket(frames []stack.Frame) int {
+	n := l.socket.Borrow(frames)
+	l.borrowed += uint64(n)
+	return n
+}
+
+// take copies frames from the paths, beginning with another path each time.
+func (l *Link) take(s *set, frames []stack.Frame) (n int) {
+	for i := range s.paths {
+		p := s.paths[(int(l.turn)+i)%len(s.paths)]
+		if p.settled && p.ring.Pending() {
+			n += l.takeFrom(p, frames[n:])
+		}
+	}
+	return n
+}
+
+func (l *Link) takeFrom(p *path, frames []stack.Frame) (n int) {
+	if !p.valid(l.table, l.id) {
+		l.retire(p, 0)
+		return 0
+	}
+	waiting, err := p.ring.Scan(len(frames))
+	for range waiting {
+		f, ok := l.socket.Reserve(p.ring.Len())
+		if !ok || len(f.Data) < p.ring.Len() {
+			if ok {
+				l.socket.Cancel(f)
+			}
+			p.ring.Take(nil)
+			l.counts[pathNoFrame]++
+			continue
+		}
+		f.Data = f.Data[:p.ring.Take(f.Data)]
+		if !l.permitted(p, f.Data) {
+			l.counts[pathDenied]++
+			l.socket.Cancel(f)
+			continue
+		}
+		frames[n] = stack.Frame{Data: f.Data, ID: f.ID | ownFrame}
+		n++
+	}
+	l.counts[pathReceived] += uint64(n)
+	p.used = p.used || n > 0
+	p.ring.Flush() // the other end may wait for room
+	if err != nil {
+		l.counts[pathLies]++
+		l.retire(p, lieTime)
+	}
+	return n
+}
+
+// permitted reports whether a frame has a source that the peer holds and a destination that this endpoint holds.
+func (l *Link) permitted(p *path, frame []byte) bool {
+	src, dst, ok := ends(frame)
+	return ok && l.table.Holder(src.addr, src.protocol, src.port) == p.id && l.table.Holder(dst.addr, dst.protocol, dst.port) == l.id
+}
+
+// Return implements [stack.Link].
+func (l *Link) Return(f stack.Frame) {
+	if f.ID&ownFrame == 0 {
+		l.socket.Return(f)
+		return
+	}
+	f.ID &^= ownFrame
+	l.socket.Cancel(f)
+}
+
+// Reserve, Cancel and Frames implement [stack.Link]: frames are the socket's.
+func (l *Link) Reserve(n int) (stack.Frame, bool) { return l.socket.Reserve(n) }
+func (l *Link) Cancel(f stack.Frame)              { l.socket.Cancel(f) }
+func (l *Link) Frames() int                       { return l.socket.Frames() }
+
+// Pending implements [stack.Link].
+func (l *Link) Pending() bool {
+	s := l.set.Load()
+	if s == nil {
+		return l.socket.Pending()
+	}
+	return s.look() || l.socket.Pending()
+}
+
+// look reports whether a frame waits in a path.
+func (l *Link) look() bool {
+	s := l.set.Load()
+	return s != nil && s.look()
+}
+
+// Sleep implements [stack.Link]. Peers wake it by the bells of the paths, which the socket watches.
+func (l *Link) Sleep(until time.Time, again bool) error {
+	l.sleeping.Store(true)
+	defer l.sleeping.Store(false)
+	s := l.set.Load()
+	if s == nil {
+		return l.socket.Sleep(until, again)
+	}
+	s.setAsleep(true)
+	defer s.setAsleep(false)
+	if s.look() {
+		return nil
+	}
+	if l.full.Swap(false) {
+		if soon := time.Now().Add(roomPause); until.IsZero() || soon.Before(until) {
+			until = soon
+		}
+	}
+	defer l.slept.Store(true)
+	return l.socket.Sleep(until, again)
+}
+
+// Wake implements [stack.Link].
+func (l *Link) Wake() { l.socket.Wake() }

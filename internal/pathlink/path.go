@@ -1,0 +1,215 @@
+//go:build linux
+
+package pathlink
+
+import (
+	"slices"
+	"time"
+
+	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/mempath"
+	"github.com/unet-go/unet/internal/tagtable"
+)
+
+// path is a memory path in use. All but its ring is guarded by the stack's lock.
+type path struct {
+	id               uint64 // of the other endpoint
+	epoch, peerEpoch uint64 // when it was made
+	ring             *mempath.Path
+
+	ready   bool   // a frame was put in, or may be
+	begun   bool   // a frame was seen in it
+	limit   uint64 // settled when the socket has lent so many frames, if it never gets empty
+	settled bool   // what the other end has sent by the port before was taken in: frames may be taken
+	closing bool   // no frame is put in any more
+	ended   bool   // it is not in the set any more
+	dirty   bool   // it is in Link.dirty
+
+	addedAt  time.Time
+	closedAt time.Time // when closing began
+	used     bool      // since the last sweep
+	idleAt   time.Time // when a sweep first found it unused; zero: it was used
+
+	fullAt time.Time     // when it was first found full; zero: it has room
+	waited time.Duration // for room, since since
+	since  time.Time
+}
+
+// set is the paths of a link. It does not change, and is replaced as a whole, so that it can be read without the stack's
+// lock. A path of it may be closed at any moment: then look sees no frame in it, and setAsleep has no effect.
+type set struct{ paths []*path }
+
+// look reports whether a frame waits in a path.
+func (s *set) look() bool {
+	for _, p := range s.paths {
+		if p.ring.Pending() {
+			return true
+		}
+	}
+	return false
+}
+
+// setAsleep has the peers ring the bells of the paths from now on, or no more.
+func (s *set) setAsleep(asleep bool) {
+	for _, p := range s.paths {
+		p.ring.SetAsleep(asleep)
+	}
+}
+
+// drain empties the bells of paths with frames: there are rings for each. Under the stack's lock, as the rest.
+func (s *set) drain() {
+	for _, p := range s.paths {
+		if !p.ended && p.ring.Pending() {
+			p.ring.Drain()
+		}
+	}
+}
+
+// begin notes which of the paths from which nothing was taken yet have frames, and reports whether there is one. limit is
+// for these.
+func (s *set) begin(limit uint64) (some bool) {
+	for _, p := range s.paths {
+		if p.settled {
+			continue
+		}
+		if !p.begun && p.ring.Pending() {
+			p.begun, p.limit = true, limit
+		}
+		some = some || p.begun
+	}
+	return some
+}
+
+// settle permits that frames are taken from the paths that begin has noted, and reports whether there is one. After begin the socket was
+// empty, or it has lent borrowed frames until now.
+func (s *set) settle(empty bool, borrowed uint64) (some bool) {
+	for _, p := range s.paths {
+		if p.begun && !p.settled && (empty || borrowed >= p.limit) {
+			p.settled, some = true, true
+		}
+	}
+	return some
+}
+
+// valid reports whether the mux has not ended the path.
+func (p *path) valid(t *tagtable.View, own uint64) bool {
+	return t.Epoch(own) == p.epoch && t.Epoch(p.id) == p.peerEpoch
+}
+
+// stalled is called when the path is full. It reports whether frames for it are to be dropped: the writer has waited for room for patience in this
+// period already. Others wait meanwhile.
+func (p *path) stalled() bool {
+	now := time.Now()
+	if p.fullAt.IsZero() {
+		p.fullAt = now
+		if now.Sub(p.since) > period {
+			p.since, p.waited = now, 0
+		}
+	}
+	return p.waited+now.Sub(p.fullAt) > patience
+}
+
+// hasRoom is called when the path is not full any more.
+func (p *path) hasRoom() {
+	p.waited += min(time.Since(p.fullAt), patience)
+	p.fullAt = time.Time{}
+}
+
+// sent is called after a frame was put in p.
+func (l *Link) sent(p *path) {
+	l.counts[pathSent]++
+	p.used = true
+	if !p.fullAt.IsZero() {
+		p.hasRoom()
+	}
+	l.mark(p)
+}
+
+// mark has the next Flush look after p.
+func (l *Link) mark(p *path) {
+	if !p.dirty {
+		p.dirty = true
+		l.dirty = append(l.dirty, p)
+	}
+}
+
+// Add takes a path over that the mux has granted. If it cannot be used it is given back.
+func (l *Link) Add(granted *endpoint.Path) {
+	to := l.peers[granted.Peer]
+	if to == nil {
+		to = &peer{id: granted.Peer}
+		l.peers[to.id] = to
+	}
+	if to.path != nil { // the mux has made another after that one had ended
+		l.retire(to.path, 0)
+	}
+	to.asked = false
+	ring, err := mempath.Open(granted)
+	if err == nil {
+		if err = l.socket.Watch(ring.Bell(), l.look); err != nil {
+			ring.Close()
+		}
+	}
+	if err != nil {
+		l.counts[pathBad]++
+		to.again = time.Now().Add(refusedTime)
+		l.giveBack(to.id)
+		return
+	}
+	to.path = &path{id: granted.Peer, epoch: granted.Epoch, peerEpoch: granted.PeerEpoch, ring: ring, addedAt: time.Now()}
+	next := &set{paths: []*path{to.path}}
+	if s := l.set.Load(); s != nil {
+		next.paths = append(slices.Clone(s.paths), to.path)
+	}
+	l.set.Store(next)
+	l.socket.Wake() // a goroutine in Sleep does not look at this path yet
+}
+
+// retire ends the use of a path. No other is asked for to that endpoint within pause.
+func (l *Link) retire(p *path, pause time.Duration) {
+	if p.ended {
+		return
+	}
+	p.ended = true
+	l.socket.Unwatch(p.ring.Bell())
+	p.ring.SetClosing()
+	to := l.peers[p.id]
+	to.path, to.again = nil, time.Now().Add(pause)
+	rest := slices.DeleteFunc(slices.Clone(l.set.Load().paths), func(o *path) bool { return o == p })
+	if len(rest) == 0 {
+		l.set.Store(nil)
+	} else {
+		l.set.Store(&set{rest})
+	}
+	l.gone = append(l.gone, p)
+	l.free()
+	l.giveBack(p.id)
+}
+
+// free closes the paths that have ended, unless a goroutine is in Sleep. One that begins to sleep later does not find them in the set.
+func (l *Link) free() {
+	if l.sleeping.Load() {
+		l.socket.Wake()
+		return
+	}
+	for _, p := range l.gone {
+		p.ring.Close()
+	}
+	l.gone = l.gone[:0]
+}
+
+// giveBack has Run tell the mux that the path to an endpoint has ended.
+func (l *Link) giveBack(id uint64) {
+	l.over = append(l.over, id)
+	l.hasWork()
+}
+
+// Close ends all paths. Nobody else uses the link any more, but Run may.
+func (l *Link) Close() {
+	l.closed = true
+	if s := l.set.Load(); s != nil {
+		for _, p := range s.paths {
+			l.retire(p, 0)
+		}
+	}
+}
