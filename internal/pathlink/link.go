@@ -111,7 +111,8 @@ func (l *Link) pathFor(frame []byte) *path {
 		return nil
 	}
 	id := l.table.Holder(dst.addr, dst.protocol, dst.port)
-	if id == 0 || id == l.id || l.table.Holder(src.addr, src.protocol, src.port) != l.id { // the table has no room for the source: the reader would drop the frame
+	// The table may have had no room for the source, and then the reader would drop the frame.
+	if id == 0 || id == l.id || l.table.Holder(src.addr, src.protocol, src.port) != l.id {
 		return nil
 	}
 	if l.last == nil || l.last.id != id {
@@ -125,7 +126,7 @@ func (l *Link) pathFor(frame []byte) *path {
 	switch p := l.last.path; {
 	case p == nil:
 		l.ask(l.last)
-	case p.closing || len(frame) > mempath.MaxFrame || !p.ring.Ready(): // Ready: it has taken its end, and has not begun to close it
+	case p.closing || len(frame) > mempath.MaxFrame || !p.ring.Ready():
 	case !p.valid(l.table, l.id):
 		l.retire(p, 0)
 	default:

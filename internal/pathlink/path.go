@@ -31,12 +31,13 @@ type path struct {
 	idleAt   time.Time // when a sweep first found it unused; zero: it was used
 
 	fullAt time.Time     // when it was first found full; zero: it has room
-	waited time.Duration // for room, since since
+	waited time.Duration // for room, in the period that began at since
 	since  time.Time
 }
 
 // set is the paths of a link. It does not change, and is replaced as a whole, so that it can be read without the stack's
-// lock. A path of it may be closed at any moment: then look sees no frame in it, and setAsleep has no effect.
+// lock. Whoever calls look without the lock may have a set that was replaced, and get a wrong answer. setAsleep is called in
+// Sleep only, while which no path is closed.
 type set struct{ paths []*path }
 
 // look reports whether a frame waits in a path.

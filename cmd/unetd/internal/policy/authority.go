@@ -90,7 +90,7 @@ func (a *Authority) Claims(o mux.Owner) (mux.Claims, error) {
 	if r == nil {
 		return nil, a.noRule(of, o)
 	}
-	return &claims{a, r, of, o.UID}, nil
+	return newClaims(a, r, of, o.UID), nil
 }
 
 // RatesOf implements mux.Policy.
@@ -120,6 +120,20 @@ type claims struct {
 	r   *Rule
 	of  *Policy
 	uid uint32
+	// first is FirstUnprivileged, read once: a request can have a thousand tags, and the mux waits meanwhile.
+	first func() uint16
+}
+
+func newClaims(a *Authority, r *Rule, of *Policy, uid uint32) *claims {
+	return &claims{a, r, of, uid, sync.OnceValue(FirstUnprivileged)}
+}
+
+// floor is Floor for the user.
+func (c *claims) floor() uint16 {
+	if c.uid == 0 {
+		return 1
+	}
+	return c.first()
 }
 
 func (c *claims) String() string { return c.r.nameIn(c.of) }
@@ -127,14 +141,14 @@ func (c *claims) String() string { return c.r.nameIn(c.of) }
 func (c *claims) Tags() int64 { return max(c.r.Ports, 0) }
 
 func (c *claims) Permits(t endpoint.Tag) error {
-	if !c.r.Permits(t, Floor(c.uid)) {
+	if !c.r.Permits(t, c.floor()) {
 		return c.refuse(t)
 	}
 	return nil
 }
 
 func (c *claims) Choices(t endpoint.Tag) (iter.Seq[endpoint.Tag], bool, error) {
-	choices := c.r.Choices(t, Floor(c.uid), FirstUnprivileged())
+	choices := c.r.Choices(t, c.floor(), c.first())
 	count := choices.Count()
 	if count == 0 {
 		return nil, false, c.refuse(t)
@@ -155,7 +169,7 @@ func (c *claims) refuse(t endpoint.Tag) error {
 		why += ", which has to name groups: * does not stand for them"
 	}
 	if t.Port != 0 && c.r.Choices(t, 1, 1).Count() > 0 {
-		why = fmt.Sprintf("its port * does not stand for ports below %d: ask an operator to name the port in the rule", Floor(c.uid))
+		why = fmt.Sprintf("its port * does not stand for ports below %d: ask an operator to name the port in the rule", c.floor())
 	}
 	return fmt.Errorf("%w: %v: %v does not permit it to uid %d: %s", endpoint.ErrTagDenied, t, c, c.uid, why)
 }

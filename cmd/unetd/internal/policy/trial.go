@@ -22,7 +22,7 @@ type Trial struct {
 // others have claimed nor address translation nor the addresses of hosts. An address that is left
 // open may become any.
 func (p *Policy) Try(r *Rule, o mux.Owner, interfaceName string, tags []endpoint.Tag) []Trial {
-	c := &claims{&Authority{Interface: interfaceName}, r, p, o.UID}
+	c := newClaims(&Authority{Interface: interfaceName}, r, p, o.UID)
 	trials := make([]Trial, len(tags))
 	for i, t := range tags {
 		trials[i].Tag = t
@@ -78,7 +78,7 @@ func (c *claims) permitsAny(t endpoint.Tag) error {
 func (r *Rule) patternsOf(t endpoint.Tag, uid uint32) string {
 	var texts []string
 	for _, p := range r.Tags {
-		alone := claims{&Authority{}, &Rule{Tags: []Pattern{p}}, &Policy{}, uid}
+		alone := newClaims(&Authority{}, &Rule{Tags: []Pattern{p}}, &Policy{}, uid)
 		if alone.permitsAny(t) == nil {
 			return p.String()
 		}
