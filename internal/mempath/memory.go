@@ -191,7 +191,7 @@ func free(own, other []byte, fds ...int) error {
 // the other end is gone the error is EPIPE.
 func (p *Path) wake() {
 	step(nil)
-	unix.Write(p.ring, one)
+	rawWrite(p.ring, one)
 }
 
 var one = []byte{1}
@@ -203,7 +203,7 @@ func (p *Path) Bell() int { return p.bell }
 // it reads at once only a hostile other end has rung.
 func (p *Path) Drain() {
 	step(nil)
-	unix.Read(p.bell, p.drained[:])
+	rawRead(p.bell, p.drained[:])
 }
 
 // Close closes this end and tells the other. What is in the rings is lost. A Pending of another goroutine may
