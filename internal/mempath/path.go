@@ -1,3 +1,5 @@
+//go:build linux
+
 package mempath
 
 import "sync/atomic"
@@ -37,7 +39,7 @@ type reader struct {
 	off      uint64        // offset of the next word to scan
 	end      uint64        // bytes scanned so far, ever
 	taken    uint64        // bytes taken so far
-	consumed uint64        // of which the other end knows
+	consumed uint64        // bytes of taken that the other end was told of
 	at       atomic.Uint64 // offset of a word that is not 0 if a frame waits; for Pending
 	frames   [MaxScan]frame
 	next, n  int // frames[next:n] are scanned and not taken
@@ -219,16 +221,6 @@ func (p *Path) release() {
 	r.consumed = r.taken
 	store(p.own.consumed, r.consumed)
 	p.freed = true
-}
-
-// Next is Scan(1) and Take, where no frame is scanned yet.
-func (p *Path) Next(buf []byte) (n int, err error) {
-	if p.next == p.reader.n {
-		if n, err := p.Scan(1); n == 0 {
-			return 0, err
-		}
-	}
-	return p.Take(buf), nil
 }
 
 // Pending reports whether a Scan would find something: a frame, a skip or a lie. It may be called from any

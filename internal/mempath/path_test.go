@@ -34,7 +34,17 @@ func heapPair() (a, b *Path) {
 	return a, b
 }
 
-// send sends a frame, or reports that there is no room for it.
+// Next is Scan(1) and Take, where no frame is scanned yet.
+func (p *Path) Next(buf []byte) (n int, err error) {
+	if p.next == p.reader.n {
+		if n, err := p.Scan(1); n == 0 {
+			return 0, err
+		}
+	}
+	return p.Take(buf), nil
+}
+
+// send puts a frame into the ring and wakes the other end. It returns false if there is no room.
 func send(p *Path, frame []byte) bool {
 	room := p.Reserve(len(frame))
 	if room == nil {

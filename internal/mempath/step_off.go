@@ -1,4 +1,4 @@
-//go:build !unetdebug
+//go:build linux && !unetdebug
 
 package mempath
 

@@ -107,12 +107,12 @@ func (s *socket) Unwatch(fd int) error {
 	return nil
 }
 
-// Resolve answers that all hosts are on this one.
-func (n *node) resolve() stack.Route { return stack.Route{LinkAddr: uplink} }
+// sameHost answers that every host is this one.
+type sameHost struct{}
 
-type resolver struct{ *node }
-
-func (r resolver) Resolve(context.Context, netip.Addr) (stack.Route, error) { return r.resolve(), nil }
+func (sameHost) Resolve(context.Context, netip.Addr) (stack.Route, error) {
+	return stack.Route{LinkAddr: uplink}, nil
+}
 
 func (n *node) OpenPath(context.Context, uint64) error {
 	if n.lab.refuse {
@@ -181,7 +181,7 @@ func newLab(t testing.TB, cfg stack.Config) *lab {
 		testutil.Must(t, err)
 		n := &node{lab: l, i: i, port: port, paths: make(chan *endpoint.Path, 16)}
 		n.link = New(&socket{Link: port, watched: map[int]func(){}}, n.id(), uplink, view)
-		cfg.Link, cfg.LinkAddr, cfg.OwnedAddress, cfg.Resolver, cfg.MTU = n.link, uplink, true, resolver{n}, 1500
+		cfg.Link, cfg.LinkAddr, cfg.OwnedAddress, cfg.Resolver, cfg.MTU = n.link, uplink, true, sameHost{}, 1500
 		cfg.Addr, cfg.Addrs6 = netip.PrefixFrom(addrs[i], 24), []netip.Prefix{netip.PrefixFrom(addrs6[i], 64)}
 		l.ends[i] = n
 		for _, a := range []netip.Addr{addrs[i], addrs6[i]} {

@@ -275,8 +275,10 @@ func TestSlowReader(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		_, err := slow.Next(b[:])
+		_, err := slow.Scan(1)
 		testutil.Must(t, err)
+		slow.Take(b[:])
+		slow.Flush()
 		return l.ends[0].count("path_stalled") > 1000
 	})
 	testutil.Must(t, u.Close())

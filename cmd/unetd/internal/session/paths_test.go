@@ -165,8 +165,9 @@ func TestPathBetweenApplications(t *testing.T) {
 		from.Publish(len(text))
 		from.Flush()
 		buf := make([]byte, mempath.MaxFrame)
-		if n, err := to.Next(buf); err != nil || string(buf[:n]) != text {
-			t.Errorf("read %q, %v, want %q", buf[:n], err, text)
+		waiting, err := to.Scan(2)
+		if got := string(buf[:to.Take(buf)]); err != nil || waiting != 1 || got != text {
+			t.Errorf("%d frames, %q, %v, want %q", waiting, got, err, text)
 		}
 		from, to = to, from
 	}
