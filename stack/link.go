@@ -1,6 +1,10 @@
 package stack
 
-import "time"
+import (
+	"time"
+
+	"github.com/unet-go/unet/wire"
+)
 
 // Frame is one link frame, or one part of one, that a Link lends or takes. It
 // is a handle: copying it does not copy the bytes, and exactly one party owns
@@ -18,6 +22,10 @@ type Frame struct {
 	GSOSize uint16
 	// More: the packet goes on in the next Frame of the batch.
 	More bool
+	// Volatile: the bytes of a received frame are valid until the next Borrow, so it is not kept.
+	Volatile bool
+	// NoChecksum: a received frame has passed no wire: the checksum of TCP is not demanded.
+	NoChecksum bool
 }
 
 // Link sends and receives frames for a stack.
@@ -60,4 +68,15 @@ type Link interface {
 	Wake()
 	// Frames is the number of frames that the link has, for both directions. New calls it.
 	Frames() int
+}
+
+// PathLink is a Link that reaches some destinations by other ways than the rest, which may take longer frames than
+// the link has: TCP sends there what would be several segments in one, without a checksum of the data. The
+// other end receives it with Frame.NoChecksum.
+type PathLink interface {
+	Link
+	// ReservePath is Reserve for a frame of TCP from src to dst, which goes to the MAC address to. The frame must be sent or canceled
+	// before anything else is reserved or sent. ok is false if there is no path: such a frame is one of Reserve. Data is
+	// nil if the path is full at the moment.
+	ReservePath(to wire.LinkAddr, src, dst wire.AddrPort, n int) (f Frame, ok bool)
 }

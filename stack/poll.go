@@ -83,14 +83,17 @@ func (s *Stack) receive() int {
 	}
 	n := s.link.Borrow(s.batch[:])
 	var p packet
-	p.memory = memoryFrame
 	for i := 0; i < n; {
 		f := &s.batch[i]
 		if f.More || f.GSOSize != 0 {
 			i += s.inputParts(s.batch[i:n])
 			continue
 		}
-		if p.data, p.frame = f.Data, f.ID; !s.inputPacket(&p) {
+		p.data, p.frame, p.memory, p.noChecksum = f.Data, f.ID, memoryFrame, f.NoChecksum
+		if f.Volatile {
+			p.memory = memoryBorrowed
+		}
+		if !s.inputPacket(&p) {
 			s.link.Return(*f)
 		}
 		i++
@@ -197,6 +200,7 @@ type packet struct {
 	gso    uint16 // see Frame.GSOSize
 
 	reassembled bool // of fragments
+	noChecksum  bool // see Frame.NoChecksum
 
 	eth wire.Ethernet
 	ip  wire.IPv4

@@ -22,6 +22,12 @@ func (s *Stack) noteUnsettled() {
 // goroutines for events, sends segments, and arms the timer, at once if there is more to send.
 func (s *Stack) settle() {
 	s.unsettled, s.linkFull = false, false
+	if len(s.stalled) > 0 {
+		for _, conn := range s.stalled {
+			conn.Resume()
+		}
+		s.stalled = s.stalled[:0]
+	}
 	if len(s.touchedPorts) > 0 {
 		s.runPorts()
 	}
@@ -50,7 +56,7 @@ func (s *Stack) settle() {
 	}
 	at := instant(s.tcp.Deadline)
 	switch {
-	case s.linkFull:
+	case s.linkFull, len(s.stalled) > 0:
 		at = min(at, s.now+instant(sendPause))
 	case s.tcp.Ready != nil:
 		at = min(at, s.now+1) // not in this pass over the timers

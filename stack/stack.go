@@ -102,6 +102,7 @@ type Stack struct {
 	mu mutex // guards all that follows, and the link
 
 	link         Link
+	paths        PathLink // the same; nil: it has no paths
 	linkAddr     wire.LinkAddr
 	addr         wire.Addr    // the IPv4 address; zero: none
 	addrs6       [2]wire.Addr // the global IPv6 address and the link-local one; zero: none
@@ -124,13 +125,14 @@ type Stack struct {
 	count [reasons]uint64
 
 	// Input and output, poll.go and settle.go.
-	lent      int       // frames with sockets or the application
-	copies    copies    // buffers for datagrams beyond the quota
-	unsettled bool      // settle has something to do
-	linkFull  bool      // the link takes no more segments; settle tries again later
-	unflushed bool      // frames were sent since the last kick
-	gathered  []byte    // for a segment that came in several frames
-	ip6       wire.IPv6 // of the packet that is being processed, if it is IPv6
+	lent      int         // frames with sockets or the application
+	copies    copies      // buffers for datagrams beyond the quota
+	unsettled bool        // settle has something to do
+	linkFull  bool        // the link takes no more segments; settle tries again later
+	stalled   []*tcp.Conn // held since their path was full; the next settle tries again
+	unflushed bool        // frames were sent since the last kick
+	gathered  []byte      // for a segment that came in several frames
+	ip6       wire.IPv6   // of the packet that is being processed, if it is IPv6
 
 	// Time, poll.go.
 	clock         func() time.Time // nil: the real one
@@ -245,6 +247,7 @@ func New(cfg Config) (*Stack, error) {
 		left:         make(chan struct{}, 1),
 		gone:         make(chan struct{}),
 	}
+	s.paths, _ = cfg.Link.(PathLink)
 	s.role.init(cfg.Link)
 	if cfg.Connections != nil {
 		s.publisher = publisher{records: wire.NewConnections(cfg.Connections), published: cfg.Published, quiet: true}

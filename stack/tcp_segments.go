@@ -22,6 +22,8 @@ const (
 	segmentsInTurn = 16
 	// segmentsAtOnce is how many are sent before what has arrived meanwhile is received.
 	segmentsAtOnce = batchSize
+	// leastEmit is the room in bytes that Emit wants at least.
+	leastEmit = 100
 )
 
 // tcpTimer expires at the engine's next deadline.
@@ -34,7 +36,7 @@ func (t *tcpTimer) expired(s *Stack) { s.tcp.Expire(tcp.Time(s.now)) }
 // held, as in all of this file.
 func (s *Stack) inputTCP(p *packet) (kept bool) {
 	s.noteUnsettled()
-	in := tcp.Inbound{Src: p.src, Dst: p.dst, Data: p.payload, Frame: p.frame, ECN: p.ecn} // borrowed
+	in := tcp.Inbound{Src: p.src, Dst: p.dst, Data: p.payload, Frame: p.frame, ECN: p.ecn, NoChecksum: p.noChecksum} // borrowed
 	switch {
 	case p.memory == memoryHeap:
 		in.Memory, in.Reassembled = tcp.MemoryHeap, p.reassembled
@@ -192,18 +194,34 @@ func (s *Stack) emitTCP(conn *tcp.Conn, c *TCPConn) {
 			s.tcp.Postpone(conn)
 			return
 		}
-		room := head + conn.MaxLen
-		f, ok := s.link.Reserve(room)
-		if !ok {
-			s.flush()
+		var f Frame
+		var n int
+		var ok bool
+		if s.paths != nil {
+			f, ok = s.paths.ReservePath(wire.LinkAddr(r.headers.bytes[:6]), conn.Local(), conn.Remote(), head+max(conn.LongLen(), leastEmit))
+		}
+		switch {
+		case !ok:
+			room := head + conn.MaxLen
 			if f, ok = s.link.Reserve(room); !ok {
-				if f, ok = s.link.Reserve(0); !ok { // one frame: a shorter segment
-					s.linkFull = true
-					break
+				s.flush()
+				if f, ok = s.link.Reserve(room); !ok {
+					if f, ok = s.link.Reserve(0); !ok { // one frame: a shorter segment
+						s.linkFull = true
+						s.count[sendBlocked]++
+						return
+					}
 				}
 			}
+			n = conn.Emit(now, f.Data[head:])
+		case f.Data == nil: // its path is full: others send meanwhile
+			conn.Hold()
+			s.stalled = append(s.stalled, conn)
+			s.count[sendBlocked]++
+			return
+		default:
+			n = conn.EmitLong(now, f.Data[head:])
 		}
-		n := conn.Emit(now, f.Data[head:])
 		f.Data = f.Data[:head+n]
 		r.headers.put(f.Data, from, wire.ProtocolTCP, n)
 		if conn.ECT {
@@ -216,14 +234,12 @@ func (s *Stack) emitTCP(conn *tcp.Conn, c *TCPConn) {
 				s.link.Cancel(f)
 				s.count[segmentsLost]++ // and sent again, as if the network had lost it
 				s.linkFull = true
-				break
+				s.count[sendBlocked]++
+				return
 			}
 		}
 		s.count[framesSent]++
 		s.unflushed = true
-	}
-	if s.linkFull {
-		s.count[sendBlocked]++
 	}
 }
 

@@ -14,8 +14,11 @@
 // What comes by a path was written by another process, which may be hostile and may still be writing. So a frame is
 // copied to memory of this process before anything is read of it but its length, and then it must have
 // a source that is the writer's by the tag table, and a destination that is this endpoint's. After that it
-// is a frame like any other: the stack checks its headers and its checksum.
+// is a frame like any other: the stack checks its headers, and all checksums but that of TCP.
+//
+// TCP writes into the ring itself ([Link.ReservePath]), and frames that may be longer than the socket's. Such a frame is
+// received into a buffer of the link, which the next one overwrites.
 //
 // A reader that does not read costs its writers a few milliseconds in which they wait for it; then they
-// drop what is for it, until it reads again.
+// drop what is for it, until it reads again. Connections of TCP wait longer, since they hold up nobody else.
 package pathlink

@@ -26,13 +26,21 @@ const (
 	// patience is how long a full path holds up its writer in a period, before frames for it are dropped.
 	patience = 2 * time.Millisecond
 	period   = 50 * time.Millisecond
+	// frozen is how long a full path holds up the connections of TCP that use it. They hold up nobody else. Then their
+	// segments are dropped, and they end as if the network had lost these.
+	frozen = 200 * time.Millisecond
 	// roomPause is how long a Sleep lasts at most while a frame waits for room in a path.
 	roomPause = time.Millisecond
 	// ownFrame marks the ID of a frame that was reserved to copy a received one into.
 	ownFrame = 1 << 63
+	// inPath is the ID of a frame whose memory is a path's ring, or l.long: there is nothing to give back.
+	inPath = 1 << 62
+	// mostLong is the length in bytes of the longest frame of TCP in a path. Several fit in a ring, so that one is read
+	// while the next is written.
+	mostLong = 32 << 10
 )
 
-var _ stack.Link = (*Link)(nil)
+var _ stack.PathLink = (*Link)(nil)
 
 // Link is one link over a socket and memory paths. It implements [stack.Link]; its other methods are called under the
 // stack's lock, but Run.
@@ -45,6 +53,8 @@ type Link struct {
 	set      atomic.Pointer[set] // the paths; nil: none
 	peers    map[uint64]*peer    // by endpoint
 	last     *peer               // that a frame was sent to last
+	reserved *path               // in which ReservePath has reserved a frame last
+	long     []byte              // of the frame that was borrowed last and is longer than the socket's
 	turn     uint32              // counts calls of Borrow
 	borrowed uint64              // frames from the socket
 	dirty    []*path             // that Flush has to look after
@@ -77,10 +87,19 @@ func New(socket Socket, id uint64, addr wire.LinkAddr, table *tagtable.View) *Li
 
 // Send implements [stack.Link]. A frame for a path is in it when Send returns, and f is free.
 func (l *Link) Send(f stack.Frame) bool {
+	if f.ID == inPath {
+		l.reserved.ring.Publish(len(f.Data))
+		l.sent(l.reserved)
+		return true
+	}
 	if len(f.Data) < wire.EthernetHeaderLen || wire.LinkAddr(f.Data[:6]) != l.addr {
 		return l.socket.Send(f)
 	}
-	p := l.pathFor(f.Data)
+	src, dst, ok := ends(f.Data)
+	if !ok {
+		return l.socket.Send(f)
+	}
+	p := l.pathFor(src, dst, len(f.Data))
 	if p == nil {
 		return l.socket.Send(f)
 	}
@@ -96,20 +115,42 @@ func (l *Link) Send(f stack.Frame) bool {
 	case p.stalled():
 		l.counts[pathStalled]++
 	default:
-		l.mark(p) // the other end may have to make room
-		l.full.Store(true)
+		l.waitForRoom(p)
 		return false
 	}
 	l.socket.Cancel(f)
 	return true
 }
 
-// pathFor is the path for a frame to this host, nil if it goes by the port.
-func (l *Link) pathFor(frame []byte) *path {
-	src, dst, ok := ends(frame)
-	if !ok {
-		return nil
+// ReservePath implements [stack.PathLink].
+func (l *Link) ReservePath(to wire.LinkAddr, src, dst wire.AddrPort, n int) (f stack.Frame, ok bool) {
+	if to != l.addr {
+		return f, false
 	}
+	n = min(n, mostLong)
+	p := l.pathFor(end{src.Addr, wire.ProtocolTCP, src.Port}, end{dst.Addr, wire.ProtocolTCP, dst.Port}, n)
+	if p == nil {
+		return f, false
+	}
+	if room := p.ring.Reserve(n); room != nil {
+		l.reserved, p.heldAt = p, time.Time{}
+		return stack.Frame{Data: room, ID: inPath}, true
+	}
+	if p.ring.Err() != nil || p.holds() > frozen { // Send ends the path, or drops the frame
+		return f, false
+	}
+	l.waitForRoom(p)
+	return f, true
+}
+
+// waitForRoom is called when a frame has to wait for room in a path.
+func (l *Link) waitForRoom(p *path) {
+	l.mark(p) // the other end may have to make room
+	l.full.Store(true)
+}
+
+// pathFor is the path for a frame of n bytes to this host, nil if it goes by the port.
+func (l *Link) pathFor(src, dst end, n int) *path {
 	id := l.table.Holder(dst.addr, dst.protocol, dst.port)
 	// The table may have had no room for the source, and then the reader would drop the frame.
 	if id == 0 || id == l.id || l.table.Holder(src.addr, src.protocol, src.port) != l.id {
@@ -126,7 +167,7 @@ func (l *Link) pathFor(frame []byte) *path {
 	switch p := l.last.path; {
 	case p == nil:
 		l.ask(l.last)
-	case p.closing || len(frame) > mempath.MaxFrame || !p.ring.Ready():
+	case p.closing || n > mempath.MaxFrame || !p.ring.Ready():
 	case !p.valid(l.table, l.id):
 		l.retire(p, 0)
 	default:
@@ -213,7 +254,9 @@ func (l *Link) take(s *set, frames []stack.Frame) (n int) {
 	for i := range s.paths {
 		p := s.paths[(int(l.turn)+i)%len(s.paths)]
 		if p.settled && p.ring.Pending() {
-			n += l.takeFrom(p, frames[n:])
+			if n += l.takeFrom(p, frames[n:]); n > 0 && frames[n-1].Volatile {
+				break
+			}
 		}
 	}
 	return n
@@ -227,22 +270,30 @@ func (l *Link) takeFrom(p *path, frames []stack.Frame) (n int) {
 	waiting, err := p.ring.Scan(len(frames))
 	for range waiting {
 		f, ok := l.socket.Reserve(p.ring.Len())
-		if !ok || len(f.Data) < p.ring.Len() {
-			if ok {
-				l.socket.Cancel(f)
-			}
+		if !ok {
 			p.ring.Take(nil)
 			l.counts[pathNoFrame]++
 			continue
 		}
-		f.Data = f.Data[:p.ring.Take(f.Data)]
+		f.ID |= ownFrame
+		if len(f.Data) < p.ring.Len() {
+			l.Return(f)
+			if l.long == nil {
+				l.long = make([]byte, mempath.MaxFrame)
+			}
+			f = stack.Frame{Data: l.long, ID: inPath, Volatile: true}
+		}
+		f.Data, f.NoChecksum = f.Data[:p.ring.Take(f.Data)], true
 		if !l.permitted(p, f.Data) {
 			l.counts[pathDenied]++
-			l.socket.Cancel(f)
+			l.Return(f)
 			continue
 		}
-		frames[n] = stack.Frame{Data: f.Data, ID: f.ID | ownFrame}
+		frames[n] = f
 		n++
+		if f.Volatile {
+			break
+		}
 	}
 	l.counts[pathReceived] += uint64(n)
 	p.used = p.used || n > 0
@@ -262,17 +313,25 @@ func (l *Link) permitted(p *path, frame []byte) bool {
 
 // Return implements [stack.Link].
 func (l *Link) Return(f stack.Frame) {
-	if f.ID&ownFrame == 0 {
+	switch {
+	case f.ID == inPath:
+	case f.ID&ownFrame == 0:
 		l.socket.Return(f)
-		return
+	default:
+		f.ID &^= ownFrame
+		l.socket.Cancel(f)
 	}
-	f.ID &^= ownFrame
-	l.socket.Cancel(f)
 }
 
-// Reserve, Cancel and Frames implement [stack.Link]: frames are the socket's.
+// Cancel implements [stack.Link].
+func (l *Link) Cancel(f stack.Frame) {
+	if f.ID != inPath {
+		l.socket.Cancel(f)
+	}
+}
+
+// Reserve and Frames implement [stack.Link]: frames are the socket's.
 func (l *Link) Reserve(n int) (stack.Frame, bool) { return l.socket.Reserve(n) }
-func (l *Link) Cancel(f stack.Frame)              { l.socket.Cancel(f) }
 func (l *Link) Frames() int                       { return l.socket.Frames() }
 
 // Pending implements [stack.Link].

@@ -33,6 +33,7 @@ type path struct {
 	fullAt time.Time     // when it was first found full; zero: it has room
 	waited time.Duration // for room, in the period that began at since
 	since  time.Time
+	heldAt time.Time // when a segment of TCP first found it full; zero: it had room for the last one
 }
 
 // set is the paths of a link. It does not change, and is replaced as a whole, so that it can be read without the stack's
@@ -108,6 +109,14 @@ func (p *path) stalled() bool {
 		}
 	}
 	return p.waited+now.Sub(p.fullAt) > patience
+}
+
+// holds is called when the path has no room for a segment of TCP. It returns for how long that is so.
+func (p *path) holds() time.Duration {
+	if p.heldAt.IsZero() {
+		p.heldAt = time.Now()
+	}
+	return time.Since(p.heldAt)
 }
 
 // hasRoom is called when the path is not full any more.

@@ -1,6 +1,10 @@
 package tcp
 
-import "github.com/unet-go/unet/wire"
+import (
+	"math"
+
+	"github.com/unet-go/unet/wire"
+)
 
 // action is the kind of segment that a connection sends next.
 type action uint8
@@ -22,6 +26,7 @@ type plan struct {
 	action action
 	fin    bool // after the data
 	corked bool // there is data, but it waits for more
+	long   bool // EmitLong writes it
 	data   int  // bytes
 }
 
@@ -159,6 +164,9 @@ func (c *Conn) Emit(now Time, b []byte) int {
 			h.len += wire.TCPTimestampsLen
 		}
 		full := c.mss + h.len
+		if c.next.long {
+			full = max(full, n+h.len)
+		}
 		if c.sack && (len(c.outOfOrder.runs) > 0 || c.dsack != (wire.SACKBlock{})) {
 			c.putSACK(now, &h, b)
 		} else if c.timestamps {
@@ -166,7 +174,7 @@ func (c *Conn) Emit(now Time, b []byte) int {
 		}
 		// SACK blocks, or a short frame, leave less room for data.
 		if room := min(len(b), full) - h.len; n > room {
-			if n > c.mss {
+			if n > c.mss && !c.next.long {
 				room = c.mtuProbeRoom(now, &h, b, room)
 			}
 			n, fin = room, false
@@ -210,6 +218,33 @@ func (c *Conn) Emit(now Time, b []byte) int {
 		c.change()
 	}
 	c.update(now)
+	return n
+}
+
+// LongLen is an upper bound of the length in bytes of what EmitLong writes next.
+func (c *Conn) LongLen() int {
+	if c.next.action != sendData || c.next.data != c.mss || c.next.fin || c.sndNxt != c.sndMax {
+		return c.MaxLen
+	}
+	inFlight := int(c.sndNxt.From(c.sndUna))
+	unsent := c.send.bytes - inFlight
+	n := min(unsent, int(c.sndWnd)-inFlight, c.window-c.pipe())
+	if n < unsent || c.opts.Nagle || c.opts.Cork > 0 && !c.flushed { // the rest is not sent yet
+		n -= n % c.mss
+	}
+	return wire.MaxTCPHeaderLen + max(n, c.mss)
+}
+
+// EmitLong is Emit for a path through memory, whose end reads the segment with [Inbound.NoChecksum]: the checksum leaves
+// out the data. A segment may have all data that could be sent now in several, as far as b has room, and so more
+// than the MSS. Only new data is sent so: what is sent again fits every path.
+func (c *Conn) EmitLong(now Time, b []byte) int {
+	if n := min(c.LongLen(), len(b), math.MaxUint16) - wire.MaxTCPHeaderLen; n > c.next.data {
+		c.next.data = n
+	}
+	c.next.long = true
+	n := c.Emit(now, b)
+	c.next.long = false
 	return n
 }
 
@@ -273,7 +308,11 @@ func (c *Conn) emitSyn(now Time, h *header, b []byte) {
 func (c *Conn) emitData(now Time, h *header, b []byte, n int, fin bool) {
 	t := c.table
 	h.fields.Seq = c.sndNxt.Uint32()
-	h.sum = c.send.copyOut(b[h.len:h.len+n], h.sum)
+	if c.next.long {
+		c.send.copyOut(b[h.len : h.len+n])
+	} else {
+		h.sum = c.send.sumOut(b[h.len:h.len+n], h.sum)
+	}
 	if c.send.cursor == nil && n > 0 {
 		h.fields.Flags |= wire.TCPPsh // RFC 9293, section 3.9.1.2: the last queued byte
 		c.flushed = false
@@ -312,7 +351,7 @@ func (c *Conn) emitData(now Time, h *header, b []byte, n int, fin bool) {
 	next := c.sndNxt.Add(length)
 	c.sndNxt = next
 	c.prrOut += n
-	if n > c.path.proven {
+	if n > c.path.proven && !c.next.long {
 		c.watch(n)
 	}
 	if c.srtt > paceCredit {

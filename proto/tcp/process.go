@@ -25,6 +25,8 @@ type Inbound struct {
 	ECN      uint8 // the ECN field of the IP header, two bits (RFC 3168)
 	// Reassembled: Data was in fragments, so its checksum is complete.
 	Reassembled bool
+	// NoChecksum: Data has passed no wire, so its checksum is not demanded ([Conn.EmitLong]).
+	NoChecksum bool
 }
 
 // Result is what the caller of Process has to do.
@@ -98,6 +100,7 @@ func (t *Table) Process(now Time, in *Inbound) Result {
 	expected := c != nil && c.expects(s) && !t.cfg.noPrediction
 	partial := t.cfg.PartialChecksums && s.AcceptPartial(in.Src, in.Dst) && !in.Reassembled
 	switch {
+	case in.NoChecksum:
 	case partial && (c == nil || c.sums != completeSums): // the data is not read
 	case expected && len(s.Payload) > 0 && len(s.Payload) <= len(c.post)-c.posted && c.recv.head == nil:
 		// The data is copied to the reader's buffer while its checksum is computed. If that is
@@ -133,7 +136,7 @@ func (t *Table) Process(now Time, in *Inbound) Result {
 	}
 	c.stat.segmentsIn++
 	c.process(now, s)
-	if c.sums == unknownSums && c.state.synchronized() {
+	if c.sums == unknownSums && c.state.synchronized() && !in.NoChecksum {
 		c.sums = completeSums
 		if partial {
 			c.sums = partialSums

@@ -268,16 +268,29 @@ type sendQueue struct {
 	returned uint64 // pieces of lends that the engine does not use any more
 }
 
-// copyOut copies the next len(dst) bytes to dst, advances the cursor past them, and
-// returns their unfolded sum plus sum. The queue must have as many.
-func (q *sendQueue) copyOut(dst []byte, sum uint64) uint64 {
+// copyOut copies the next len(dst) bytes to dst, and advances the cursor past them. The queue must have as many.
+func (q *sendQueue) copyOut(dst []byte) {
+	for len(dst) > 0 {
+		dst = dst[copy(dst, q.piece(len(dst))):]
+	}
+}
+
+// piece is the next bytes that are in one block, at most n. The cursor advances past them.
+func (q *sendQueue) piece(n int) []byte {
+	b := q.cursor
+	p := b.data[q.offset:]
+	p = p[:min(n, len(p))]
+	if q.offset += len(p); q.offset == len(b.data) {
+		q.cursor, q.offset = b.next, 0
+	}
+	return p
+}
+
+// sumOut is copyOut, and returns the unfolded sum of the bytes plus sum.
+func (q *sendQueue) sumOut(dst []byte, sum uint64) uint64 {
 	odd := false
 	for len(dst) > 0 {
-		b := q.cursor
-		src := b.data[q.offset:]
-		if len(src) > len(dst) {
-			src = src[:len(dst)]
-		}
+		src := q.piece(len(dst))
 		if odd {
 			sum = wire.SumOdd(sum, wire.SumCopy(dst, src, 0))
 		} else {
@@ -285,9 +298,6 @@ func (q *sendQueue) copyOut(dst []byte, sum uint64) uint64 {
 		}
 		odd = odd != (len(src)%2 == 1)
 		dst = dst[len(src):]
-		if q.offset += len(src); q.offset == len(b.data) {
-			q.cursor, q.offset = b.next, 0
-		}
 	}
 	return sum
 }
@@ -301,7 +311,7 @@ func (q *sendQueue) copyAt(dst []byte, at int, sum uint64) uint64 {
 		b = b.next
 	}
 	from := sendQueue{cursor: b, offset: at}
-	return from.copyOut(dst, sum)
+	return from.sumOut(dst, sum)
 }
 
 // acknowledge drops n bytes from the head. If the cursor is among them, it moves to the new

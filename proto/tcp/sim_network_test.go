@@ -2,6 +2,7 @@ package tcp
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"syscall"
@@ -79,7 +80,8 @@ type simHost struct {
 	frames  map[uint64]bool // kept by the table
 	frameID uint64
 	memory  Memory
-	buf     [9000]byte // for Emit
+	paths   bool        // it emits some segments with EmitLong, as if a path through memory came and went
+	buf     [66000]byte // for Emit
 }
 
 func newNetwork(t testing.TB, seed uint64, cfg [2]Config) *network {
@@ -166,7 +168,12 @@ func (h *simHost) drain() {
 		}
 		b := h.buf[:]
 		was, sndMax := c.next.action, c.sndMax
-		n := c.Emit(h.net.now, b)
+		var n int
+		if h.paths && h.net.rand.IntN(2) == 0 {
+			n = h.emitLong(c, b)
+		} else {
+			n = c.Emit(h.net.now, b[:9000])
+		}
 		if n == 0 {
 			h.net.t.Fatalf("host %d: ready with nothing to send in %v", h.index, c.State())
 		}
@@ -174,6 +181,20 @@ func (h *simHost) drain() {
 		h.net.send(h.index, b[:n], c.ECT)
 		h.tab.Postpone(c)
 	}
+}
+
+// emitLong is EmitLong into some room, and adds the checksum, since the lines damage segments.
+func (h *simHost) emitLong(c *Conn, b []byte) int {
+	most, again := c.LongLen(), c.next.action != sendData || c.sndNxt != c.sndMax
+	n := c.EmitLong(h.net.now, b[:100+h.net.rand.IntN(len(b)-100)])
+	s := view(b[:n])
+	if n > most || again && len(s.Payload) > c.mss {
+		h.net.fatalf("host %d: a segment of %d bytes, want at most %d, sent again %v: %+v", h.index, n, most, again, c.Info())
+	}
+	b[16], b[17] = 0, 0
+	sum := wire.PseudoHeader(h.addr, h.net.hosts[1-h.index].addr, wire.ProtocolTCP, uint16(n))
+	binary.BigEndian.PutUint16(b[16:], ^wire.Fold(wire.Sum(b[:n], sum)))
+	return n
 }
 
 func (net *network) send(from int, b []byte, ect bool) {

@@ -270,6 +270,7 @@ func TestSimulation(t *testing.T) {
 		}
 		net := newNetwork(t, seed, cfg)
 		net.hosts[0].memory, net.hosts[1].memory = Memory(r.IntN(3)), Memory(r.IntN(3))
+		net.hosts[0].paths, net.hosts[1].paths = seed%3 == 0, seed%4 == 0
 		for i := range net.hosts {
 			net.impair(i, simLinks[r.IntN(len(simLinks))])
 		}
