@@ -53,7 +53,9 @@ type Link struct {
 	set      atomic.Pointer[set] // the paths; nil: none
 	peers    map[uint64]*peer    // by endpoint
 	last     *peer               // that a frame was sent to last
-	reserved *path               // in which ReservePath has reserved a frame last
+	reserved *path               // in which ReservePath has reserved room last
+	room     []byte              // that room, if the frame is in short; nil: the frame is there
+	short    [2048]byte
 	long     []byte              // of the frame that was borrowed last and is longer than the socket's
 	turn     uint32              // counts calls of Borrow
 	borrowed uint64              // frames from the socket
@@ -88,6 +90,7 @@ func New(socket Socket, id uint64, addr wire.LinkAddr, table *tagtable.View) *Li
 // Send implements [stack.Link]. A frame for a path is in it when Send returns, and f is free.
 func (l *Link) Send(f stack.Frame) bool {
 	if f.ID == inPath {
+		copy(l.room, f.Data)
 		l.reserved.ring.Publish(len(f.Data))
 		l.sent(l.reserved)
 		return true
@@ -133,7 +136,11 @@ func (l *Link) ReservePath(to wire.LinkAddr, src, dst wire.AddrPort, n int) (f s
 		return f, false
 	}
 	if room := p.ring.Reserve(n); room != nil {
-		l.reserved, p.heldAt = p, time.Time{}
+		l.reserved, p.heldAt, l.room = p, time.Time{}, nil
+		if n <= len(l.short) {
+			// Headers are written in many small pieces, which is slow in memory that the other end's processor has.
+			l.room, room = room, l.short[:n]
+		}
 		return stack.Frame{Data: room, ID: inPath}, true
 	}
 	if p.ring.Err() != nil || p.holds() > frozen { // Send ends the path, or drops the frame
