@@ -70,13 +70,13 @@ type Link interface {
 	Frames() int
 }
 
-// PathLink is a Link that reaches some destinations by other ways than the rest, which may take longer frames than
+// PathLink is a Link that reaches some endpoints of the same host, which have the stack's MAC address, by paths. These take longer frames than
 // the link has: TCP sends there what would be several segments in one, without a checksum of the data. The
 // other end receives it with Frame.NoChecksum.
 type PathLink interface {
 	Link
-	// ReservePath is Reserve for a frame of TCP from src to dst, which goes to the MAC address to. The frame must be sent or canceled
+	// ReservePath is Reserve for a frame of TCP from src to dst, which goes to the stack's own MAC address. The frame must be sent or canceled
 	// before anything else is reserved or sent. ok is false if there is no path: such a frame is one of Reserve. Data is
 	// nil if the path is full at the moment.
-	ReservePath(to wire.LinkAddr, src, dst wire.AddrPort, n int) (f Frame, ok bool)
+	ReservePath(src, dst wire.AddrPort, n int) (f Frame, ok bool)
 }

@@ -20,7 +20,7 @@ type fullPath struct {
 	full atomic.Bool
 }
 
-func (l *fullPath) ReservePath(_ wire.LinkAddr, _, dst wire.AddrPort, _ int) (stack.Frame, bool) {
+func (l *fullPath) ReservePath(_, dst wire.AddrPort, _ int) (stack.Frame, bool) {
 	return stack.Frame{}, dst.Port == l.port && l.full.Load()
 }
 

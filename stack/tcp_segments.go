@@ -189,6 +189,7 @@ func (s *Stack) emitTCP(conn *tcp.Conn, c *TCPConn) {
 		r.tellPathMTU(now, conn)
 	}
 	head, from := r.headers.len, conn.Local().Addr
+	paths := s.paths != nil && wire.LinkAddr(r.headers.bytes[:6]) == s.linkAddr
 	for turn := 0; s.tcp.Ready == conn; turn++ {
 		if turn == segmentsInTurn {
 			s.tcp.Postpone(conn)
@@ -197,8 +198,8 @@ func (s *Stack) emitTCP(conn *tcp.Conn, c *TCPConn) {
 		var f Frame
 		var n int
 		var ok bool
-		if s.paths != nil {
-			f, ok = s.paths.ReservePath(wire.LinkAddr(r.headers.bytes[:6]), conn.Local(), conn.Remote(), head+max(conn.LongLen(), leastEmit))
+		if paths {
+			f, ok = s.paths.ReservePath(conn.Local(), conn.Remote(), head+max(conn.LongLen(), leastEmit))
 		}
 		switch {
 		case !ok:

@@ -126,10 +126,7 @@ func (l *Link) Send(f stack.Frame) bool {
 }
 
 // ReservePath implements [stack.PathLink].
-func (l *Link) ReservePath(to wire.LinkAddr, src, dst wire.AddrPort, n int) (f stack.Frame, ok bool) {
-	if to != l.addr {
-		return f, false
-	}
+func (l *Link) ReservePath(src, dst wire.AddrPort, n int) (f stack.Frame, ok bool) {
 	n = min(n, mostLong)
 	p := l.pathFor(end{src.Addr, wire.ProtocolTCP, src.Port}, end{dst.Addr, wire.ProtocolTCP, dst.Port}, n)
 	if p == nil {

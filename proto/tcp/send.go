@@ -271,26 +271,24 @@ type sendQueue struct {
 // copyOut copies the next len(dst) bytes to dst, and advances the cursor past them. The queue must have as many.
 func (q *sendQueue) copyOut(dst []byte) {
 	for len(dst) > 0 {
-		dst = dst[copy(dst, q.piece(len(dst))):]
+		b := q.cursor
+		n := copy(dst, b.data[q.offset:])
+		dst = dst[n:]
+		if q.offset += n; q.offset == len(b.data) {
+			q.cursor, q.offset = b.next, 0
+		}
 	}
-}
-
-// piece is the next bytes that are in one block, at most n. The cursor advances past them.
-func (q *sendQueue) piece(n int) []byte {
-	b := q.cursor
-	p := b.data[q.offset:]
-	p = p[:min(n, len(p))]
-	if q.offset += len(p); q.offset == len(b.data) {
-		q.cursor, q.offset = b.next, 0
-	}
-	return p
 }
 
 // sumOut is copyOut, and returns the unfolded sum of the bytes plus sum.
 func (q *sendQueue) sumOut(dst []byte, sum uint64) uint64 {
 	odd := false
 	for len(dst) > 0 {
-		src := q.piece(len(dst))
+		b := q.cursor
+		src := b.data[q.offset:]
+		if len(src) > len(dst) {
+			src = src[:len(dst)]
+		}
 		if odd {
 			sum = wire.SumOdd(sum, wire.SumCopy(dst, src, 0))
 		} else {
@@ -298,6 +296,9 @@ func (q *sendQueue) sumOut(dst []byte, sum uint64) uint64 {
 		}
 		odd = odd != (len(src)%2 == 1)
 		dst = dst[len(src):]
+		if q.offset += len(src); q.offset == len(b.data) {
+			q.cursor, q.offset = b.next, 0
+		}
 	}
 	return sum
 }
