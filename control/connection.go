@@ -261,13 +261,13 @@ func (c *connection) refuse(record []byte) bool {
 	if err != nil || a.Path == nil {
 		return false
 	}
-	c.unpath(a.Path.Peer)
+	c.unpath(a.Path.ID)
 	return true
 }
 
 // unpath gives back a memory path that nobody takes. It does not wait.
-func (c *connection) unpath(peer uint64) {
-	go func() { _, _ = c.ask(context.Background(), protocol.Operation{Op: protocol.OpUnpath, Endpoint: peer}) }()
+func (c *connection) unpath(id uint64) {
+	go func() { _, _ = c.ask(context.Background(), protocol.Operation{Op: protocol.OpUnpath, Path: id}) }()
 }
 
 // deliver gives one record to the caller that waits for it, or to the watchers. It takes the
@@ -289,7 +289,7 @@ func (c *connection) deliver(record []byte, fds []int) error {
 		return protocol.Violation("a memory path for an operator")
 	case a.Path != nil:
 		if a.Adopt(fds); !c.paths.Give(a.Path) {
-			c.unpath(a.Path.Peer)
+			c.unpath(a.Path.ID)
 			return a.Path.Close()
 		}
 		return nil

@@ -23,12 +23,11 @@ func (l *Lease) OpenPath(ctx context.Context, peer uint64) error {
 
 // ClosePath ends a memory path; see [endpoint.Lease]. The end of a unetd ends all paths, so after
 // that, ClosePath only waits for the next one.
-func (l *Lease) ClosePath(ctx context.Context, peer uint64) error {
+func (l *Lease) ClosePath(ctx context.Context, id uint64) error {
 	if !l.shares {
 		return nil
 	}
-	l.paths.Drop(peer)
-	_, err := l.repeat(ctx, protocol.Operation{Op: protocol.OpUnpath, Endpoint: peer})
+	_, err := l.repeat(ctx, protocol.Operation{Op: protocol.OpUnpath, Path: id})
 	return err
 }
 

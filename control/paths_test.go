@@ -13,7 +13,7 @@ import (
 	. "github.com/unet-go/unet/internal/protocoltest"
 )
 
-const pathRecord = `{"v":1,"event":"path","path":{"peer":8,"epoch":3,"peer_epoch":1}}`
+const pathRecord = `{"v":1,"event":"path","path":{"id":12,"peer":8,"epoch":3,"peer_epoch":1}}`
 
 // Another endpoint can ask for a path at any time. A process without room for its descriptors gives the path
 // back, and keeps its lease.
@@ -51,7 +51,7 @@ func TestPathWithoutFreeDescriptors(t *testing.T) {
 			close(full)
 			Await(t, "script", scriptDone)
 		})
-		if !strings.Contains(string(asked), `"op":"unpath"`) || !strings.Contains(string(asked), `"endpoint":8`) {
+		if !strings.Contains(string(asked), `"op":"unpath"`) || !strings.Contains(string(asked), `"path":12`) {
 			t.Errorf("%d free: unetd was asked %q", free, asked)
 		}
 		if err := l.Err(); err != nil {

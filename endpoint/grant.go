@@ -376,9 +376,9 @@ type Lease interface {
 	// why there is none: the policy, a rate, a capture, a limit, an endpoint on a queue, or one
 	// whose process does not range over Paths.
 	OpenPath(ctx context.Context, peer uint64) error
-	// ClosePath ends the path to an endpoint, for both ends. Until then its memory counts for the
-	// user of the endpoint that asked for it. Without a path ClosePath does nothing.
-	ClosePath(ctx context.Context, peer uint64) error
+	// ClosePath ends a path, by its ID, for both ends. Until then its memory counts for the user of
+	// the endpoint that asked for it. If the path has ended, ClosePath does nothing.
+	ClosePath(ctx context.Context, id uint64) error
 	// Paths returns the memory paths that the endpoint gets from now on, for one range loop, which
 	// closes them. The endpoint gets none before the call, and none after the loop was left.
 	//

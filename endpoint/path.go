@@ -11,6 +11,7 @@ var ErrNoPath = errors.New("no memory path")
 // Path is one end of a memory path: memory through which two endpoints of a mux exchange
 // frames. Package internal/mempath makes and uses it.
 type Path struct {
+	ID        uint64   `json:"id"`         // random: no other path of the endpoint has it, also none of a later unetd
 	Peer      uint64   `json:"peer"`       // ID of the endpoint at the other end
 	Epoch     uint64   `json:"epoch"`      // of this endpoint in the tag table when the path was made; the path ends when it changes
 	PeerEpoch uint64   `json:"peer_epoch"` // the same of the other endpoint

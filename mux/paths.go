@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -33,6 +34,7 @@ const (
 
 // memoryPath is a path, or one that is being made. It is in the tables of both endpoints until it ends.
 type memoryPath struct {
+	id      uint64    // endpoint.Path.ID
 	ends    [2]*Lease // the first has asked for it
 	counted bool      // guarded by Mux.mu; its memory counts for the user of the first
 }
@@ -88,7 +90,7 @@ func (m *Mux) reservePath(l *Lease, peer uint64) (*memoryPath, error) {
 	if !l.asks.pass(time.Now()) {
 		return nil, fmt.Errorf("%w: %w: endpoint %d has asked for too many in a short time", endpoint.ErrNoPath, endpoint.ErrBusy, l.id)
 	}
-	p := &memoryPath{ends: [2]*Lease{l, other}}
+	p := &memoryPath{id: rand.Uint64(), ends: [2]*Lease{l, other}}
 	l.paths[peer], other.paths[l.id] = p, p
 	return p, nil
 }
@@ -131,16 +133,18 @@ func (m *Mux) makePath(p *memoryPath) (err error) {
 		return errors.Join(err, a.Close(), b.Close())
 	}
 	one, two := p.ends[0], p.ends[1]
-	a.Peer, a.Epoch, a.PeerEpoch = two.id, m.table.Epoch(one.id), m.table.Epoch(two.id)
-	b.Peer, b.Epoch, b.PeerEpoch = one.id, a.PeerEpoch, a.Epoch
-	if !one.offers.Give(a) {
-		return errors.Join(busy("too many paths wait to be taken"), a.Close(), b.Close())
+	a.ID, a.Peer, a.Epoch, a.PeerEpoch = p.id, two.id, m.table.Epoch(one.id), m.table.Epoch(two.id)
+	b.ID, b.Peer, b.Epoch, b.PeerEpoch = p.id, one.id, a.PeerEpoch, a.Epoch
+	if !one.offers.Taken() || !two.offers.Taken() || !one.offers.Give(a) {
+		return errors.Join(errNotTaken, a.Close(), b.Close())
 	}
-	if !two.offers.Give(b) {
-		return errors.Join(busy("too many paths wait to be taken"), b.Close()) // endPathLocked drops a
+	if !two.offers.Give(b) { // its loop has just ended; the process that gets a finds the other end absent
+		return errors.Join(errNotTaken, b.Close())
 	}
 	return nil
 }
+
+var errNotTaken = busy("too many paths wait to be taken")
 
 // countPathLocked counts the memory of a path for the user of the end that has asked for it: the other one cannot refuse.
 func (m *Mux) countPathLocked(p *memoryPath, terms Terms) error {
@@ -163,7 +167,7 @@ func (g *ledger) openPath(uid uint32, t Terms) error {
 }
 
 // ClosePath ends a memory path for both ends; see [endpoint.Lease].
-func (l *Lease) ClosePath(_ context.Context, peer uint64) error {
+func (l *Lease) ClosePath(_ context.Context, id uint64) error {
 	if err := l.enter(); err != nil {
 		return known(err)
 	}
@@ -173,8 +177,11 @@ func (l *Lease) ClosePath(_ context.Context, peer uint64) error {
 	if l.closed {
 		return endpoint.ErrLeaseClosed
 	}
-	if p := l.paths[peer]; p != nil {
-		l.m.endPathLocked(p)
+	for _, p := range l.paths {
+		if p.id == id {
+			l.m.endPathLocked(p)
+			break
+		}
 	}
 	return nil
 }
@@ -188,8 +195,6 @@ func (m *Mux) endPathLocked(p *memoryPath) {
 	}
 	delete(one.paths, two.id)
 	delete(two.paths, one.id)
-	one.offers.Drop(two.id)
-	two.offers.Drop(one.id)
 	if p.counted {
 		m.users.uncount(one.uid, Usage{Memory: mempath.Size})
 	}

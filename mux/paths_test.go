@@ -130,7 +130,7 @@ func TestPathGoesToBothEndpoints(t *testing.T) {
 	a, b := l.openTaker(4242), l.openTaker(4243)
 	for range 3 {
 		one, two := path(t, a, b)
-		if one.Peer != b.id() || two.Peer != a.id() || one.Epoch != two.PeerEpoch || one.PeerEpoch != two.Epoch {
+		if one.Peer != b.id() || two.Peer != a.id() || one.Epoch != two.PeerEpoch || one.PeerEpoch != two.Epoch || one.ID != two.ID {
 			t.Errorf("%+v and %+v", one, two)
 		}
 		for _, f := range [][2]*os.File{{one.Own, two.Other}, {one.Other, two.Own}, {one.Ring, two.Bell}, {one.Bell, two.Ring}} {
@@ -145,13 +145,27 @@ func TestPathGoesToBothEndpoints(t *testing.T) {
 			}
 		}
 		l.counts("asked again", a, map[*taker]int{a: 1, b: 1})
-		testutil.Must(t, b.lease.ClosePath(t.Context(), a.id()))
+		testutil.Must(t, b.lease.ClosePath(t.Context(), two.ID))
 		l.counts("given back", a, map[*taker]int{a: 0, b: 0})
-		testutil.Must(t, a.lease.ClosePath(t.Context(), b.id()))
 	}
 	if len(a.paths)+len(b.paths) > 0 {
 		t.Error("more paths than were asked for")
 	}
+}
+
+// The other end of a path may learn of its end late, and closes it when there is another between the same two.
+func TestLateClosePathEndsNoNewerPath(t *testing.T) {
+	t.Parallel()
+	l := openLab(t, mux.ModeAuto)
+	a, b, c := l.openTaker(4242), l.openTaker(4243), l.openTaker(4244)
+	first, _ := path(t, a, b)
+	testutil.Must(t, a.lease.ClosePath(t.Context(), first.ID))
+	second, _ := path(t, a, b)
+	testutil.Must(t, b.lease.ClosePath(t.Context(), first.ID))
+	testutil.Must(t, c.lease.ClosePath(t.Context(), second.ID)) // not one of its paths
+	l.counts("closed late", a, map[*taker]int{a: 1, b: 1})
+	testutil.Must(t, b.lease.ClosePath(t.Context(), second.ID))
+	l.counts("closed", a, map[*taker]int{a: 0, b: 0})
 }
 
 // Why there is no path.
@@ -259,39 +273,43 @@ func TestPathsAtTheSameTime(t *testing.T) {
 		apps = append(apps, l.openTaker(4242))
 	}
 	want := map[*taker]int{}
-	var all sync.WaitGroup
+	var asking, taking sync.WaitGroup
 	for i, a := range apps {
 		want[a] = 0
-		all.Go(func() {
+		taking.Go(func() {
+			n := 0
 			for p := range a.paths {
 				if err := p.Close(); err != nil {
 					t.Error(err)
 				}
+				if n++; n%3 != 0 {
+					testutil.Must(t, a.lease.ClosePath(t.Context(), p.ID))
+				}
 			}
 		})
-		all.Go(func() {
+		asking.Go(func() {
 			for n := range 60 {
 				peer := apps[(i+1+n%3)%4].id()
 				if err := a.lease.OpenPath(t.Context(), peer); err != nil && !errors.Is(err, endpoint.ErrNoPath) {
 					t.Error(err)
 				}
-				switch {
-				case n%7 == 3:
+				if n%7 == 3 {
 					if stop, err := l.mux.Capture(&peer); err == nil {
 						stop()
 					}
-				case n%3 != 0:
-					testutil.Must(t, a.lease.ClosePath(t.Context(), peer))
 				}
 			}
-			for _, b := range apps {
-				testutil.Must(t, a.lease.ClosePath(t.Context(), b.id()))
-			}
-			a.leave()
 		})
 	}
-	all.Wait()
-	l.counts("all given back", apps[0], want)
+	asking.Wait()
+	stop, err := l.mux.Capture(nil) // ends the others
+	testutil.Must(t, err)
+	stop()
+	for _, a := range apps {
+		a.leave()
+	}
+	taking.Wait()
+	l.counts("all ended", apps[0], want)
 	for _, a := range apps {
 		a.close()
 	}

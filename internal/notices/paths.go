@@ -3,7 +3,6 @@ package notices
 import (
 	"context"
 	"iter"
-	"slices"
 	"sync"
 
 	"github.com/unet-go/unet/endpoint"
@@ -17,22 +16,17 @@ const maxPaths = 16
 type Paths struct {
 	mu sync.Mutex
 	// +checklocks:mu
-	loop *pathLoop // nil if there is none
+	loop chan *endpoint.Path // the paths that wait for the loop; nil if there is none
 	// +checklocks:mu
 	ended bool
 }
 
-type pathLoop struct {
-	wake    chan struct{} // of capacity 1
-	waiting []*endpoint.Path
-}
-
 // Paths is that of [endpoint.Lease]. A call takes the place of an earlier one, whose loop ends.
 func (q *Paths) Paths(ctx context.Context) iter.Seq[*endpoint.Path] {
-	one := &pathLoop{wake: make(chan struct{}, 1)}
+	loop := make(chan *endpoint.Path, maxPaths)
 	q.mu.Lock()
 	q.endLocked()
-	if q.loop = one; q.ended {
+	if q.loop = loop; q.ended {
 		q.endLocked()
 	}
 	q.mu.Unlock()
@@ -40,72 +34,38 @@ func (q *Paths) Paths(ctx context.Context) iter.Seq[*endpoint.Path] {
 	context.AfterFunc(ctx, func() {
 		q.mu.Lock()
 		defer q.mu.Unlock()
-		if q.loop == one {
+		if q.loop == loop {
 			q.endLocked()
 		}
 	})
 	return func(yield func(*endpoint.Path) bool) {
 		defer cancel()
-		for {
-			p, more := q.take(ctx, one)
-			switch {
-			case p != nil && !yield(p), !more:
+		for p := range loop {
+			if !yield(p) {
 				return
-			case p == nil:
-				<-one.wake
 			}
 		}
 	}
-}
-
-// take returns and removes the first path that waits for a loop; more is false if the loop has ended.
-func (q *Paths) take(ctx context.Context, one *pathLoop) (p *endpoint.Path, more bool) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.loop != one || ctx.Err() != nil {
-		return nil, false
-	}
-	if len(one.waiting) > 0 {
-		p = one.waiting[0]
-		one.waiting = slices.Delete(one.waiting, 0, 1)
-	}
-	return p, true
 }
 
 // Taken reports whether there is a loop with room for another path.
 func (q *Paths) Taken() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.loop != nil && len(q.loop.waiting) < maxPaths
+	return len(q.loop) < cap(q.loop)
 }
 
-// Give hands a path to the loop, and closes an earlier one to the same endpoint that still
-// waits. If it returns false, there is no loop with room, and the path stays the caller's.
+// Give hands a path to the loop. If it returns false, there is no loop with room, and the path
+// stays the caller's.
 func (q *Paths) Give(p *endpoint.Path) bool {
-	q.Drop(p.Peer)
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.loop == nil || len(q.loop.waiting) >= maxPaths {
+	select {
+	case q.loop <- p:
+		return true
+	default:
 		return false
 	}
-	q.loop.waiting = append(q.loop.waiting, p)
-	q.loop.tell()
-	return true
-}
-
-// Drop closes the path to an endpoint if it still waits for the loop.
-func (q *Paths) Drop(peer uint64) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.loop == nil {
-		return
-	}
-	q.loop.waiting = slices.DeleteFunc(q.loop.waiting, func(p *endpoint.Path) bool {
-		if p.Peer == peer {
-			_ = p.Close()
-		}
-		return p.Peer == peer
-	})
 }
 
 // End ends the loop and all later ones. It closes the paths that wait.
@@ -123,20 +83,11 @@ func (q *Paths) endLocked() {
 	if q.loop == nil {
 		return
 	}
-	for _, p := range q.loop.waiting {
+	close(q.loop)
+	for p := range q.loop {
 		_ = p.Close()
 	}
-	q.loop.waiting = nil
-	q.loop.tell()
 	q.loop = nil
-}
-
-// tell wakes the loop.
-func (one *pathLoop) tell() {
-	select {
-	case one.wake <- struct{}{}:
-	default:
-	}
 }
 
 // NoPaths are the methods of a lease that has no memory paths.

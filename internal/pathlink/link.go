@@ -68,7 +68,7 @@ type Link struct {
 	gone     []*path     // that have ended while a goroutine was in Sleep
 
 	asks []uint64      // endpoints that a path is wanted to, for Run
-	over []uint64      // endpoints whose path has ended, for Run
+	over []uint64      // IDs of paths that have ended, for Run
 	work chan struct{} // of capacity 1; there is something in asks or over
 
 	counts [numCounters]uint64

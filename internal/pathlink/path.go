@@ -14,6 +14,7 @@ import (
 // path is a memory path in use. All but its ring is guarded by the stack's lock.
 type path struct {
 	id               uint64 // of the other endpoint
+	granted          uint64 // endpoint.Path.ID
 	epoch, peerEpoch uint64 // when it was made
 	ring             *mempath.Path
 
@@ -163,10 +164,10 @@ func (l *Link) Add(granted *endpoint.Path) {
 	if err != nil {
 		l.counts[pathBad]++
 		to.again = time.Now().Add(refusedTime)
-		l.giveBack(to.id)
+		l.giveBack(granted.ID)
 		return
 	}
-	to.path = &path{id: granted.Peer, epoch: granted.Epoch, peerEpoch: granted.PeerEpoch, ring: ring, addedAt: time.Now()}
+	to.path = &path{id: granted.Peer, granted: granted.ID, epoch: granted.Epoch, peerEpoch: granted.PeerEpoch, ring: ring, addedAt: time.Now()}
 	next := &set{paths: []*path{to.path}}
 	if s := l.set.Load(); s != nil {
 		next.paths = append(slices.Clone(s.paths), to.path)
@@ -193,7 +194,7 @@ func (l *Link) retire(p *path, pause time.Duration) {
 	}
 	l.gone = append(l.gone, p)
 	l.free()
-	l.giveBack(p.id)
+	l.giveBack(p.granted)
 }
 
 // free closes the paths that have ended, unless a goroutine is in Sleep. One that begins to sleep later does not find them in the set.
@@ -208,7 +209,7 @@ func (l *Link) free() {
 	l.gone = l.gone[:0]
 }
 
-// giveBack has Run tell the mux that the path to an endpoint has ended.
+// giveBack has Run tell the mux that a path has ended.
 func (l *Link) giveBack(id uint64) {
 	l.over = append(l.over, id)
 	l.hasWork()

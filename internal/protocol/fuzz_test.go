@@ -31,7 +31,7 @@ func FuzzRequest(f *testing.F) {
 	f.Add([]byte(`{"v":1,"id":1,"op":"open","open":{"attach":"port","geometry":{},"memory_paths":true}}`))
 	f.Add([]byte(`{"v":1,"id":1,"op":"present","memory_paths":true}`))
 	f.Add([]byte(`{"v":1,"id":2,"op":"path","endpoint":18446744073709551615}`))
-	f.Add([]byte(`{"v":1,"id":2,"op":"unpath","endpoint":0}`))
+	f.Add([]byte(`{"v":1,"id":2,"op":"unpath","path":18446744073709551615}`))
 	f.Add([]byte(`{"v":1,"id":2,"op":"capture"}`))
 	f.Add([]byte(`{"v":1,"id":2,"op":"capture","endpoint":0}`))
 	f.Add([]byte(`{"v":1,"id":2,"op":"path","endpoint":7,"reason":"it floods"}`))
@@ -67,7 +67,7 @@ func FuzzRequest(f *testing.F) {
 		x, _ := json.Marshal(o.Open)
 		y, _ := json.Marshal(back.Open)
 		if back.Tag != o.Tag || back.Addr != o.Addr || string(x) != string(y) || (back.After == nil) != (o.After == nil) ||
-			o.After != nil && *back.After != *o.After || back.Endpoint != o.Endpoint || back.Reason != o.Reason || back.Undo != o.Undo || back.MemoryPaths != o.MemoryPaths || (back.Captured == nil) != (o.Captured == nil) || o.Captured != nil && *back.Captured != *o.Captured ||
+			o.After != nil && *back.After != *o.After || back.Endpoint != o.Endpoint || back.Path != o.Path || back.Reason != o.Reason || back.Undo != o.Undo || back.MemoryPaths != o.MemoryPaths || (back.Captured == nil) != (o.Captured == nil) || o.Captured != nil && *back.Captured != *o.Captured ||
 			(back.Socket == nil) != (o.Socket == nil) || o.Socket != nil && *back.Socket != *o.Socket {
 			t.Fatalf("%q became %q", record, written)
 		}
@@ -91,7 +91,7 @@ func FuzzIncoming(f *testing.F) {
 		`{"v":1,"id":1,"error":{"code":"unreachable","no_route":true,"message":"m"}}`,
 		`{"v":1,"id":1,"lease":{"id":1,"tags":["msg:1"]}}`,
 		strings.Replace(grantRecord, `"grant"`, `"table":true,"grant"`, 1), `{"v":1,"id":1,"table":true}`,
-		`{"v":1,"event":"path","path":{"peer":8,"epoch":3,"peer_epoch":18446744073709551615}}`, `{"v":1,"event":"path"}`,
+		`{"v":1,"event":"path","path":{"id":12,"peer":8,"epoch":3,"peer_epoch":18446744073709551615}}`, `{"v":1,"event":"path"}`,
 		`{"v":1,"event":"link","up":true,"path":{}}`, `{"v":1,"id":1,"path":{"peer":8}}`} {
 		for _, descriptors := range []uint8{0, GrantDescriptors, GrantDescriptors + 1, PathDescriptors} {
 			f.Add([]byte(s), descriptors)

@@ -56,7 +56,7 @@ var operations = map[string]struct {
 	may       []string
 }{
 	OpOpen: {needs: "open"}, OpPresent: {may: []string{"memory_paths"}}, OpClaim: {needs: "tag"}, OpUnclaim: {needs: "tag"}, OpResolve: {needs: "addr"},
-	OpPath: {needs: "endpoint"}, OpUnpath: {needs: "endpoint"},
+	OpPath: {needs: "endpoint"}, OpUnpath: {needs: "path"},
 	OpList: {operators: true, may: []string{"after"}}, OpCounters: {operators: true, may: []string{"after"}},
 	OpStatus: {operators: true, may: []string{"after", "socket"}}, OpUplinks: {operators: true},
 	OpRevoke: {operators: true, needs: "endpoint", may: []string{"reason"}}, OpReload: {operators: true}, OpDrain: {operators: true, may: []string{"undo"}},
@@ -83,7 +83,8 @@ type Request struct {
 	Reason   string  `json:"reason,omitempty"`
 	Undo     bool    `json:"undo,omitempty"`
 
-	MemoryPaths bool `json:"memory_paths,omitempty"`
+	Path        *uint64 `json:"path,omitempty"`
+	MemoryPaths bool    `json:"memory_paths,omitempty"`
 }
 
 // Operation is a request with its argument parsed.
@@ -97,7 +98,8 @@ type Operation struct {
 	// and then the endpoints after it; nil: only these.
 	Socket *uint32
 
-	Endpoint uint64 // revoke, path, unpath
+	Endpoint uint64 // revoke, path
+	Path     uint64 // unpath
 	Reason   string // revoke; may be empty
 	Undo     bool   // drain
 
@@ -145,7 +147,7 @@ func (r Request) checkArgument() error {
 		name    string
 		present bool
 	}{{"open", r.Open != nil}, {"tag", r.Tag != ""}, {"addr", r.Addr != ""}, {"after", r.After != nil}, {"socket", r.Socket != nil},
-		{"endpoint", r.Endpoint != nil}, {"reason", r.Reason != ""}, {"undo", r.Undo}, {"memory_paths", r.MemoryPaths}} {
+		{"endpoint", r.Endpoint != nil}, {"reason", r.Reason != ""}, {"undo", r.Undo}, {"path", r.Path != nil}, {"memory_paths", r.MemoryPaths}} {
 		switch {
 		case a.name == o.needs && !a.present:
 			return Violation("op %s takes the argument %s", r.Op, a.name)
@@ -186,8 +188,10 @@ func (r Request) Operation() (Operation, error) {
 			err = errors.New("a reason of several lines, or with control characters")
 		}
 		o.Endpoint, o.Reason = *r.Endpoint, r.Reason
-	case OpPath, OpUnpath:
+	case OpPath:
 		o.Endpoint = *r.Endpoint
+	case OpUnpath:
+		o.Path = *r.Path
 	case OpCapture:
 		o.Captured = r.Endpoint
 	case OpDrain:
@@ -229,8 +233,10 @@ func (o Operation) Record(id uint64) ([]byte, error) {
 		r.Addr = o.Addr.String()
 	case OpRevoke:
 		r.Endpoint, r.Reason = &o.Endpoint, o.Reason
-	case OpPath, OpUnpath:
+	case OpPath:
 		r.Endpoint = &o.Endpoint
+	case OpUnpath:
+		r.Path = &o.Path
 	case OpCapture:
 		r.Endpoint = o.Captured
 	case OpDrain:

@@ -81,7 +81,7 @@ func attack(socket, victim string) error {
 		}
 		unix.Munmap(mem)
 		p.Close()
-		if err := lease.ClosePath(ctx, id); err != nil {
+		if err := lease.ClosePath(ctx, p.ID); err != nil {
 			return err
 		}
 		if n++; n == 4 {

@@ -39,7 +39,7 @@ type hooks struct {
 	reload  func() error
 
 	openPath  func(l *fakeLease, peer uint64) error
-	closePath func(l *fakeLease, peer uint64)
+	closePath func(l *fakeLease, id uint64)
 
 	changes []string // that reload returns; nil: one
 }
@@ -534,9 +534,9 @@ func (l *fakeLease) OpenPath(ctx context.Context, peer uint64) error {
 	return endpoint.ErrNoPath
 }
 
-func (l *fakeLease) ClosePath(ctx context.Context, peer uint64) error {
+func (l *fakeLease) ClosePath(ctx context.Context, id uint64) error {
 	if f := l.p.current().closePath; f != nil {
-		f(l, peer)
+		f(l, id)
 	}
 	return nil
 }

@@ -44,7 +44,7 @@ func FuzzServerRecord(f *testing.F) {
 			`{"v":1,"id":1,"op":"uplinks"}`, `{"v":1,"id":1,"op":"reload"}`, `{"v":1,"id":1,"op":"drain"}`, `{"v":1,"id":1,"op":"drain","undo":true}`,
 			`{"v":1,"id":1,"op":"revoke","endpoint":1}`, `{"v":1,"id":1,"op":"revoke","endpoint":2,"reason":"r"}`, `{"v":1,"id":1,"op":"revoke","reason":"r"}`,
 			`{"v":1,"id":1,"op":"open","open":{"attach":"port","geometry":{},"memory_paths":true}}`, `{"v":1,"id":1,"op":"present","memory_paths":true}`,
-			`{"v":1,"id":2,"op":"path","endpoint":2}`, `{"v":1,"id":2,"op":"path"}`, `{"v":1,"id":2,"op":"unpath","endpoint":18446744073709551615}`,
+			`{"v":1,"id":2,"op":"path","endpoint":2}`, `{"v":1,"id":2,"op":"path"}`, `{"v":1,"id":2,"op":"unpath","path":18446744073709551615}`, `{"v":1,"id":2,"op":"unpath","endpoint":2}`,
 			`{"v":1,"id":2,"op":"claim","tag":"msg:1","memory_paths":true}`, `{"v":1,"id":2,"op":"capture"}`, `{"v":1,"id":2,"op":"capture","endpoint":9}`,
 			`{"v":1,"id":1,"id":2,"op":"list"}`, strings.Repeat("[", 9), `{"v":1e400,"id":1}`, "{\"v\":1,\"id\":1,\"op\":\"\xff\"}",
 		} {

@@ -27,8 +27,8 @@ func fakePath(t testing.TB, one, two uint64) (a, b *endpoint.Path) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a.Peer, a.Epoch, a.PeerEpoch = two, 1, 2
-	b.Peer, b.Epoch, b.PeerEpoch = one, 2, 1
+	a.ID, a.Peer, a.Epoch, a.PeerEpoch = 5, two, 1, 2
+	b.ID, b.Peer, b.Epoch, b.PeerEpoch = 5, one, 2, 1
 	return a, b
 }
 
@@ -73,7 +73,7 @@ func TestPathRecords(t *testing.T) {
 	defer stop()
 	asked := make(chan uint64, 2)
 	p.hook(hooks{openPath: func(_ *fakeLease, peer uint64) error { asked <- peer; return nil },
-		closePath: func(_ *fakeLease, peer uint64) { asked <- peer }})
+		closePath: func(_ *fakeLease, id uint64) { asked <- id }})
 	a := connect(t, socket)
 	a.send(openPathsRecord)
 	m, fds := a.receive()
@@ -91,7 +91,7 @@ func TestPathRecords(t *testing.T) {
 		t.Fatal("the session does not range over the paths")
 	}
 	m, fds = a.receive()
-	if b, _ := json.Marshal(m); string(b) != `{"event":"path","path":{"epoch":1,"peer":8,"peer_epoch":2},"v":1}` || len(fds) != protocol.PathDescriptors {
+	if b, _ := json.Marshal(m); string(b) != `{"event":"path","path":{"epoch":1,"id":5,"peer":8,"peer_epoch":2},"v":1}` || len(fds) != protocol.PathDescriptors {
 		t.Fatalf("%s with %d descriptors", b, len(fds))
 	}
 	for i, fd := range fds {
@@ -102,7 +102,7 @@ func TestPathRecords(t *testing.T) {
 	protocol.CloseAll(fds)
 	a.send(`{"v":1,"id":2,"op":"path","endpoint":8}`)
 	a.want(`{"id":2,"v":1}`)
-	a.send(`{"v":1,"id":3,"op":"unpath","endpoint":9}`)
+	a.send(`{"v":1,"id":3,"op":"unpath","path":9}`)
 	a.want(`{"id":3,"v":1}`)
 	if one, two := <-asked, <-asked; one != 8 || two != 9 {
 		t.Errorf("asked for %d and %d", one, two)
@@ -198,9 +198,9 @@ func TestPathForNobody(t *testing.T) {
 	DescriptorLeaks(t)
 	p := newFakeProvider(t)
 	back := make(chan uint64, 1)
-	p.hook(hooks{openPath: p.givePath, closePath: func(l *fakeLease, peer uint64) {
+	p.hook(hooks{openPath: p.givePath, closePath: func(l *fakeLease, id uint64) {
 		if l.e.id == 2 {
-			back <- peer
+			back <- id
 		}
 	}})
 	socket, stop := start(t, &Server{Provider: p})
@@ -219,10 +219,11 @@ func TestPathForNobody(t *testing.T) {
 	if err := a.OpenPath(t.Context(), gb.ID); err != nil {
 		t.Fatal(err)
 	}
-	if peer := <-back; peer != ga.ID {
-		t.Errorf("the path to %d was given back", peer)
+	one := <-got
+	if id := <-back; id != one.ID {
+		t.Errorf("path %d was given back, want %d", id, one.ID)
 	}
-	if err := (<-got).Close(); err != nil {
+	if err := one.Close(); err != nil {
 		t.Error(err)
 	}
 	a.Close()

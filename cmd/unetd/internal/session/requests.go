@@ -48,7 +48,7 @@ func (s *session) do(id uint64, o protocol.Operation) protocol.Answer {
 	case protocol.OpPath:
 		err = s.lease.OpenPath(s.ctx, o.Endpoint)
 	case protocol.OpUnpath:
-		err = s.lease.ClosePath(s.ctx, o.Endpoint)
+		err = s.lease.ClosePath(s.ctx, o.Path)
 	case protocol.OpList:
 		a.Endpoints, a.More = s.list(o.After)
 	case protocol.OpCounters:
