@@ -180,15 +180,18 @@ func start(ctx context.Context, grant *endpoint.Grant, lease endpoint.Lease, cfg
 	if err != nil {
 		return nil, err
 	}
+	geo := ep.Geometry()
+	socket := endpointlink.New(ep, linkError)
+	paths := newMemoryPaths(grant, socket, cfg.NoMemoryPaths)
 	var records []wire.Connection
 	var published func()
 	if table != nil {
 		records = table.Records()
-		published = func() { table.Publish(ep) }
+		published = func() {
+			table.Publish(ep)
+			paths.publish(table.Endpoint())
+		}
 	}
-	geo := ep.Geometry()
-	socket := endpointlink.New(ep, linkError)
-	paths := newMemoryPaths(grant, socket, cfg.NoMemoryPaths)
 	h, err := newHost(lease, stack.Config{
 		Link:             paths.link(socket),
 		LinkAddr:         grant.Identity.LinkAddr,

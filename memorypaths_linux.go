@@ -13,6 +13,7 @@ import (
 	"github.com/unet-go/unet/internal/pathlink"
 	"github.com/unet-go/unet/internal/tagtable"
 	"github.com/unet-go/unet/stack"
+	"github.com/unet-go/unet/wire"
 )
 
 // memoryPaths are the memory paths of a host. A nil one has none.
@@ -80,6 +81,13 @@ func (p *memoryPaths) close(s *stack.Stack) (err error) {
 		err = p.table.Close()
 	})
 	return err
+}
+
+// publish writes the counts of frames to a record, under the stack's lock.
+func (p *memoryPaths) publish(r *wire.EndpointRecord) {
+	if p != nil {
+		p.joined.Publish(r)
+	}
 }
 
 // counters are the counts of the paths.

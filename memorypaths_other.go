@@ -6,6 +6,7 @@ import (
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/endpointlink"
 	"github.com/unet-go/unet/stack"
+	"github.com/unet-go/unet/wire"
 )
 
 // memoryPaths need Linux.
@@ -16,4 +17,5 @@ func newMemoryPaths(*endpoint.Grant, *endpointlink.Link, bool) *memoryPaths { re
 func (*memoryPaths) link(socket *endpointlink.Link) stack.Link { return socket }
 func (*memoryPaths) start(endpoint.Lease, *stack.Stack)        {}
 func (*memoryPaths) close(*stack.Stack) error                  { return nil }
+func (*memoryPaths) publish(*wire.EndpointRecord)              {}
 func (*memoryPaths) counters(*stack.Stack) []stack.Counter     { return nil }

@@ -34,13 +34,16 @@ func (c *Connections) File() *os.File { return c.file }
 // Records are the memory itself, without the header.
 func (c *Connections) Records() []wire.Connection { return recordsOf(c.mem)[1:] }
 
-// Publish writes the counters and the queues of an endpoint to the header.
+// Endpoint is the header's record of the endpoint.
+func (c *Connections) Endpoint() *wire.EndpointRecord { return &headerOf(c.mem).Endpoint }
+
+// Publish writes the counters and the queues of an endpoint to its record, without those of memory paths.
 func (c *Connections) Publish(e *Endpoint) {
 	s, err := e.Stats()
 	if err != nil { // the kernel's are 0 then
 		return
 	}
-	r := &headerOf(c.mem).Endpoint
+	r := c.Endpoint()
 	r.Sent, r.Received, r.QueueFull, r.NoBuffers, r.Malformed = s.Sent, s.Received, s.QueueFull, s.NoBuffers, s.Malformed
 	r.RxRingFull, r.FillRingEmpty, r.RxDropped = s.KernelRxRingFull, s.KernelFillRingEmpty, s.KernelRxDropped
 	r.InvalidRx, r.InvalidTx = s.KernelInvalidRxDescs, s.KernelInvalidTxDescs

@@ -46,6 +46,11 @@ type Published struct {
 	InvalidSend      uint64 `json:"invalid_send,omitempty"`       // entries of the send queue outside the segment
 	ReceiveQueue     uint32 `json:"receive_queue"`                // frames that wait
 	SendQueue        uint32 `json:"send_queue"`                   // frames that wait
+
+	// Frames by memory paths, which Sent and Received do not count.
+	PathSent     uint64 `json:"path_sent,omitempty"`
+	PathReceived uint64 `json:"path_received,omitempty"`
+	PathDropped  uint64 `json:"path_dropped,omitempty"` // the path was full, no frame was free, or a tag belonged to another endpoint
 }
 
 // SocketState is the state of a socket by the name that ss(8) has for it in filters, such as

@@ -43,6 +43,7 @@ func (m *Mux) Status(from uint64) ([]endpoint.Status, error) {
 				Sent: e.Sent, Received: e.Received, SendQueueFull: e.QueueFull, NoBuffers: e.NoBuffers, Malformed: e.Malformed,
 				ReceiveQueueFull: e.RxRingFull, FreeQueueEmpty: e.FillRingEmpty, ReceiveDropped: e.RxDropped,
 				InvalidReceive: e.InvalidRx, InvalidSend: e.InvalidTx, ReceiveQueue: e.RxQueue, SendQueue: e.TxQueue,
+				PathSent: e.PathSent, PathReceived: e.PathReceived, PathDropped: e.PathDropped,
 			}
 		}
 		list = append(list, s)

@@ -105,7 +105,10 @@ type EndpointRecord struct {
 	InvalidRx        uint64 // entries of the free queue outside the segment
 	InvalidTx        uint64 // entries of the send queue outside the segment
 	RxQueue, TxQueue uint32 // entries that wait
-	_                [24]byte
+
+	// Frames by memory paths, which Sent and Received do not count.
+	PathSent, PathReceived uint64
+	PathDropped            uint64 // the path was full, no frame was free, or a tag belonged to another endpoint
 }
 
 // ErrConnectionsVersion: a table has another version.
@@ -133,6 +136,7 @@ func ParseEndpointRecord(b []byte) (e EndpointRecord) {
 		*v = n.Uint64(b[8*i:])
 	}
 	e.RxQueue, e.TxQueue = n.Uint32(b[80:]), n.Uint32(b[84:])
+	e.PathSent, e.PathReceived, e.PathDropped = n.Uint64(b[88:]), n.Uint64(b[96:]), n.Uint64(b[104:])
 	return e
 }
 

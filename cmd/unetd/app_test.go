@@ -113,6 +113,25 @@ func (a *application) do(words []string) (answer string, err error) {
 		}
 		a.conns[name] = c
 		return c.LocalAddr().String(), nil
+	case "serve": // NAME NETWORK ADDR: a listener of a host of its own, which sends back what it reads
+		host, err := unet.Open(ctx, unet.Config{Socket: a.socket})
+		if err != nil {
+			return "", err
+		}
+		l, err := host.Listen(ctx, words[2], words[3])
+		if err != nil {
+			return "", err
+		}
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				go io.Copy(c, c)
+			}
+		}()
+		return l.Addr().String(), nil
 	case "echo": // NAME TEXT: sends it on the connection, and reads as much
 		c := a.conns[name]
 		if err := c.SetDeadline(time.Now().Add(testTimeout)); err != nil {

@@ -23,8 +23,10 @@ func newList() *cobra.Command {
 		Use:   "list",
 		Short: "List the endpoints of a running unetd",
 		Long: `List writes a line for each endpoint of the unetd at the socket: its number, user
-and process, how it is attached and by which device, the mode of the mux, whether its
-socket has zero copy or why not, the size of its segment, and its tags.
+and process, how it is attached and by which device, the mode of the mux, whether the
+socket of a queue has zero copy or why not, the size of its segment, its state, and its tags.
+PATHS is shown if an endpoint has memory paths, by which it exchanges frames with other
+endpoints of this host: how many.
 A device eth0/2 of 4 is queue 2 of eth0, over 4 queues of which the sender spreads frames:
 the endpoint gets those that come in on queue 2. The interface is
 shown if there are several. The state is leased, or waiting if unetd has taken the endpoint
@@ -47,6 +49,7 @@ func newCounters() *cobra.Command {
 		Long: `Counters writes the counters of the BPF programs of the unetd at the socket, in
 frames: received (rx), sent (tx), delivered, and dropped, by reason; and the leases that
 unetd has granted and refused. Without --all counters that are 0 are left out.
+Frames by memory paths pass no program: unetd status has them by endpoint.
 
 With --check it writes instead how many frames were received, sent and delivered, and
 whether the counters add up: each frame that was redirected to a port must have arrived

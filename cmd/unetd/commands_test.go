@@ -36,9 +36,9 @@ func TestListAndCounters(t *testing.T) {
 	a.expect("open b frames=128", "[]")
 	pid := strconv.Itoa(a.cmd.Process.Pid)
 	want := fmt.Sprintf(`
-ID  UID            %[2]s  ATTACH  DEVICE  MODE  ZERO-COPY                    SEGMENT  STATE   TAGS
-1   65534(nobody)  %[1]s  port    unet1   tcx   no: ports have no zero copy  128KiB   leased  udp:10.0.0.1:7000 tcp:10.0.0.1:32768-32831
-2   65534(nobody)  %[1]s  port    unet2   tcx   no: ports have no zero copy  256KiB   leased  -
+ID  UID            %[2]s  ATTACH  DEVICE  MODE  ZERO-COPY  SEGMENT  STATE   TAGS
+1   65534(nobody)  %[1]s  port    unet1   tcx   -          128KiB   leased  udp:10.0.0.1:7000 tcp:10.0.0.1:32768-32831
+2   65534(nobody)  %[1]s  port    unet2   tcx   -          256KiB   leased  -
 `[1:], fmt.Sprintf("%-3s", pid), fmt.Sprintf("%-*s", len(pid), "PID"))
 	if out := s.run(t, "list"); out != want {
 		t.Errorf("%s\nwant\n%s", out, want)

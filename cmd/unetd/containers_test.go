@@ -3,16 +3,19 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/internal/testutil"
 )
@@ -169,6 +172,35 @@ func TestApplicationInBubblewrap(t *testing.T) {
 	d.awaitLine("endpoint presented")
 	user.expect("claim a msg:2", "msg:2")
 	root.expect("claim a msg:101", "msg:101")
+}
+
+// Applications of two users in two containers talk by memory: they share the folder of unetd's socket, read-only, and nothing else.
+func TestContainersTalkByMemory(t *testing.T) {
+	requireBubblewrap(t)
+	pair := netlab.RequirePair(t, netlab.Config{})
+	s := newSite(t, pair.A)
+	s.serve(t, "--socket-mode", "0666", "--policy", policyFile(t, `
+rules:
+  - name: all
+    users: [root, nobody]
+    tags: ["tcp:*:1024-65535"]
+    endpoints: 1
+    memory: 64MiB
+`))
+	binds := []string{"--ro-bind", filepath.Dir(s.socket), "/mnt/unet"}
+	inside := "/mnt/unet/" + filepath.Base(s.socket)
+	server := runApp(t, container(t, netlab.Nobody(), append([]string{"--unshare-user"}, binds...), inside))
+	client := runApp(t, container(t, netlab.Bound(), binds, inside))
+	server.expect("serve a tcp :7000", "10.0.0.1:7000")
+	client.expect("dial a tcp 10.0.0.1:7000", "10.0.0.1:")
+	testutil.Eventually(t, "frames by memory, both ways", func() bool {
+		client.expect("echo a text", "text")
+		var list []endpoint.Status
+		testutil.Must(t, json.Unmarshal([]byte(s.run(t, "status", "--json")), &list))
+		return len(list) == 2 && !slices.ContainsFunc(list, func(e endpoint.Status) bool {
+			return e.Paths != 1 || e.Published == nil || e.Published.PathReceived == 0
+		})
+	})
 }
 
 // A socket that is mounted as a file is still the socket of the unetd that made it. When the next unetd has

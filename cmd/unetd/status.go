@@ -36,6 +36,9 @@ addresses, round trip and its variance, congestion window in bytes, segments sen
 and bytes (of UDP, datagrams) in and out. The process publishes its sockets itself, at
 most ten times a second. It may publish false values, but sockets at its own tags only.
 
+Frames that the endpoint exchanges with other endpoints of this host by memory paths are
+in the line "memory" only: how many paths it has, and the frames by them.
+
 ENDPOINT is a number from unetd list. A socket is one line, so grep finds an address or a
 state. jq chooses from the JSON.
 ` + whoMayAsk,

@@ -138,6 +138,54 @@ func TestStatus(t *testing.T) {
 	d.stop(syscall.SIGTERM)
 }
 
+// unetd status and list show the memory paths of endpoints, and the frames by them.
+func TestStatusOfMemoryPaths(t *testing.T) {
+	t.Parallel()
+	pair := netlab.RequirePair(t, netlab.Config{})
+	s := newSite(t, pair.A)
+	d := s.serve(t)
+	if out := s.run(t, "list"); strings.Contains(out, "PATHS") {
+		t.Errorf("without paths:\n%s", out)
+	}
+	var hosts [2]*unet.Host
+	for i := range hosts {
+		var err error
+		hosts[i], err = unet.Open(t.Context(), unet.Config{Socket: s.socket})
+		testutil.Must(t, err)
+		defer hosts[i].Close()
+	}
+	listener, err := hosts[1].Listen(t.Context(), "tcp", ":7000")
+	testutil.Must(t, err)
+	defer listener.Close()
+	client, err := hosts[0].Dial("tcp", listener.Addr().String())
+	testutil.Must(t, err)
+	defer client.Close()
+	server, err := listener.Accept()
+	testutil.Must(t, err)
+	defer server.Close()
+	go io.Copy(server, server)
+	testutil.Eventually(t, "both processes publish frames by a path", func() bool {
+		const text = "there and back"
+		testutil.Renew(client)
+		_, err := io.WriteString(client, text)
+		testutil.Must(t, err)
+		_, err = io.CopyN(io.Discard, client, int64(len(text)))
+		testutil.Must(t, err)
+		var list []endpoint.Status
+		testutil.Must(t, json.Unmarshal([]byte(s.run(t, "status", "--json")), &list))
+		return len(list) == 2 && !slices.ContainsFunc(list, func(e endpoint.Status) bool {
+			return e.Paths != 1 || e.Published == nil || e.Published.PathSent == 0 || e.Published.PathReceived == 0 || e.Published.PathDropped != 0
+		})
+	})
+	if out := s.run(t, "status"); strings.Count(out, "\n  memory   1 path  in ") != 2 {
+		t.Errorf("status:\n%s", out)
+	}
+	if out := s.run(t, "list"); !strings.Contains(out, "  STATE   PATHS  TAGS\n") || strings.Count(out, "  leased  1      tcp:") != 2 {
+		t.Errorf("list:\n%s", out)
+	}
+	d.stop(syscall.SIGTERM)
+}
+
 // A wrong argument is an error of the command line. If the reader closes the pipe, SIGPIPE ends the command without a
 // message.
 func TestStatusErrors(t *testing.T) {

@@ -2,7 +2,10 @@
 
 package pathlink
 
-import "github.com/unet-go/unet/stack"
+import (
+	"github.com/unet-go/unet/stack"
+	"github.com/unet-go/unet/wire"
+)
 
 // What is counted.
 const (
@@ -20,6 +23,12 @@ const (
 var counterNames = [numCounters]string{
 	pathSent: "path_frames_sent", pathReceived: "path_frames_received", pathStalled: "path_stalled", pathNoFrame: "path_no_frame",
 	pathDenied: "path_denied", pathLies: "path_lies", pathRefused: "path_refused", pathBad: "path_bad",
+}
+
+// Publish writes the counts of frames to a record, under the stack's lock.
+func (l *Link) Publish(r *wire.EndpointRecord) {
+	c := &l.counts
+	r.PathSent, r.PathReceived, r.PathDropped = c[pathSent], c[pathReceived], c[pathStalled]+c[pathNoFrame]+c[pathDenied]
 }
 
 // Counters are the counts of the link, under the stack's lock.

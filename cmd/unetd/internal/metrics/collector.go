@@ -98,11 +98,12 @@ var (
 	endpoints       = family(gauge, "endpoints", "Endpoints, by attachment and state (leased, or waiting to be presented after a restart of unetd).", "interface", "attach", "state")
 	endpointInfo    = family(gauge, "endpoint_info", "An endpoint and its owner; always 1.", "interface", "endpoint", "uid", "attach", "device")
 	endpointTags    = family(gauge, "endpoint_tags", "Tags of an endpoint; a block of ports is one.", "interface", "endpoint")
+	endpointPaths   = family(gauge, "endpoint_memory_paths", "Memory paths that an endpoint has to other endpoints.", "interface", "endpoint")
 	endpointSegment = family(gauge, "endpoint_segment_bytes", "Memory of an endpoint's segment.", "interface", "endpoint")
 	endpointFrames  = family(counter, "endpoint_sent_frames_total", "Frames that have come out of an endpoint's port, also those that were then dropped.", "interface", "endpoint")
 	endpointBytes   = family(counter, "endpoint_sent_bytes_total", "Bytes of these.", "interface", "endpoint")
 	endpointLost    = family(counter, "endpoint_backlog_lost_frames_total", "Frames to an endpoint that a full backlog of a processor has dropped; a part of lost_deliver_backlog.", "interface", "endpoint")
-	published       = family(counter, "endpoint_published_total", "What the process of an endpoint counts and publishes, which may be anything: received frames that the kernel dropped because the receive queue was full (receive_queue_full), no frame was free (free_queue_empty) or they were too long (receive_dropped); sends refused because the send queue was full (send_queue_full); allocations refused because no frame was free (no_buffers); malformed frames (malformed).", "interface", "endpoint", "counter")
+	published       = family(counter, "endpoint_published_total", "What the process of an endpoint counts and publishes, which may be anything: received frames that the kernel dropped because the receive queue was full (receive_queue_full), no frame was free (free_queue_empty) or they were too long (receive_dropped); sends refused because the send queue was full (send_queue_full); allocations refused because no frame was free (no_buffers); malformed frames (malformed); frames by memory paths (path_sent, path_received), and those dropped there (path_dropped).", "interface", "endpoint", "counter")
 	sockets         = family(gauge, "endpoint_sockets", "Sockets that the process of an endpoint publishes (udp, tcp_listening, tcp), of the first 255.", "interface", "endpoint", "kind")
 	tcpSegments     = family(gauge, "endpoint_tcp_sent_segments", "Segments that the present TCP connections of an endpoint have sent; it falls when one ends.", "interface", "endpoint")
 	tcpAgain        = family(gauge, "endpoint_tcp_retransmitted_segments", "Of these, segments sent again.", "interface", "endpoint")
@@ -234,6 +235,7 @@ func collectEndpoints(put put, on string, r *mux.Report) {
 		n[kind{i.Attach.String(), state}]++
 		put(endpointInfo, 1, on, id, strconv.FormatUint(uint64(i.UID), 10), i.Attach.String(), i.Device)
 		put(endpointTags, float64(e.Tags), on, id)
+		put(endpointPaths, float64(i.Paths), on, id)
 		put(endpointSegment, float64(i.SegmentBytes), on, id)
 		if i.Attach == endpoint.AttachPort {
 			put(endpointFrames, float64(e.Port.RxPackets), on, id)
@@ -243,7 +245,8 @@ func collectEndpoints(put put, on string, r *mux.Report) {
 			for _, c := range []struct {
 				name  string
 				value uint64
-			}{{"receive_queue_full", p.RxRingFull}, {"free_queue_empty", p.FillRingEmpty}, {"receive_dropped", p.RxDropped}, {"send_queue_full", p.QueueFull}, {"no_buffers", p.NoBuffers}, {"malformed", p.Malformed}} {
+			}{{"receive_queue_full", p.RxRingFull}, {"free_queue_empty", p.FillRingEmpty}, {"receive_dropped", p.RxDropped}, {"send_queue_full", p.QueueFull}, {"no_buffers", p.NoBuffers}, {"malformed", p.Malformed},
+				{"path_sent", p.PathSent}, {"path_received", p.PathReceived}, {"path_dropped", p.PathDropped}} {
 				put(published, float64(c.value), on, id, c.name)
 			}
 			collectSockets(put, on, id, &e.Sockets)

@@ -118,18 +118,21 @@ func list(w io.Writer, all []endpoint.Info, nameOf func(uid uint32) string) erro
 	if limited {
 		rates = "RATES\tREFUSED\t"
 	}
-	fmt.Fprintf(t, "ID\tUID\tPID\tATTACH\tDEVICE\tMODE\tZERO-COPY\tSEGMENT\tSTATE\t%sTAGS\n", rates)
+	paths, connected := "", slices.ContainsFunc(all, func(e endpoint.Info) bool { return e.Paths > 0 })
+	if connected {
+		paths = "PATHS\t"
+	}
+	fmt.Fprintf(t, "ID\tUID\tPID\tATTACH\tDEVICE\tMODE\tZERO-COPY\tSEGMENT\tSTATE\t%s%sTAGS\n", paths, rates)
 	for _, e := range all {
-		device := e.Device
+		device, zeroCopy := e.Device, "-" // ports have none
 		if e.Attach == endpoint.AttachQueue {
 			device += "/" + strconv.FormatUint(uint64(e.Queue), 10)
 			if e.SpreadOver > 0 {
 				device += " of " + strconv.FormatUint(uint64(e.SpreadOver), 10)
 			}
-		}
-		zeroCopy := "yes"
-		if !e.ZeroCopy {
-			zeroCopy = "no: " + e.CopyReason
+			if zeroCopy = "yes"; !e.ZeroCopy {
+				zeroCopy = "no: " + e.CopyReason
+			}
 		}
 		if several {
 			fmt.Fprintf(t, "%s\t", e.Interface)
@@ -137,7 +140,10 @@ func list(w io.Writer, all []endpoint.Info, nameOf func(uid uint32) string) erro
 		if limited {
 			rates = fmt.Sprintf("%s\t%d\t", ratesOf(e), e.TxRateEndpoint+e.TxRateUser)
 		}
-		fmt.Fprintf(t, "%d\t%s\t%d\t%v\t%s\t%s\t%s\t%s\t%s\t%s%s\n", e.ID, ownerOf(e.UID, nameOf(e.UID)), e.PID, e.Attach, device, e.Mode, zeroCopy, policy.Bytes(e.SegmentBytes), stateOf(e), rates, tagsOf(e))
+		if connected {
+			paths = fmt.Sprintf("%d\t", e.Paths)
+		}
+		fmt.Fprintf(t, "%d\t%s\t%d\t%v\t%s\t%s\t%s\t%s\t%s\t%s%s%s\n", e.ID, ownerOf(e.UID, nameOf(e.UID)), e.PID, e.Attach, device, e.Mode, zeroCopy, policy.Bytes(e.SegmentBytes), stateOf(e), paths, rates, tagsOf(e))
 	}
 	return t.Flush()
 }

@@ -28,14 +28,14 @@ func TestList(t *testing.T) {
 	var b strings.Builder
 	err := list(&b, []endpoint.Info{
 		{ID: 1, UID: 65534, PID: 4711, Device: "unet1", Mode: "native", CopyReason: "ports have no zero copy", SegmentBytes: 8 << 20, Tags: tags(t, "udp:10.0.0.1:7000", "msg:9"), TagsTotal: 2, Leased: true},
-		{ID: 12, UID: 4000000000, PID: 3, Device: "unet12", Mode: "native", CopyReason: "ports have no zero copy", SegmentBytes: 1 << 30, Tags: tags(t, "tcp:[fd00::1]:32768-32831"), TagsTotal: 300},
+		{ID: 12, UID: 4000000000, PID: 3, Device: "unet12", Mode: "native", CopyReason: "ports have no zero copy", SegmentBytes: 1 << 30, Tags: tags(t, "tcp:[fd00::1]:32768-32831"), TagsTotal: 300, Paths: 1024},
 		{ID: 13, PID: 5, Attach: endpoint.AttachQueue, Device: "eth0", Queue: 2, Mode: "native", ZeroCopy: true, SegmentBytes: 32 << 10, Leased: true},
 	}, func(uid uint32) string { return map[uint32]string{0: "root", 65534: "nobody"}[uid] })
 	want := `
-ID  UID            PID   ATTACH  DEVICE  MODE    ZERO-COPY                    SEGMENT  STATE    TAGS
-1   65534(nobody)  4711  port    unet1   native  no: ports have no zero copy  8MiB     leased   udp:10.0.0.1:7000 msg:9
-12  4000000000     3     port    unet12  native  no: ports have no zero copy  1GiB     waiting  tcp:[fd00::1]:32768-32831 and 299 more
-13  0(root)        5     queue   eth0/2  native  yes                          32KiB    leased   -
+ID  UID            PID   ATTACH  DEVICE  MODE    ZERO-COPY  SEGMENT  STATE    PATHS  TAGS
+1   65534(nobody)  4711  port    unet1   native  -          8MiB     leased   0      udp:10.0.0.1:7000 msg:9
+12  4000000000     3     port    unet12  native  -          1GiB     waiting  1024   tcp:[fd00::1]:32768-32831 and 299 more
+13  0(root)        5     queue   eth0/2  native  yes        32KiB    leased   0      -
 `[1:]
 	if err != nil || b.String() != want {
 		t.Errorf("%v\n%s", err, b.String())

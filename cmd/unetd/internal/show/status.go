@@ -37,9 +37,11 @@ type Shown struct {
 // Rates are frames a second between two samples, as the process publishes them, and those from
 // the endpoint as the kernel counts them.
 type Rates struct {
-	Received float64 `json:"received"`
-	Sent     float64 `json:"sent"`
-	PortOut  float64 `json:"port_out"`
+	Received     float64 `json:"received"`
+	Sent         float64 `json:"sent"`
+	PortOut      float64 `json:"port_out"`
+	PathReceived float64 `json:"path_received,omitempty"`
+	PathSent     float64 `json:"path_sent,omitempty"`
 }
 
 // Choose returns the endpoints and sockets to show. before, with the sample that was taken
@@ -99,6 +101,7 @@ func rates(now, before *endpoint.Status, passed time.Duration) *Rates {
 	}
 	if a, b := now.Published, before.Published; a != nil && b != nil {
 		r.Received, r.Sent = per(a.Received, b.Received), per(a.Sent, b.Sent)
+		r.PathReceived, r.PathSent = per(a.PathReceived, b.PathReceived), per(a.PathSent, b.PathSent)
 	}
 	if a, b := now.Port, before.Port; a != nil && b != nil {
 		r.PortOut = per(a.FramesOut, b.FramesOut)
@@ -144,8 +147,15 @@ func (o *StatusOptions) endpoint(b *strings.Builder, s *Shown) {
 	if f := framesOf(&s.Status); f != "" {
 		o.line(b, "frames   "+f, "", "  ")
 	}
-	if s.Rates != nil {
-		o.line(b, fmt.Sprintf("rates    in %s/s  out %s/s  by the port out %s/s", rate(s.Rates.Received), rate(s.Rates.Sent), rate(s.Rates.PortOut)), "", "  ")
+	if p := pathsOf(&s.Status); p != "" {
+		o.line(b, "memory   "+p, "", "  ")
+	}
+	if r := s.Rates; r != nil {
+		text := fmt.Sprintf("rates    in %s/s  out %s/s  by the port out %s/s", rate(r.Received), rate(r.Sent), rate(r.PortOut))
+		if r.PathReceived+r.PathSent > 0 {
+			text += fmt.Sprintf("  by memory in %s/s  out %s/s", rate(r.PathReceived), rate(r.PathSent))
+		}
+		o.line(b, text, "", "  ")
 	}
 	if d := dropsOf(&s.Status); d != "" {
 		o.line(b, "dropped  "+d, "\x1b[31m", "  ")
@@ -182,6 +192,22 @@ func framesOf(s *endpoint.Status) string {
 	return strings.Join(parts, "  ")
 }
 
+// pathsOf are the memory paths that an endpoint has, and the frames by all that it has had; empty if it never had one.
+func pathsOf(s *endpoint.Status) string {
+	p := s.Published
+	if p == nil {
+		p = &endpoint.Published{}
+	}
+	if s.Paths == 0 && p.PathReceived+p.PathSent == 0 {
+		return ""
+	}
+	unit := "paths"
+	if s.Paths == 1 {
+		unit = "path"
+	}
+	return fmt.Sprintf("%d %s  in %d  out %d", s.Paths, unit, p.PathReceived, p.PathSent)
+}
+
 // dropsOf are the reasons for which frames were dropped or refused.
 func dropsOf(s *endpoint.Status) string {
 	var parts []string
@@ -202,6 +228,7 @@ func dropsOf(s *endpoint.Status) string {
 		add(p.InvalidSend, "invalid send entries")
 		add(p.SendQueueFull, "sends refused, send queue full")
 		add(p.NoBuffers, "allocations refused, no free frame")
+		add(p.PathDropped, "by memory paths")
 	}
 	return strings.Join(parts, ", ")
 }

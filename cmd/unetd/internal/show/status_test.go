@@ -17,10 +17,10 @@ func TestStatusText(t *testing.T) {
 	free := uint32(2040)
 	in, bytes := uint64(12), uint64(3456)
 	all := []endpoint.Status{{
-		Info: endpoint.Info{ID: 7, UID: 4_000_000_000, PID: 4711, Device: "unet7", Mode: "tcx", SegmentBytes: 8 << 20, Leased: true, TagsTotal: 1,
+		Info: endpoint.Info{ID: 7, UID: 4_000_000_000, PID: 4711, Device: "unet7", Mode: "tcx", SegmentBytes: 8 << 20, Leased: true, TagsTotal: 1, Paths: 2,
 			Tags: []endpoint.Tag{endpoint.TCPTag(netip.MustParseAddrPort("[fd00::1]:80"))}},
 		Command: "a server", FillQueue: &free, Port: &endpoint.PortCount{FramesIn: &in, BytesIn: &bytes, FramesOut: 4, BytesOut: 5, DroppedIn: 6},
-		Published: &endpoint.Published{Sent: 1, Received: 20, ReceiveQueue: 3, ReceiveQueueFull: 9},
+		Published: &endpoint.Published{Sent: 1, Received: 20, ReceiveQueue: 3, ReceiveQueueFull: 9, PathSent: 4_000_000, PathReceived: 5_000_000, PathDropped: 7},
 		Sockets: []endpoint.Socket{
 			{Protocol: "tcp", State: "listening", Local: netip.MustParseAddrPort("[::]:80"), SendQueue: 128},
 			{Protocol: "tcp", State: "established", Local: netip.MustParseAddrPort("[fd00::1]:80"), Remote: netip.MustParseAddrPort("[fd00:1111:2222:3333:4444:5555:6666:7777]:50000"),
@@ -37,13 +37,14 @@ func TestStatusText(t *testing.T) {
 		}
 		return b.String()
 	}
-	earlier := []endpoint.Status{{Info: endpoint.Info{ID: 7}, Published: &endpoint.Published{Received: 10, Sent: 5}, Port: &endpoint.PortCount{FramesOut: 2}}}
+	earlier := []endpoint.Status{{Info: endpoint.Info{ID: 7}, Published: &endpoint.Published{Received: 10, Sent: 5, PathSent: 3_999_000, PathReceived: 4_999_998}, Port: &endpoint.PortCount{FramesOut: 2}}}
 	want := `endpoint 7  user 4000000000  pid 4711(a server)  port unet7  tcx  8MiB  leased
   tags     tcp:[fd00::1]:80
   queues   free 2040  receive 3  send 0
   frames   in 20  out 1  by the port in 12 (3456 bytes)  by the port out 4 (5 bytes)
-  rates    in 5/s  out 0/s  by the port out 1/s
-  dropped  6 backlog full, 9 receive queue full
+  memory   2 paths  in 5000000  out 4000000
+  rates    in 5/s  out 0/s  by the port out 1/s  by memory in 1/s  out 500/s
+  dropped  6 backlog full, 9 receive queue full, 7 by memory paths
   PROTO  STATE        RECV-Q  SEND-Q  LOCAL         REMOTE                                           RTT/VAR       CWND   RETRANS  IN    OUT            DROPS
   tcp    listening    0       128     [::]:80       *                                                -             -      -        -     -              -
   tcp    established  0       0       [fd00::1]:80  [fd00:1111:2222:3333:4444:5555:6666:7777]:50000  6.42us/310ns  14480  2        1000  1099511627776  -
