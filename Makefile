@@ -88,8 +88,8 @@ deb: unetd ## build the Debian package bin/unetd_VERSION_ARCH.deb (needs dpkg-de
 	CGO_ENABLED=0 GOARCH=$(ARCH) $(GO) build -trimpath -ldflags=-s -o $(BIN)/deb/unetd ./cmd/unetd
 	GO="$(GO)" VERSION="$(VERSION)" ARCH=$(ARCH) MAINTAINER="$(MAINTAINER)" COMPRESS=$(COMPRESS) BIN=$(BIN) UNETD=$(BIN)/deb/unetd deploy/debian/build $(BIN)
 
-demo: build ## round trips of 64 bytes over TCP, on unet and on kernel sockets, in seconds
-	$(SUDO) bin/unetbench rtt --rounds 5 --transport tcp,kernel-tcp,go-tcp
+demo: build ## round trips of 64 bytes over TCP, between two hosts and on one, on unet and on kernel sockets, in seconds
+	$(SUDO) bin/unetbench rtt --rounds 5 --place pair,local --transport tcp,kernel-tcp,go-tcp
 
 # `make test` runs a package once, two packages at a time: under the race detector, with the build tag
 # unetdebug (lock order of stack, freed frames of segment). In packages of one goroutine the detector

@@ -11,18 +11,22 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/unet-go/unet"
 	"github.com/unet-go/unet/control"
 	"github.com/unet-go/unet/datapath"
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/stack"
 )
 
-// The port at which the application serves, and its message tag.
+// The port at which the application serves, its port for kernel sockets at 127.0.0.1, and its message tag.
 const (
 	port       = 7000
+	kernelPort = 7001
 	messageTag = 7
 )
 
@@ -33,6 +37,7 @@ const (
 	saysBack      = "unetd is back"
 	saysRefused   = "refused: "
 	saysSent      = "sent"
+	saysMeasured  = "by memory "
 )
 
 // Commands on the standard input of the application, one a line. It ends at the end of its input.
@@ -75,7 +80,13 @@ func Application(ctx context.Context, socket string, in io.Reader, out io.Writer
 	if err != nil {
 		return err
 	}
+	kernel, err := net.Listen("tcp", fmt.Sprint("127.0.0.1:", kernelPort))
+	if err != nil {
+		return err
+	}
+	defer kernel.Close()
 	go serveConnections(listener)
+	go serveConnections(kernel)
 	go serveDatagrams(datagrams)
 	say(saysListening+"tcp and udp %v", listener.Addr())
 	for lines := bufio.NewScanner(in); lines.Scan(); {
@@ -94,6 +105,60 @@ func Application(ctx context.Context, socket string, in io.Reader, out io.Writer
 		}
 	}
 	return nil
+}
+
+// Neighbour is a client of the application on the same host. It measures round trips to it by an endpoint of its own, and by
+// kernel sockets over lo, with the same code. It ends at the end of in.
+func Neighbour(ctx context.Context, socket, at string, in io.Reader, out io.Writer) error {
+	host, err := unet.Open(ctx, unet.Config{Socket: socket})
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	conn, err := host.Dial("tcp", at)
+	if err != nil {
+		return err
+	}
+	kernel, err := net.Dial("tcp", fmt.Sprint("127.0.0.1:", kernelPort))
+	if err != nil {
+		return err
+	}
+	defer kernel.Close()
+	deadline := time.Now().Add(within)
+	if err := errors.Join(conn.SetDeadline(deadline), kernel.SetDeadline(deadline)); err != nil {
+		return err
+	}
+	for !byMemory(host) { // until the path is there, frames go by the ports
+		if err := roundTrip(conn, "hello"); err != nil {
+			return err
+		}
+	}
+	const rounds, each = 40, 100
+	var took [2][]time.Duration
+	for range rounds {
+		for i, c := range []net.Conn{conn, kernel} {
+			for range each {
+				start := time.Now()
+				if err := roundTrip(c, "hello"); err != nil {
+					return err
+				}
+				took[i] = append(took[i], time.Since(start))
+			}
+		}
+	}
+	var us [2]float64 // medians
+	for i := range took {
+		slices.Sort(took[i])
+		us[i] = float64(took[i][rounds*each/2]) / float64(time.Microsecond)
+	}
+	fmt.Fprintf(out, saysMeasured+"%.2f us, by kernel sockets over lo %.2f us: %.1f times as long\n", us[0], us[1], us[1]/us[0])
+	_, err = io.Copy(io.Discard, in)
+	return err
+}
+
+// byMemory reports whether a host has received frames by memory.
+func byMemory(h *unet.Host) bool {
+	return slices.ContainsFunc(h.Counters(), func(c stack.Counter) bool { return c.Name == "path_frames_received" && c.Value > 0 })
 }
 
 // capabilities are those of the process, as proc(5) has them.

@@ -27,8 +27,11 @@ It needs root, takes a few seconds, and touches no interface, socket or file of 
 ends with the command. Exit status 1 if something did not work, or after SIGINT, SIGTERM or SIGHUP.
 `
 
-// applicationName is the argument with which demo starts itself as the application that it shows.
-const applicationName = "application"
+// Arguments with which demo starts itself as the processes that it shows.
+const (
+	applicationName = "application"
+	neighbourName   = "neighbour"
+)
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
@@ -42,6 +45,8 @@ func main() {
 		err = start(ctx, *pause)
 	case flag.NArg() == 1 && flag.Arg(0) == applicationName:
 		err = Application(ctx, unet.DefaultSocket, os.Stdin, os.Stdout)
+	case flag.NArg() == 2 && flag.Arg(0) == neighbourName:
+		err = Neighbour(ctx, unet.DefaultSocket, flag.Arg(1), os.Stdin, os.Stdout)
 	default:
 		flag.Usage()
 		os.Exit(2)
@@ -60,7 +65,7 @@ func start(ctx context.Context, pause bool) error {
 	info, err := os.Stdout.Stat()
 	terminal := err == nil && info.Mode()&os.ModeCharDevice != 0
 	return Run(ctx, Config{
-		Command: []string{filepath.Join(filepath.Dir(self), "unetd")}, Application: []string{"/proc/self/exe", applicationName},
+		Command: []string{filepath.Join(filepath.Dir(self), "unetd")}, Application: []string{"/proc/self/exe", applicationName}, Neighbour: []string{"/proc/self/exe", neighbourName},
 		Stdin: os.Stdin, Stdout: os.Stdout, Color: terminal && os.Getenv("NO_COLOR") == "", Pause: pause,
 	})
 }

@@ -170,7 +170,7 @@ func (d *demoRun) end() (code int) {
 // The demonstration runs to its end and shows each of its steps.
 func TestDemoRunsToItsEnd(t *testing.T) {
 	netlab.RequireXDP(t)
-	d := startDemo(t, strings.NewReader(strings.Repeat("\n", 10)), "--pause")
+	d := startDemo(t, strings.NewReader(strings.Repeat("\n", 11)), "--pause")
 	d.awaitLine("capture | 2 packets captured")
 	d.notePrograms()
 	code := d.end()
@@ -189,6 +189,7 @@ func TestDemoRunsToItsEnd(t *testing.T) {
 		"\n# kill -9 ",
 		"application | unetd is gone\n", "application | unetd is back\n",
 		" of them without unetd. None has failed.\n",
+		"neighbour | by memory ", " us: ", " STATE   PATHS  TAGS\n", "  leased  1      ",
 		"  tx_forged_tag    ", "they add up\n",
 		"Host a has its two interfaces again: lo, uplink.",
 	} {
