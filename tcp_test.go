@@ -25,6 +25,7 @@ import (
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/internal/testutil"
+	"github.com/unet-go/unet/mux"
 )
 
 // openTwo makes a cable with a unet.Host at each end.
@@ -41,6 +42,17 @@ func TestTCPConformsToNetConn(t *testing.T) {
 		for _, at := range []string{"10.0.0.1", "fd00::1"} {
 			t.Run(fmt.Sprint(how, "/", at), func(t *testing.T) { unet.CheckNetConn(t, a, b, at) })
 		}
+	}
+	for _, at := range []string{"10.0.0.1", "fd00::1"} {
+		t.Run("memory/"+at, func(t *testing.T) {
+			n := openNeighbours(t, mux.Terms{Trusted: true}, false, [2]unet.HostConfig{})
+			n.awaitMemory(t, at)
+			before := n.sentByPorts(t)
+			unet.CheckNetConn(t, n.hosts[1], n.hosts[0], at)
+			if sent := n.sentByPorts(t) - before; sent != 0 {
+				t.Errorf("%d frames went by the ports", sent)
+			}
+		})
 	}
 }
 
