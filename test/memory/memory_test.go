@@ -29,6 +29,13 @@ func TestMain(m *testing.M) {
 		fmt.Println(serve(os.Args[2]))
 		os.Exit(1)
 	}
+	if len(os.Args) > 1 && os.Args[1] == endArg {
+		if err := beEnd(os.Args[2], os.Args[3]); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	if len(os.Args) > 1 && os.Args[1] == hostileArg {
 		fmt.Println(attack(os.Args[2], os.Args[3]))
 		os.Exit(1)
@@ -93,8 +100,11 @@ func (w *world) dial(t *testing.T) net.Conn {
 	return c
 }
 
-func (w *world) counted(name string) uint64 {
-	for _, c := range w.client.Counters() {
+func (w *world) counted(name string) uint64 { return counted(w.client, name) }
+
+// counted is a counter of a host.
+func counted(h *unet.Host, name string) uint64 {
+	for _, c := range h.Counters() {
 		if c.Name == name {
 			return c.Value
 		}
