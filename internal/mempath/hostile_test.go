@@ -168,6 +168,83 @@ func TestRingWord(t *testing.T) {
 	}
 }
 
+// Each bit of the word of a frame, and of the bytes taken, is wrong, between frames that are true. What the word then says is
+// taken for true where it can be, and is a lie where it cannot.
+func TestFlippedBits(t *testing.T) {
+	const size = 100
+	frame, buf := content(1, size), make([]byte, MaxFrame)
+	for bit := range 64 {
+		a, b := heapPair()
+		for range 3 {
+			send(a, frame)
+		}
+		b.Next(buf)
+		at := span(size)
+		flipped := *word(a.out, at) ^ 1<<bit
+		store(word(a.out, at), flipped)
+		want := flipped - tag
+		lie := flipped>>32 != tag>>32 || want > min(MaxFrame, ringSize-wordSize-at)
+		if n, err := b.Next(buf); errors.Is(err, ErrLie) != lie || !lie && (uint64(n) != want || string(buf[:n]) != string(b.in[at+wordSize:at+wordSize+want])) {
+			t.Errorf("bit %d of a frame's word: %d bytes, %v", bit, n, err)
+		}
+	}
+	for bit := range 64 {
+		a, b := heapPair()
+		for send(a, frame) { // full
+		}
+		for n := 1; n > 0; n, _ = b.Next(buf) {
+		}
+		consumed := *b.own.consumed ^ 1<<bit
+		store(b.own.consumed, consumed)
+		sent := send(a, frame)
+		if lie := consumed > a.written; errors.Is(a.Err(), ErrLie) != lie || lie && sent || consumed == 0 && sent {
+			t.Errorf("bit %d of the bytes taken, %#x of %#x: sent %v, %v", bit, consumed, a.written, sent, a.Err())
+		}
+	}
+}
+
+// An end that gives the pages of its memory back to the kernel while the other one uses them makes it read zeros: there is no
+// frame, nothing was taken. No access fails.
+func TestHolesInTheMemory(t *testing.T) {
+	da, db, err := Make()
+	testutil.Must(t, err)
+	hostile, err := unix.FcntlInt(da.Own.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	testutil.Must(t, err)
+	defer unix.Close(hostile)
+	a, err := Open(da)
+	testutil.Must(t, err)
+	defer a.Close()
+	b, err := Open(db)
+	testutil.Must(t, err)
+	defer b.Close()
+	frame, buf := content(1, 1000), make([]byte, MaxFrame)
+	hole := func(off, size int64) {
+		t.Helper()
+		testutil.Must(t, unix.Fallocate(hostile, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, size))
+	}
+	for send(b, frame) { // b has to look at what a has taken
+	}
+	for send(a, frame) {
+	}
+	if n, err := b.Scan(MaxScan); n == 0 || err != nil {
+		t.Fatalf("%d frames, %v", n, err)
+	}
+	hole(pageSize, ringSize)
+	for b.Len() > 0 { // scanned before
+		if n := b.Take(buf); n != len(frame) || string(buf[:n]) != string(make([]byte, n)) {
+			t.Fatalf("%d bytes of what is a hole now", n)
+		}
+	}
+	if n, err := b.Scan(MaxScan); n != 0 || err != nil || b.Pending() {
+		t.Errorf("%d frames in a hole, %v", n, err)
+	}
+	hole(0, pageSize)
+	if b.Ready() || b.Closing() || send(b, frame) || b.Err() != nil {
+		t.Errorf("with a hole instead of the words: ready %v, closing %v, %v", b.Ready(), b.Closing(), b.Err())
+	}
+	b.Flush()
+}
+
 // rings is how often a bell was rung since the last call.
 func rings(p *Path) int {
 	var buf [4096]byte

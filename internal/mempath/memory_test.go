@@ -45,7 +45,7 @@ func beOtherEnd() error {
 			return fmt.Errorf("fchmod of descriptor %d: %v", fd, err)
 		}
 	}
-	if err := tryToWrite(4); err != nil {
+	if err := errors.Join(tryToWrite(4), tryToResize(3), tryToResize(4)); err != nil {
 		return err
 	}
 	p, err := Open(d)
@@ -89,6 +89,25 @@ func tryToWrite(fd int) error {
 	}
 	if err := unix.Fallocate(fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, memorySize); !errors.Is(err, unix.EBADF) {
 		return fmt.Errorf("fallocate: %v", err)
+	}
+	return nil
+}
+
+// tryToResize returns an error if a memfd can be made shorter or longer, or can get more seals: with one against writing its end
+// could never be opened.
+func tryToResize(fd int) error {
+	for _, size := range []int64{0, 1, pageSize, memorySize - 1, memorySize + 1, 2 * memorySize} {
+		if err := unix.Ftruncate(fd, size); !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.EINVAL) { // EINVAL: it is open for reading
+			return fmt.Errorf("ftruncate of descriptor %d to %d bytes: %v", fd, size, err)
+		}
+	}
+	if err := unix.Fallocate(fd, 0, 0, 2*memorySize); !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.EBADF) {
+		return fmt.Errorf("fallocate of descriptor %d beyond its size: %v", fd, err)
+	}
+	for _, seal := range []int{unix.F_SEAL_WRITE, unix.F_SEAL_FUTURE_WRITE} {
+		if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seal); !errors.Is(err, unix.EPERM) {
+			return fmt.Errorf("another seal for descriptor %d: %v", fd, err)
+		}
 	}
 	return nil
 }

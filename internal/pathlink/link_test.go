@@ -196,6 +196,10 @@ func hostile(t *testing.T, l *lab, i int) *mempath.Path {
 // send puts a datagram into a path.
 func send(t *testing.T, ring *mempath.Path, src, dst netip.AddrPort, payload string) {
 	t.Helper()
+	put(t, ring, datagram(src, dst, payload))
+}
+
+func datagram(src, dst netip.AddrPort, payload string) []byte {
 	n := wire.EthernetHeaderLen + wire.IPv4HeaderLen + wire.UDPHeaderLen + len(payload)
 	b := make([]byte, n)
 	wire.PutEthernet(b, uplink, uplink, wire.EtherTypeIPv4)
@@ -205,12 +209,20 @@ func send(t *testing.T, ring *mempath.Path, src, dst netip.AddrPort, payload str
 	binary.BigEndian.PutUint16(u[2:], dst.Port())
 	binary.BigEndian.PutUint16(u[4:], uint16(len(u)))
 	copy(u[8:], payload)
+	return b
+}
+
+// put puts a frame into a path.
+func put(t *testing.T, ring *mempath.Path, b []byte) {
+	t.Helper()
 	testutil.Eventually(t, "room", func() bool {
-		room := ring.Reserve(n)
-		copy(room, b)
+		room := ring.Reserve(len(b))
+		if copy(room, b); room == nil {
+			ring.Flush() // the reader has to make room
+		}
 		return room != nil
 	})
-	ring.Publish(n)
+	ring.Publish(len(b))
 	ring.Flush()
 }
 
@@ -240,6 +252,40 @@ func TestFramesWithTagsOfOthersAreDropped(t *testing.T) {
 	l.table.Clear(endpoint.AddrTag(own.Addr()))
 	send(t, ring, own, to, "too late")
 	testutil.Eventually(t, "the frame is dropped", func() bool { return l.ends[1].count("path_denied") == 6 })
+	u.Close()
+}
+
+// A hostile end cuts a datagram off after each of its bytes, and writes what is no IP packet. Nothing of that arrives, and the path goes on.
+func TestFramesThatAreCutOff(t *testing.T) {
+	l := newLab(t, stack.Config{})
+	u, err := l.ends[1].stack.ListenUDP(l.at(1, 53, false), stack.UDPOptions{})
+	testutil.Must(t, err)
+	ring := hostile(t, l, 0)
+	from, to := l.at(0, 1000, false), l.at(1, 53, false)
+	whole := datagram(from, to, "cut off")
+	for n := 1; n < len(whole); n++ {
+		put(t, ring, whole[:n])
+	}
+	for _, etherType := range []wire.EtherType{0, wire.EtherTypeARP, wire.EtherTypeIPv6, 0x8100} {
+		b := datagram(from, to, "no IPv4 packet")
+		binary.BigEndian.PutUint16(b[12:], uint16(etherType))
+		put(t, ring, b)
+	}
+	for _, first := range []byte{0x40, 0x44, 0x46, 0x4f, 0x55, 0x65} { // version and length of the header
+		b := datagram(from, to, "another header")
+		b[14] = first
+		put(t, ring, b)
+	}
+	put(t, ring, make([]byte, mempath.MaxFrame/2)) // longer than any frame of the reader
+	send(t, ring, from, to, "whole")
+	b := make([]byte, 100)
+	testutil.Renew(u)
+	if n, _, err := u.ReadFromUDPAddrPort(b); err != nil || string(b[:n]) != "whole" {
+		t.Errorf("%q, %v", b[:n], err)
+	}
+	if l.ends[1].count("path_lies") != 0 || l.ends[1].path() == nil {
+		t.Error("the path has ended")
+	}
 	u.Close()
 }
 
