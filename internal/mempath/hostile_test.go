@@ -156,7 +156,7 @@ func TestRingWord(t *testing.T) {
 	} {
 		a, b := heapPair()
 		b.off = c.at
-		b.at.Store(c.at)
+		b.at.Store(word(b.in, c.at))
 		store(word(a.out, c.at), c.value)
 		if got := b.Pending(); got != (c.value != 0) {
 			t.Errorf("%#x at %d: pending %v", c.value, c.at, got)
@@ -350,7 +350,7 @@ func FuzzReader(f *testing.F) {
 		p.ring, p.bell = -1, -1
 		at := uint64(binary.BigEndian.Uint16(b)) % (ringSize / line) * line
 		p.off = at
-		p.at.Store(at)
+		p.at.Store(word(p.in, at))
 		for b = b[2:]; len(b) >= 10; b = b[10:] {
 			store(word(p.in, uint64(binary.BigEndian.Uint16(b))%(ringSize/line)*line), binary.BigEndian.Uint64(b[2:]))
 		}

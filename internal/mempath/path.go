@@ -35,12 +35,12 @@ type writer struct {
 
 // reader is the near end of the ring that the other end fills.
 type reader struct {
-	in       []byte        // the ring
-	off      uint64        // offset of the next word to scan
-	end      uint64        // bytes scanned so far, ever
-	taken    uint64        // bytes taken so far
-	consumed uint64        // bytes of taken that the other end was told of
-	at       atomic.Uint64 // offset of a word that is not 0 if a frame waits; for Pending
+	in       []byte                 // the ring
+	off      uint64                 // offset of the next word to scan
+	end      uint64                 // bytes scanned so far, ever
+	taken    uint64                 // bytes taken so far
+	consumed uint64                 // bytes of taken that the other end was told of
+	at       atomic.Pointer[uint64] // the word that is not 0 if a frame waits; for Pending
 	frames   [MaxScan]frame
 	next, n  int // frames[next:n] are scanned and not taken
 }
@@ -54,12 +54,14 @@ type frame struct {
 
 // newPath makes an end of a path over the memory of both.
 func newPath(own, other []byte) *Path {
-	return &Path{
+	p := &Path{
 		writer: writer{out: own[pageSize:memorySize:memorySize]},
 		reader: reader{in: other[pageSize:memorySize:memorySize]},
 		own:    wordsOf(own), other: wordsOf(other),
 		mem: [2][]byte{own, other},
 	}
+	p.at.Store(word(p.in, 0))
+	return p
 }
 
 // Reserve returns room for a frame of n bytes, at most MaxFrame, in the ring. It returns nil if there
@@ -205,7 +207,7 @@ func (p *Path) Take(buf []byte) int {
 	case r.taken-r.consumed >= ringSize/4:
 		p.release()
 	case r.next == r.n:
-		r.at.Store(r.off)
+		r.at.Store(word(r.in, r.off))
 	}
 	return int(f.len)
 }
@@ -217,7 +219,7 @@ func (p *Path) release() {
 	if r.next < r.n {
 		at = r.frames[r.next].off - wordSize
 	}
-	r.at.Store(at) // first: the other end overwrites the words of what was taken
+	r.at.Store(word(r.in, at)) // first: the other end overwrites the words of what was taken
 	r.consumed = r.taken
 	store(p.own.consumed, r.consumed)
 	p.freed = true
@@ -225,7 +227,7 @@ func (p *Path) release() {
 
 // Pending reports whether a Scan would find something: a frame, a skip or a lie. It may be called from any
 // goroutine until Close.
-func (p *Path) Pending() bool { return load(word(p.in, p.at.Load())) != 0 }
+func (p *Path) Pending() bool { return load(p.at.Load()) != 0 }
 
 // SetAsleep tells the other end whether it has to ring the bell when it publishes a frame. The
 // caller that has set it looks at Pending before it sleeps. After it has woken it calls SetAsleep(false), then Drain.

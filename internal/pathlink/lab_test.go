@@ -7,9 +7,9 @@ import (
 	"fmt"
 	"iter"
 	"net/netip"
-	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -58,54 +58,50 @@ func (n *node) id() uint64 { return uint64(n.i + 1) }
 // socket is a memlink with bells. They call the goroutine that sleeps as those of a real socket do.
 type socket struct {
 	*memlink.Link
-	mu      sync.Mutex
-	watched map[int]func()
+	bells   int // an epoll instance
+	pending atomic.Pointer[func() bool]
 }
 
-func (s *socket) Watch(fd int, _ func() bool) error {
-	ep, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
-	if err != nil {
-		return err
-	}
+func newSocket(t testing.TB, port *memlink.Link) *socket {
+	t.Helper()
+	s := &socket{Link: port, bells: testutil.Value(unix.EpollCreate1(unix.EPOLL_CLOEXEC))}
 	var stop [2]int
-	if err := unix.Pipe2(stop[:], unix.O_CLOEXEC); err != nil {
-		return err
-	}
-	for fd, events := range map[int]uint32{fd: unix.EPOLLIN | unix.EPOLLET&(1<<32-1), stop[0]: unix.EPOLLHUP} {
-		if err := unix.EpollCtl(ep, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: events, Fd: int32(fd)}); err != nil {
-			return err
-		}
-	}
+	testutil.Must(t, unix.Pipe2(stop[:], unix.O_CLOEXEC))
+	testutil.Must(t, unix.EpollCtl(s.bells, unix.EPOLL_CTL_ADD, stop[0], &unix.EpollEvent{Events: unix.EPOLLHUP, Fd: int32(stop[0])}))
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		var got [1]unix.EpollEvent
 		for {
-			n, err := unix.EpollWait(ep, got[:], -1)
+			n, err := unix.EpollWait(s.bells, got[:], -1)
 			if n == 1 && got[0].Fd == int32(stop[0]) || err != nil && err != unix.EINTR {
 				return
 			}
 			s.Wake()
 		}
 	}()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.watched[fd] = func() {
+	t.Cleanup(func() {
 		unix.Close(stop[1])
 		<-ended
 		unix.Close(stop[0])
-		unix.Close(ep)
-	}
-	return nil
+		unix.Close(s.bells)
+	})
+	return s
 }
 
-func (s *socket) Unwatch(fd int) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.watched[fd]()
-	delete(s.watched, fd)
-	return nil
+func (s *socket) Watch(fd int, pending func() bool) error {
+	s.pending.Store(&pending)
+	return unix.EpollCtl(s.bells, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET&(1<<32-1), Fd: int32(fd)})
 }
+
+func (s *socket) Sleep(until time.Time, again bool) error {
+	if pending := s.pending.Load(); pending != nil && (*pending)() {
+		return nil
+	}
+	return s.Link.Sleep(until, again)
+}
+
+func (s *socket) Unwatch(fd int) error { return unix.EpollCtl(s.bells, unix.EPOLL_CTL_DEL, fd, nil) }
 
 // sameHost answers that every host is this one.
 type sameHost struct{}
@@ -180,7 +176,7 @@ func newLab(t testing.TB, cfg stack.Config) *lab {
 		view, err := tagtable.Open(f)
 		testutil.Must(t, err)
 		n := &node{lab: l, i: i, port: port, paths: make(chan *endpoint.Path, 16)}
-		n.link = New(&socket{Link: port, watched: map[int]func(){}}, n.id(), uplink, view)
+		n.link = New(newSocket(t, port), n.id(), uplink, view)
 		cfg.Link, cfg.LinkAddr, cfg.OwnedAddress, cfg.Resolver, cfg.MTU = n.link, uplink, true, sameHost{}, 1500
 		cfg.Addr, cfg.Addrs6 = netip.PrefixFrom(addrs[i], 24), []netip.Prefix{netip.PrefixFrom(addrs6[i], 64)}
 		l.ends[i] = n
@@ -270,4 +266,40 @@ func say(t testing.TB, from, to *stack.TCPConn, text string) {
 	if _, err := readFull(to, b); err != nil || string(b) != text {
 		t.Fatal(fmt.Errorf("%q: %v", b, err))
 	}
+}
+
+// peerEnd is another endpoint's end of a path to an endpoint of the lab.
+type peerEnd struct {
+	id    uint64
+	addr  netip.AddrPort
+	ring  *mempath.Path
+	frame []byte // a datagram to port 7
+}
+
+func (p *peerEnd) send(t testing.TB) {
+	room := p.ring.Reserve(len(p.frame))
+	if room == nil {
+		t.Fatal("no room in a path")
+	}
+	copy(room, p.frame)
+	p.ring.Publish(len(p.frame))
+	p.ring.Flush()
+}
+
+// crowd makes paths from the second endpoint to n others.
+func (l *lab) crowd(t testing.TB, n int) (peers []*peerEnd) {
+	t.Helper()
+	for i := range n {
+		id, addr := uint64(10+i), netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), 1000)
+		testutil.Must(t, l.table.Set(endpoint.AddrTag(addr.Addr()), id))
+		near, far, err := mempath.Make()
+		testutil.Must(t, err)
+		near.Peer, near.Epoch, near.PeerEpoch = id, l.table.Epoch(l.ends[1].id()), l.table.Epoch(id)
+		ring, err := mempath.Open(far)
+		testutil.Must(t, err)
+		t.Cleanup(func() { ring.Close() })
+		l.ends[1].stack.Do(func() { l.ends[1].link.Add(near) })
+		peers = append(peers, &peerEnd{id, addr, ring, datagram(addr, l.at(1, 7, false), "message")})
+	}
+	return peers
 }

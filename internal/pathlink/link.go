@@ -3,6 +3,8 @@
 package pathlink
 
 import (
+	"math/bits"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -22,7 +24,10 @@ type Socket interface {
 }
 
 const (
-	socketTurn = 8 // each such Borrow looks at the socket first, so that paths do not starve it
+	socketTurn = 8  // each such Borrow looks at the socket first, so that paths do not starve it
+	parkTurn   = 16 // each such Borrow reads the clock
+	// parkTime is how long a path is looked at each time after its last frame, at least.
+	parkTime = 5 * time.Millisecond
 	// patience is how long a full path holds up its writer in a period, before frames for it are dropped.
 	patience = 2 * time.Millisecond
 	period   = 50 * time.Millisecond
@@ -56,15 +61,19 @@ type Link struct {
 	reserved *path               // in which ReservePath has reserved room last
 	room     []byte              // that room, if the frame is in short; nil: the frame is there
 	short    [2048]byte
-	long     []byte              // of the frame that was borrowed last and is longer than the socket's
-	turn     uint32              // counts calls of Borrow
-	borrowed uint64              // frames from the socket
-	dirty    []*path             // that Flush has to look after
+	long     []byte    // of the frame that was borrowed last and is longer than the socket's
+	turn     uint32    // counts calls of Borrow
+	first    int       // path that frames are taken from first
+	visited  int       // path that Borrow looks at in turn
+	parkedAt time.Time // when park was called last
+	borrowed uint64    // frames from the socket
+	begun    []*path   // with frames that are not taken before fromSocket permits it
+	dirty    []*path   // that Flush has to look after
 	closed   bool
 
 	full     atomic.Bool // a frame waits for room
 	sleeping atomic.Bool // a goroutine is in Sleep, and may call SetAsleep of any path of the present set or the one before
-	slept    atomic.Bool // Sleep has returned since the last Borrow, which drains the bells
+	called   atomic.Bool // it is woken, since another goroutine takes frames
 	gone     []*path     // that have ended while a goroutine was in Sleep
 
 	asks []uint64      // endpoints that a path is wanted to, for Run
@@ -225,10 +234,20 @@ func (l *Link) Borrow(frames []stack.Frame) int {
 	if s == nil {
 		return l.socket.Borrow(frames)
 	}
-	if l.slept.Load() && l.slept.Swap(false) {
-		s.drain()
+	if l.turn++; l.turn%parkTurn == 0 {
+		l.park(s)
 	}
-	if l.turn++; l.turn%socketTurn == 0 {
+	n := l.receive(s, frames)
+	l.visited = s.visit(l.visited, n+1)
+	if n > 0 && l.sleeping.Load() && !l.called.Swap(true) {
+		l.socket.Wake() // these frames may have rung for it, and then the next ones do not
+	}
+	return n
+}
+
+// receive takes frames from the paths, or else from the socket.
+func (l *Link) receive(s *set, frames []stack.Frame) int {
+	if l.turn%socketTurn == 0 {
 		if n := l.fromSocket(frames); n > 0 {
 			return n
 		}
@@ -236,34 +255,81 @@ func (l *Link) Borrow(frames []stack.Frame) int {
 	if n := l.take(s, frames); n > 0 {
 		return n
 	}
-	if s = l.set.Load(); s == nil { // the last one has ended
-		return l.socket.Borrow(frames)
-	}
-	fresh := s.begin(l.borrowed + uint64(l.socket.Frames()))
+	begun := len(l.begun) > 0
 	n := l.fromSocket(frames)
-	if fresh && s.settle(n == 0, l.borrowed) && n == 0 {
+	if s = l.set.Load(); n == 0 && begun && s != nil { // the first take may have ended paths
 		n = l.take(s, frames)
 	}
 	return n
 }
 
+// fromSocket takes frames from the socket. It permits that frames are taken from the paths that had some before: by now the socket was
+// empty, or it has lent as many frames as there were then.
 func (l *Link) fromSocket(frames []stack.Frame) int {
 	n := l.socket.Borrow(frames)
 	l.borrowed += uint64(n)
+	if len(l.begun) > 0 {
+		l.begun = slices.DeleteFunc(l.begun, func(p *path) bool {
+			p.settled = n == 0 || l.borrowed >= p.limit
+			return p.settled
+		})
+	}
 	return n
 }
 
-// take copies frames from the paths, beginning with another path each time.
+// take copies frames from the paths. If there are more than fit, the next call begins with the path behind.
 func (l *Link) take(s *set, frames []stack.Frame) (n int) {
-	for i := range s.paths {
-		p := s.paths[(int(l.turn)+i)%len(s.paths)]
-		if p.settled && p.ring.Pending() {
-			if n += l.takeFrom(p, frames[n:]); n > 0 && frames[n-1].Volatile {
-				break
+	for first, end := l.first, len(s.paths); ; first, end = 0, l.first {
+		for w := first / 64; w*64 < end && w < len(s.active); w++ {
+			m := s.active[w].Load()
+			if w == first/64 {
+				m &= ^uint64(0) << (uint(first) % 64)
+			}
+			for ; m != 0; m &= m - 1 {
+				i := w*64 + bits.TrailingZeros64(m)
+				if i >= end {
+					break
+				}
+				if !s.paths[i].ring.Pending() {
+					continue
+				}
+				n += l.takeNext(s, i, frames[n:])
+				if n == len(frames) || n > 0 && frames[n-1].Volatile {
+					l.first = i + 1
+					return n
+				}
 			}
 		}
+		if first == 0 {
+			return n
+		}
 	}
-	return n
+}
+
+// takeNext takes frames from an active path that has some, or notes that it has.
+func (l *Link) takeNext(s *set, i int, frames []stack.Frame) int {
+	p := s.paths[i]
+	p.recent = true
+	if !p.settled {
+		if !p.begun {
+			p.begun, p.limit = true, l.borrowed+uint64(l.socket.Frames())
+			l.begun = append(l.begun, p)
+		}
+		return 0
+	}
+	if s.armed.has(i) {
+		s.armed.clear(i)
+		p.ring.Drain()
+	}
+	return l.takeFrom(p, frames)
+}
+
+// park parks paths without frames, if the last call was long enough ago.
+func (l *Link) park(s *set) {
+	if now := time.Now(); now.Sub(l.parkedAt) >= parkTime {
+		l.parkedAt = now
+		s.park()
+	}
 }
 
 func (l *Link) takeFrom(p *path, frames []stack.Frame) (n int) {
@@ -344,26 +410,34 @@ func (l *Link) Pending() bool {
 	if s == nil {
 		return l.socket.Pending()
 	}
+	s.next = s.visit(s.next, 1)
 	return s.look() || l.socket.Pending()
 }
 
-// look reports whether a frame waits in a path.
-func (l *Link) look() bool {
+// lookAtAll reports whether a frame waits in a path, also in one that is parked.
+func (l *Link) lookAtAll() bool {
 	s := l.set.Load()
-	return s != nil && s.look()
+	if s == nil {
+		return false
+	}
+	if s.look() {
+		return true
+	}
+	s.visit(0, len(s.paths))
+	return s.look()
 }
 
 // Sleep implements [stack.Link]. Peers wake it by the bells of the paths, which the socket watches.
 func (l *Link) Sleep(until time.Time, again bool) error {
+	l.called.Store(false)
 	l.sleeping.Store(true)
 	defer l.sleeping.Store(false)
 	s := l.set.Load()
 	if s == nil {
 		return l.socket.Sleep(until, again)
 	}
-	s.setAsleep(true)
-	defer s.setAsleep(false)
-	if s.look() {
+	defer s.disarm()
+	if s.arm() {
 		return nil
 	}
 	if l.full.Swap(false) {
@@ -371,7 +445,6 @@ func (l *Link) Sleep(until time.Time, again bool) error {
 			until = soon
 		}
 	}
-	defer l.slept.Store(true)
 	return l.socket.Sleep(until, again)
 }
 

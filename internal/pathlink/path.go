@@ -3,7 +3,6 @@
 package pathlink
 
 import (
-	"slices"
 	"time"
 
 	"github.com/unet-go/unet/endpoint"
@@ -19,12 +18,13 @@ type path struct {
 	ring             *mempath.Path
 
 	ready   bool   // a frame was put in, or may be
-	begun   bool   // a frame was seen in it
+	begun   bool   // a frame was seen in it, and the path is or was in Link.begun
 	limit   uint64 // settled when the socket has lent so many frames, if it never gets empty
 	settled bool   // what the other end has sent by the port before was taken in: frames may be taken
 	closing bool   // no frame is put in any more
 	ended   bool   // it is not in the set any more
 	dirty   bool   // it is in Link.dirty
+	recent  bool   // it had frames since the last set.park
 
 	addedAt  time.Time
 	closedAt time.Time // when closing began
@@ -35,63 +35,6 @@ type path struct {
 	waited time.Duration // for room, in the period that began at since
 	since  time.Time
 	heldAt time.Time // when a segment of TCP first found it full; zero: it had room for the last one
-}
-
-// set is the paths of a link. It does not change, and is replaced as a whole, so that it can be read without the stack's
-// lock. Whoever calls look without the lock may have a set that was replaced, and get a wrong answer. setAsleep is called in
-// Sleep only, while which no path is closed.
-type set struct{ paths []*path }
-
-// look reports whether a frame waits in a path.
-func (s *set) look() bool {
-	for _, p := range s.paths {
-		if p.ring.Pending() {
-			return true
-		}
-	}
-	return false
-}
-
-// setAsleep has the peers ring the bells of the paths from now on, or no more.
-func (s *set) setAsleep(asleep bool) {
-	for _, p := range s.paths {
-		p.ring.SetAsleep(asleep)
-	}
-}
-
-// drain empties the bells of paths with frames: there are rings for each. Under the stack's lock, as the rest.
-func (s *set) drain() {
-	for _, p := range s.paths {
-		if !p.ended && p.ring.Pending() {
-			p.ring.Drain()
-		}
-	}
-}
-
-// begin notes which of the paths from which nothing was taken yet have frames, and reports whether there is one. limit is
-// for these.
-func (s *set) begin(limit uint64) (some bool) {
-	for _, p := range s.paths {
-		if p.settled {
-			continue
-		}
-		if !p.begun && p.ring.Pending() {
-			p.begun, p.limit = true, limit
-		}
-		some = some || p.begun
-	}
-	return some
-}
-
-// settle permits that frames are taken from the paths that begin has noted, and reports whether there is one. After begin the socket was
-// empty, or it has lent borrowed frames until now.
-func (s *set) settle(empty bool, borrowed uint64) (some bool) {
-	for _, p := range s.paths {
-		if p.begun && !p.settled && (empty || borrowed >= p.limit) {
-			p.settled, some = true, true
-		}
-	}
-	return some
 }
 
 // valid reports whether the mux has not ended the path.
@@ -157,7 +100,7 @@ func (l *Link) Add(granted *endpoint.Path) {
 	to.asked = false
 	ring, err := mempath.Open(granted)
 	if err == nil {
-		if err = l.socket.Watch(ring.Bell(), l.look); err != nil {
+		if err = l.socket.Watch(ring.Bell(), l.lookAtAll); err != nil {
 			ring.Close()
 		}
 	}
@@ -168,11 +111,7 @@ func (l *Link) Add(granted *endpoint.Path) {
 		return
 	}
 	to.path = &path{id: granted.Peer, granted: granted.ID, epoch: granted.Epoch, peerEpoch: granted.PeerEpoch, ring: ring, addedAt: time.Now()}
-	next := &set{paths: []*path{to.path}}
-	if s := l.set.Load(); s != nil {
-		next.paths = append(slices.Clone(s.paths), to.path)
-	}
-	l.set.Store(next)
+	l.set.Store(l.set.Load().change(nil, to.path))
 	l.socket.Wake() // a goroutine in Sleep does not look at this path yet
 }
 
@@ -186,12 +125,7 @@ func (l *Link) retire(p *path, pause time.Duration) {
 	p.ring.SetClosing()
 	to := l.peers[p.id]
 	to.path, to.again = nil, time.Now().Add(pause)
-	rest := slices.DeleteFunc(slices.Clone(l.set.Load().paths), func(o *path) bool { return o == p })
-	if len(rest) == 0 {
-		l.set.Store(nil)
-	} else {
-		l.set.Store(&set{rest})
-	}
+	l.set.Store(l.set.Load().change(p, nil))
 	l.gone = append(l.gone, p)
 	l.free()
 	l.giveBack(p.granted)

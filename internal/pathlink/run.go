@@ -109,6 +109,7 @@ func (l *Link) open(ctx context.Context, lease endpoint.Lease, id uint64, do fun
 func (l *Link) sweep(now time.Time) {
 	l.free()
 	if s := l.set.Load(); s != nil {
+		l.park(s)
 		for _, p := range s.paths {
 			l.sweepPath(p, now)
 		}

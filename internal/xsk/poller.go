@@ -25,7 +25,7 @@ type Poller struct {
 	ep      *os.File // the private epoll instance
 	raw     syscall.RawConn
 	sock    int32
-	pending func() bool
+	pending func() bool                 // a frame is in the socket's ring
 	also    atomic.Pointer[func() bool] // of Watch
 	ready   func(fd uintptr) bool       // the method check; made once, like leave, so that Sleep does not allocate
 	leave   func(fd uintptr)            // the method takeOut
@@ -50,13 +50,7 @@ func NewPoller(s *Socket) (*Poller, error) {
 		ep:   os.NewFile(uintptr(fd), "epoll"),
 		sock: int32(s.fd),
 	}
-	p.pending = func() bool {
-		if s.RX.Pending() > 0 {
-			return true
-		}
-		also := p.also.Load()
-		return also != nil && (*also)()
-	}
+	p.pending = func() bool { return s.RX.Pending() > 0 }
 	p.ready, p.leave = p.check, p.takeOut
 	if p.raw, err = p.ep.SyscallConn(); err != nil {
 		p.ep.Close()
@@ -139,6 +133,9 @@ func (p *Poller) check(fd uintptr) bool {
 	if p.pending() {
 		return true
 	}
+	if also := p.also.Load(); also != nil && (*also)() {
+		return true
+	}
 	if p.joined {
 		return false
 	}
@@ -148,7 +145,7 @@ func (p *Poller) check(fd uintptr) bool {
 		return true
 	}
 	p.joined = true
-	return p.pending()
+	return p.pending() // what Watch watches was in the instance before, so the runtime calls check again for that
 }
 
 func (p *Poller) takeOut(fd uintptr) {
