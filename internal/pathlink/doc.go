@@ -19,9 +19,9 @@
 // TCP writes into the ring itself ([Link.ReservePath]), and frames that may be longer than the socket's. Such a frame is
 // received into a buffer of the link, which the next one overwrites.
 //
-// Paths without frames cost little. After a few milliseconds without one a path is parked: of all paths, parked or not, a look or
-// a Borrow looks at one in turn, or at as many as it has got frames. So the first frame in a parked path waits for as many
-// looks or frames as there are paths, and hostile writers can add nothing to that.
+// Paths without frames cost little. After a few milliseconds without one a path is parked: of all paths, parked or not, every eighth
+// look or Borrow looks at one in turn, and at as many more as it has got frames. So the first frame in a parked path waits for eight times as
+// many looks or frames as there are paths, and hostile writers can add nothing to that.
 // A Sleep has the writers of parked paths ring for their next frame, and leaves it at that when it has ended. So the next one has only
 // the active paths to prepare. Before it waits it looks at all paths once.
 //

@@ -26,6 +26,7 @@ type Socket interface {
 const (
 	socketTurn = 8  // each such Borrow looks at the socket first, so that paths do not starve it
 	parkTurn   = 16 // each such Borrow reads the clock
+	visitTurn  = 8  // each such look or Borrow looks at the next of all paths, parked or not
 	// parkTime is how long a path is looked at each time after its last frame, at least.
 	parkTime = 5 * time.Millisecond
 	// patience is how long a full path holds up its writer in a period, before frames for it are dropped.
@@ -238,7 +239,9 @@ func (l *Link) Borrow(frames []stack.Frame) int {
 		l.park(s)
 	}
 	n := l.receive(s, frames)
-	l.visited = s.visit(l.visited, n+1)
+	if l.turn%visitTurn == 0 {
+		l.visited = s.visit(l.visited, n+1)
+	}
 	if n > 0 && l.sleeping.Load() && !l.called.Swap(true) {
 		l.socket.Wake() // these frames may have rung for it, and then the next ones do not
 	}
@@ -410,7 +413,9 @@ func (l *Link) Pending() bool {
 	if s == nil {
 		return l.socket.Pending()
 	}
-	s.next = s.visit(s.next, 1)
+	if s.looks++; s.looks%visitTurn == 0 {
+		s.next = s.visit(s.next, 1)
+	}
 	return s.look() || l.socket.Pending()
 }
 

@@ -15,13 +15,14 @@ import (
 // active again.
 type set struct {
 	paths  []*path
-	active bitmap // looked at each time; of all paths one in turn
+	active bitmap // looked at each time; of all paths one in turn every visitTurn times
 	// armed paths have been told by Sleep to ring for the next frame, and none was taken since. Of a path that is active this says only that
 	// its bell may have been rung.
 	armed bitmap
 
-	_    [64]byte // what follows is written at each look
-	next int      // path that Pending looks at in turn
+	_     [64]byte // what follows is written at each look
+	next  int      // path that Pending looks at in turn
+	looks uint32   // calls of Pending
 }
 
 // bitmap has a bit for each path. One that is active is set by anyone, and cleared under the stack's lock.
