@@ -123,7 +123,7 @@ func Open(ctx context.Context, cfg Config) (*Host, error) {
 	if cfg.Socket == "" {
 		cfg.Socket = DefaultSocket
 	}
-	req := endpoint.Request{Attach: cfg.Attach, Queue: cfg.Queue, Geometry: cfg.Geometry, Huge: cfg.Huge, Interface: cfg.Interface, Tags: cfg.tags(), MemoryPaths: !cfg.NoMemoryPaths}
+	req := endpoint.Request{Attach: cfg.Attach, Queue: cfg.Queue, Geometry: cfg.Geometry, Huge: cfg.Huge, Interface: cfg.Interface, Tags: cfg.tags(), NoMemoryPaths: cfg.NoMemoryPaths}
 	table, err := datapath.NewConnections()
 	if err != nil {
 		return nil, err
@@ -213,9 +213,6 @@ func start(ctx context.Context, grant *endpoint.Grant, lease endpoint.Lease, cfg
 	}
 	h.ep, h.table, h.paths = ep, table, paths
 	paths.start(lease, h.stack)
-	if grant.Table != nil {
-		_ = grant.Table.Close() // it is read-only
-	}
 	h.zones = [2]string{grant.Identity.Interface, strconv.Itoa(grant.Identity.Index)}
 	return h, nil
 }

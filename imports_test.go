@@ -17,7 +17,7 @@ const module = "github.com/unet-go/unet"
 // layers lists what each package may import: own of this module, other of other modules. A package
 // that is missing here is an error.
 var layers = map[string]struct{ own, other []string }{
-	".":                            {own: []string{"stack", "datapath", "endpoint", "control", "internal/endpointlink", "internal/hoststack", "internal/notices", "internal/pathlink", "internal/ports", "internal/tagtable", "wire", "proto/udp", "proto/tcp"}, other: []string{"golang.org/x/sys/unix"}},
+	".":                            {own: []string{"stack", "datapath", "endpoint", "control", "internal/endpointlink", "internal/hoststack", "internal/notices", "internal/pathlink", "internal/ports", "wire", "proto/udp", "proto/tcp"}},
 	"internal/endpointlink":        {own: []string{"datapath", "queues", "stack"}},
 	"internal/pathlink":            {own: []string{"endpoint", "internal/mempath", "internal/tagtable", "stack", "wire"}, other: []string{"golang.org/x/sys/unix"}},
 	"internal/hoststack":           {own: []string{"endpoint", "stack"}},
@@ -33,7 +33,7 @@ var layers = map[string]struct{ own, other []string }{
 	"internal/mempath":             {own: []string{"endpoint", "internal/xsk"}, other: []string{"golang.org/x/sys/unix"}},
 	"endpoint":                     {own: []string{"wire"}},
 	"internal/tagtable":            {own: []string{"endpoint", "wire"}, other: []string{"golang.org/x/sys/unix"}},
-	"datapath":                     {own: []string{"endpoint", "queues", "segment", "internal/xsk", "internal/wait", "wire"}},
+	"datapath":                     {own: []string{"endpoint", "internal/pathlink", "queues", "segment", "stack", "internal/xsk", "internal/wait", "wire"}},
 	"bpf":                          {other: []string{"github.com/cilium/ebpf"}},
 	"internal/route":               {own: []string{"endpoint", "wire"}, other: []string{"github.com/vishvananda/netlink", "github.com/vishvananda/netns", "golang.org/x/sys/unix"}},
 	"internal/nat":                 {own: []string{"endpoint"}, other: []string{"github.com/vishvananda/netlink", "golang.org/x/sys/unix"}},

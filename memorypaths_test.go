@@ -34,7 +34,7 @@ func openNeighbours(t testing.TB, terms mux.Terms, off bool, cfgs [2]unet.HostCo
 	n := &neighbours{mux: m}
 	for i := range n.hosts {
 		owner := mux.Owner{PID: i + 1, UID: uint32(1000 + i)}
-		grant, lease, err := m.OpenEndpointFor(t.Context(), owner, endpoint.Request{MemoryPaths: !off})
+		grant, lease, err := m.OpenEndpointFor(t.Context(), owner, endpoint.Request{NoMemoryPaths: off})
 		testutil.Must(t, err)
 		n.ids[i] = grant.ID
 		n.hosts[i], err = unet.New(t.Context(), grant, lease, cfgs[i])
@@ -182,7 +182,7 @@ func TestNeighbourEnds(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	client.Close()
-	grant, lease, err := n.mux.OpenEndpoint(t.Context(), endpoint.Request{MemoryPaths: true})
+	grant, lease, err := n.mux.OpenEndpoint(t.Context(), endpoint.Request{})
 	testutil.Must(t, err)
 	n.hosts[1], err = unet.New(t.Context(), grant, lease, unet.HostConfig{})
 	testutil.Must(t, err)

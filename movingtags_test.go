@@ -41,7 +41,7 @@ type loose struct {
 
 func openLoose(t *testing.T, m *mux.Mux, uid uint32) *loose {
 	t.Helper()
-	grant, lease, err := m.OpenEndpointFor(t.Context(), mux.Owner{PID: int(uid), UID: uid}, endpoint.Request{MemoryPaths: true})
+	grant, lease, err := m.OpenEndpointFor(t.Context(), mux.Owner{PID: int(uid), UID: uid}, endpoint.Request{})
 	testutil.Must(t, err)
 	h, err := unet.New(t.Context(), grant, looseLease{lease}, unet.HostConfig{})
 	if err != nil {
@@ -214,7 +214,7 @@ func TestTagsMoveWhileFramesFly(t *testing.T) {
 			})
 		}
 	}
-	grant, lease, err := m.OpenEndpointFor(t.Context(), mux.Owner{PID: 4000, UID: 4000}, endpoint.Request{MemoryPaths: true})
+	grant, lease, err := m.OpenEndpointFor(t.Context(), mux.Owner{PID: 4000, UID: 4000}, endpoint.Request{})
 	testutil.Must(t, err)
 	t.Cleanup(func() { testutil.Must(t, errors.Join(lease.Close(), grant.Close())) })
 	forger := &loose{lease: lease}

@@ -80,8 +80,10 @@ const (
 // Open connects to the unetd that listens at socket, and opens an endpoint.
 // The context bounds the opening only. The grant's descriptors are the
 // caller's to close, or to hand to [datapath.Attach]; the lease lives until
-// [Lease.Close], the end of this process, or until unetd takes it back.
+// [Lease.Close], the end of this process, or until unetd takes it back. UNET_MEMORY=off in the
+// environment sets NoMemoryPaths of the request.
 func Open(ctx context.Context, socket string, req endpoint.Request) (*endpoint.Grant, *Lease, error) {
+	req.NoMemoryPaths = req.NoMemoryPaths || os.Getenv("UNET_MEMORY") == "off"
 	conn, err := dial(ctx, socket)
 	if err != nil {
 		return nil, nil, err
@@ -98,7 +100,7 @@ func open(ctx context.Context, conn *net.UnixConn, socket string, req endpoint.R
 	l := &Lease{
 		socket:   lasting(socket),
 		queue:    req.Attach == endpoint.AttachQueue,
-		shares:   req.MemoryPaths,
+		shares:   !req.NoMemoryPaths,
 		changing: make(chan struct{}, 1),
 		moved:    make(chan struct{}),
 		held:     make(map[endpoint.Tag]bool),
@@ -129,7 +131,7 @@ func open(ctx context.Context, conn *net.UnixConn, socket string, req endpoint.R
 // open asks for an endpoint. A grant that comes just after ctx has ended is
 // closed.
 func (c *connection) open(ctx context.Context, req endpoint.Request) (*endpoint.Grant, error) {
-	o := protocol.Operation{Op: protocol.OpOpen, Open: req}
+	o := protocol.Operation{Op: protocol.OpOpen, Open: req, MemoryPaths: !req.NoMemoryPaths}
 	if req.Connections != nil {
 		o.Files = []*os.File{req.Connections}
 	}

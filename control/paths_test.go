@@ -30,7 +30,7 @@ func TestPathWithoutFreeDescriptors(t *testing.T) {
 			SendAll(t, unetd, pathRecord, w, protocol.PathDescriptors)
 			asked, _, _ = protocol.ReadRecord(unetd, 0)
 		})
-		g, l, err := open(t.Context(), app, noSocket, endpoint.Request{MemoryPaths: true})
+		g, l, err := open(t.Context(), app, noSocket, endpoint.Request{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -83,7 +83,7 @@ func TestUnusablePaths(t *testing.T) {
 		r, w := Pipe(t)
 		scriptDone := script(t, unetd, func() { SendAll(t, unetd, grantRecord, w, protocol.GrantDescriptors) },
 			func() { SendAll(t, unetd, c.record, w, c.descriptors) })
-		g, l, err := open(t.Context(), app, noSocket, endpoint.Request{MemoryPaths: true})
+		g, l, err := open(t.Context(), app, noSocket, endpoint.Request{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -105,7 +105,7 @@ func TestNoPathsWereAskedFor(t *testing.T) {
 	app, unetd := SocketPair(t)
 	_, w := Pipe(t)
 	scriptDone := script(t, unetd, func() { SendAll(t, unetd, grantRecord, w, protocol.GrantDescriptors) })
-	g, l, err := open(t.Context(), app, noSocket, endpoint.Request{})
+	g, l, err := open(t.Context(), app, noSocket, endpoint.Request{NoMemoryPaths: true})
 	if err != nil {
 		t.Fatal(err)
 	}

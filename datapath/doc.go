@@ -34,6 +34,10 @@
 //		}
 //	}
 //
+// To another endpoint of the same mux messages go by shared memory, as soon as there is a path, if the [Config] has the lease: then without
+// a system call, unless the other end sleeps. They are still copied into the segment of who receives them. While such a path is full Send
+// returns ErrQueueFull, but after a few milliseconds it drops what is for an endpoint that does not receive, as a full receive queue does.
+//
 // # Frames
 //
 // A protocol stack that has its own headers uses [Endpoint.Frames], which also take

@@ -13,6 +13,7 @@ import (
 	"github.com/unet-go/unet/internal/xsk"
 	"github.com/unet-go/unet/queues"
 	"github.com/unet-go/unet/segment"
+	"github.com/unet-go/unet/stack"
 )
 
 // Desc names bytes of the segment: a frame, or a part of one packet if its
@@ -24,7 +25,7 @@ type Config struct {
 	Wait       endpoint.WaitMode // how Wait waits; WaitAdaptive by default
 	SpinBudget time.Duration     // how long WaitAdaptive spins before it sleeps; 50 us by default
 	// Lease, if it is set: when it has ended, Wait and a Flush that fails return its Err, an
-	// [endpoint.ErrLeaseClosed]. Without it Wait does not return then.
+	// [endpoint.ErrLeaseClosed]. Without it Wait does not return then, and messages use no memory paths.
 	Lease endpoint.Lease
 }
 
@@ -53,6 +54,11 @@ type Endpoint struct {
 	scratch [recvBatch]Desc
 	held    uint32 // messages the application holds
 
+	link        stack.Link // of messages: the socket, or paths.link
+	paths       *paths     // nil: there are none
+	forMessages bool       // messages were sent or received
+	frames      [recvBatch]stack.Frame
+
 	unfinished atomic.Bool    // a kick or a refill is to be tried again soon
 	ended      atomic.Bool    // the lease has ended
 	lease      endpoint.Lease // that of the Config
@@ -80,8 +86,7 @@ var (
 )
 
 // Attach maps the segment and the rings of a grant. If it succeeds, the endpoint
-// owns the grant's socket and segment; if it fails, they are still the caller's. The grant's tag
-// table always is. Attach needs no capability.
+// owns the grant's descriptors; if it fails, they are still the caller's. Attach needs no capability.
 func Attach(g *endpoint.Grant, cfg Config) (*Endpoint, error) {
 	geo := g.Geometry
 	if err := geo.Validate(); err != nil {
@@ -107,6 +112,7 @@ func Attach(g *endpoint.Grant, cfg Config) (*Endpoint, error) {
 		closed:  make(chan struct{}),
 		lease:   cfg.Lease,
 	}
+	e.link = (*socket)(e)
 	e.setThresholds()
 	if err := e.open(); err != nil {
 		return nil, fmt.Errorf("attach: %w", errors.Join(err, sock.Detach()))
@@ -157,7 +163,7 @@ func (e *Endpoint) Close() error {
 	if e.mem == nil {
 		return nil
 	}
-	return errors.Join(e.shut(), e.sock.Close(), e.grant.Segment.Close(), e.unmap())
+	return errors.Join(e.shut(), e.closeFiles(), e.unmap())
 }
 
 // CloseLater is Close for an owner whose application still holds buffers or
@@ -166,7 +172,7 @@ func (e *Endpoint) CloseLater() error {
 	if e.mem == nil {
 		return nil
 	}
-	err := errors.Join(e.shut(), e.sock.Close(), e.grant.Segment.Close())
+	err := errors.Join(e.shut(), e.closeFiles())
 	runtime.AddCleanup(e, func(mem []byte) { xsk.UnmapSegment(mem) }, e.mem)
 	e.mem = nil
 	return err
@@ -174,7 +180,15 @@ func (e *Endpoint) CloseLater() error {
 
 func (e *Endpoint) shut() error {
 	close(e.closed)
-	return e.poller.Close()
+	return errors.Join(e.paths.close(), e.poller.Close())
+}
+
+func (e *Endpoint) closeFiles() error {
+	err := errors.Join(e.sock.Close(), e.grant.Segment.Close())
+	if e.grant.Table != nil {
+		err = errors.Join(err, e.grant.Table.Close())
+	}
+	return err
 }
 
 func (e *Endpoint) unmap() error {

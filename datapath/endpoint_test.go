@@ -50,6 +50,7 @@ func newLoopback(tb testing.TB, geo endpoint.Geometry) *loopback {
 		fill: queues.NewConsumer(fill), completion: queues.NewProducer(completion),
 		rx: queues.NewProducer(rx), tx: queues.NewConsumer(tx),
 	}
+	l.link = (*socket)(l.Endpoint)
 	l.setThresholds()
 	l.mem = make([]byte, geo.SegmentSize())
 	seg, err := segment.New(l.mem, geo.FrameSize, int(geo.Prefilled()))

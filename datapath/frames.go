@@ -150,6 +150,12 @@ func (e *Endpoint) allocAgain() (addr uint64, ok bool) {
 // device's (ENETDOWN, ENXIO): the frames stay queued, and may be sent later. If the lease
 // that was given to Attach has ended, the error is its Err.
 func (e *Endpoint) Flush() error {
+	e.paths.serve()
+	return e.link.Flush()
+}
+
+// flush is Flush for the socket.
+func (e *Endpoint) flush() error {
 	n := e.sock.TX.Reserved()
 	if n == 0 && e.sock.TX.InFlight() == 0 {
 		return nil

@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/unet-go/unet/endpoint"
-	"github.com/unet-go/unet/queues"
+	"github.com/unet-go/unet/internal/pathlink"
 	"github.com/unet-go/unet/segment"
+	"github.com/unet-go/unet/stack"
 	"github.com/unet-go/unet/wire"
 )
 
@@ -34,6 +36,7 @@ type Channel struct {
 // with MAC address dst. localTag must be a tag of this endpoint, or the mux
 // drops what is sent. mtu is the link's, in bytes of Ethernet payload.
 func (e *Endpoint) NewChannel(dst wire.LinkAddr, remoteTag, localTag, mtu uint32) Channel {
+	e.usePaths()
 	var c Channel
 	wire.PutEthernet(c.header[:], dst, e.grant.Identity.LinkAddr, wire.EtherTypeUNet)
 	wire.PutMessage(c.header[wire.EthernetHeaderLen:], remoteTag, localTag, 0)
@@ -101,7 +104,7 @@ func (e *Endpoint) Send(ch *Channel, b Buffer, n int) error {
 	frame := e.Frames().Bytes(b.desc)
 	*(*[headerLen]byte)(frame) = ch.header
 	binary.BigEndian.PutUint16(frame[wire.EthernetHeaderLen+2:], uint16(n))
-	if !e.Frames().Send(Desc{Addr: b.desc.Addr, Len: uint32(headerLen + n)}) {
+	if !e.link.Send(stack.Frame{Data: frame[:headerLen+n], ID: b.desc.Addr}) {
 		return ErrQueueFull
 	}
 	return nil
@@ -128,7 +131,7 @@ func (e *Endpoint) Write(ch *Channel, p []byte) error {
 // Message is a received message, lent in place until it is returned.
 type Message struct {
 	payload []byte
-	desc    Desc
+	addr    uint64 // of the frame in the segment
 	from    Source
 	tag     uint32
 	state   messageState
@@ -138,8 +141,8 @@ type messageState uint8
 
 const (
 	messageEmpty messageState = iota
-	messageFrame              // payload lies in the frame of desc
-	messageHeap               // payload was gathered from several frames
+	messageFrame              // payload lies in the frame at addr
+	messageHeap               // payload lies in memory of its own
 )
 
 // Payload is what was sent. It is valid until Return.
@@ -157,43 +160,31 @@ func (m *Message) Tag() uint32 { return m.tag }
 // message is counted and dropped. While the application holds as many messages as it may,
 // Borrow returns none: they stay in the receive queue.
 func (e *Endpoint) Borrow(msgs []Message) int {
-	limit := min(len(msgs), max(0, e.quota()-int(e.held)))
-	n := e.Frames().Borrow(e.scratch[:], limit)
+	e.usePaths()
+	e.paths.serve()
+	frames := e.frames[:min(len(msgs), len(e.frames), max(0, e.quota()-int(e.held)))]
+	if len(frames) == 0 { // then an empty batch would not mean that the receive queue is empty
+		return 0
+	}
 	got := 0
-	for i := 0; i < n; {
-		d := e.scratch[i]
-		if d.Options&queues.Continued == 0 {
-			i++
-			if e.accept(&msgs[got], e.Frames().Bytes(d)) {
-				msgs[got].desc, msgs[got].state = d, messageFrame
-				e.seg.Move(d.Addr, segment.Stack, segment.Application)
-				got++
-			} else {
-				e.Frames().Return(d)
-			}
+	for _, f := range frames[:e.link.Borrow(frames)] {
+		m := &msgs[got]
+		if f.Volatile { // it is longer than a frame of the segment
+			f.Data = slices.Clone(f.Data)
+		}
+		if !e.accept(m, f.Data) {
+			e.link.Return(f)
 			continue
 		}
-		whole := e.gather(&i)
-		if e.accept(&msgs[got], whole) {
-			msgs[got].state = messageHeap
-			got++
+		got++
+		m.addr, m.state = pathlink.AddrOf(f.ID), messageHeap
+		if m.addr < heapFrame {
+			m.state = messageFrame
+			e.seg.Move(m.addr, segment.Stack, segment.Application)
 		}
 	}
 	e.held += uint32(got)
 	return got
-}
-
-// gather copies a packet of several descriptors, from scratch[*i] on, into
-// memory of its own and returns its frames. Only messages longer than a frame need it.
-func (e *Endpoint) gather(i *int) []byte {
-	var whole []byte
-	for more := true; more; *i++ {
-		d := e.scratch[*i]
-		whole = append(whole, e.Frames().Bytes(d)...)
-		e.Frames().Return(d)
-		more = d.Options&queues.Continued != 0
-	}
-	return whole
 }
 
 // accept reads the headers of a frame into m, or counts why it is not a message.
@@ -225,7 +216,7 @@ func (e *Endpoint) accept(m *Message, frame []byte) bool {
 func (e *Endpoint) Return(m *Message) {
 	switch m.state {
 	case messageFrame:
-		e.seg.Free(m.desc.Addr, segment.Application)
+		e.seg.Free(m.addr, segment.Application)
 	case messageEmpty:
 		panic("BUG: message returned twice")
 	}

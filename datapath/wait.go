@@ -11,7 +11,7 @@ import (
 // ErrWoken: Wake was called.
 var ErrWoken = errors.New("woken")
 
-// Wait flushes what is staged and returns nil as soon as the receive queue is
+// Wait flushes what is staged and returns nil as soon as the receive queue, or a memory path, is
 // not empty. Errors: os.ErrDeadlineExceeded when deadline has passed (zero: never),
 // [ErrWoken] after Wake, [ErrNoBuffers] when the application holds as many messages as it
 // may, [endpoint.ErrLeaseClosed] when the lease that was given to Attach has ended, and
@@ -25,7 +25,8 @@ func (e *Endpoint) Wait(deadline time.Time) error {
 	}
 	e.spinner.Begin()
 	for {
-		if e.sock.RX.Peek(1) > 0 {
+		e.paths.serve()
+		if e.link.Pending() {
 			e.spinner.Found()
 			return nil
 		}
@@ -34,7 +35,10 @@ func (e *Endpoint) Wait(deadline time.Time) error {
 		if e.spinner.On() {
 			err = e.spin(deadline)
 		} else {
-			err = e.Frames().Sleep(deadline, e.spinner.SleepsAgain())
+			err = e.link.Sleep(deadline, e.spinner.SleepsAgain())
+			if errors.Is(err, os.ErrDeadlineExceeded) && (deadline.IsZero() || time.Now().Before(deadline)) {
+				err = nil // a path is full, and is looked at again
+			}
 		}
 		if err != nil {
 			return err
@@ -46,7 +50,7 @@ func (e *Endpoint) Wait(deadline time.Time) error {
 func (e *Endpoint) spin(deadline time.Time) error {
 	wait.Yield()
 	for range wait.Looks {
-		if e.sock.RX.Peek(1) > 0 {
+		if e.link.Pending() {
 			return nil
 		}
 	}

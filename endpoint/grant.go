@@ -130,8 +130,8 @@ type Request struct {
 	// else the only one that there is for this user, else the error is ErrUplink.
 	Interface string `json:"interface,omitempty"`
 
-	// MemoryPaths asks for the tag table, without which a process cannot use memory paths.
-	MemoryPaths bool `json:"memory_paths,omitempty"`
+	// NoMemoryPaths: all frames go by the port. Otherwise the grant has the tag table, with which a process can use memory paths.
+	NoMemoryPaths bool `json:"-"`
 
 	// Connections is a table of the process's TCP connections (datapath.Connections): if
 	// the process dies, a RST is sent to their peers. nil: no RST is sent. The caller closes it.
@@ -140,7 +140,7 @@ type Request struct {
 
 // Grant is what a process gets for its request: a bound AF_XDP socket, the memory of
 // its communication segment, and their description. Package mux makes it, package control
-// receives it from unetd, and datapath.Attach takes over its socket and its memory.
+// receives it from unetd, and datapath.Attach takes over its descriptors.
 type Grant struct {
 	XSK     *os.File `json:"-"` // bound AF_XDP socket
 	Segment *os.File `json:"-"` // sealed memfd that backs the UMEM
@@ -156,7 +156,7 @@ type Grant struct {
 	CopyReason string `json:"copy_reason,omitempty"` // why it does not, and the kernel copies
 }
 
-// Close closes the descriptors. datapath.Attach takes over XSK and Segment when it succeeds; Table stays its caller's.
+// Close closes the descriptors. datapath.Attach takes them over when it succeeds.
 func (g *Grant) Close() error {
 	var err error
 	for _, f := range [...]*os.File{g.XSK, g.Segment, g.Table} {

@@ -133,7 +133,7 @@ func (l *Lease) build(ctx context.Context, g *endpoint.Grant, req endpoint.Reque
 		return err
 	}
 	g.ID, g.ZeroCopy, g.CopyReason = l.id, l.bound.ZeroCopy, l.bound.Why
-	if l.m.table != nil && req.MemoryPaths && req.Attach == endpoint.AttachPort {
+	if l.m.table != nil && !req.NoMemoryPaths && req.Attach == endpoint.AttachPort {
 		if g.Table, err = l.m.table.Reader(); err != nil {
 			return err
 		}

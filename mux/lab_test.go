@@ -167,7 +167,6 @@ func (l *lab) openFor(terms mux.Terms, req endpoint.Request) *app {
 }
 
 func (l *lab) openAs(o mux.Owner, terms mux.Terms, req endpoint.Request) (g *endpoint.Grant, lease *mux.Lease, err error) {
-	req.MemoryPaths = true
 	l.policy.on(terms, func() { g, lease, err = l.mux.OpenEndpointFor(l.t.Context(), o, req) })
 	return g, lease, err
 }

@@ -48,9 +48,6 @@ func openMessages(b *testing.B, m *mux.Mux, a endpoint.Attachment, tag uint32) *
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { ep.Close(); lease.Close() })
-	if grant.Table != nil {
-		b.Cleanup(func() { grant.Table.Close() })
-	}
 	return ep
 }
 

@@ -222,7 +222,7 @@ func TestPinnedMuxWithoutTagTable(t *testing.T) {
 	cfg.Dir = ""
 	m, err := mux.Open(cfg)
 	testutil.Must(t, err)
-	g, lease, err := m.OpenEndpoint(t.Context(), endpoint.Request{Geometry: small, Tags: []endpoint.Tag{udpTag("10.0.0.1:7000")}, MemoryPaths: true})
+	g, lease, err := m.OpenEndpoint(t.Context(), endpoint.Request{Geometry: small, Tags: []endpoint.Tag{udpTag("10.0.0.1:7000")}})
 	testutil.Must(t, err)
 	if g.Table != nil {
 		t.Error("the grant has a tag table")

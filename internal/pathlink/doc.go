@@ -1,8 +1,9 @@
-// Package pathlink joins the memory paths of an endpoint with its socket: it is one [stack.Link] over both.
+// Package pathlink joins the memory paths of an endpoint with its socket: it is one [stack.Link] over both, for a stack or for
+// the messages of package datapath.
 //
 // A frame to another endpoint of the same mux is copied into the path to it, if there is one, and every other frame
 // goes to the socket. Which endpoint that is says the mux's tag table (internal/tagtable), by the frame's destination: its
-// address, protocol and port. Only whole packets of TCP and UDP go by a path; fragments, ICMP, ARP and what
+// address, protocol and port. Only whole packets of TCP and UDP, and U-Net messages, go by a path; fragments, ICMP, ARP and what
 // goes to several hosts use the port.
 //
 // The first frame to an endpoint without a path asks for one. Frames go by the port until it is there:
@@ -13,7 +14,7 @@
 //
 // What comes by a path was written by another process, which may be hostile and may still be writing. So a frame is
 // copied to memory of this process before anything is read of it but its length, and then it must have
-// a source that is the writer's by the tag table, and a destination that is this endpoint's. After that it
+// a source that is the writer's by the tag table, a destination that is this endpoint's, and this host's MAC addresses. After that it
 // is a frame like any other: the stack checks its headers, and all checksums but that of TCP.
 //
 // TCP writes into the ring itself ([Link.ReservePath]), and frames that may be longer than the socket's. Such a frame is

@@ -195,11 +195,10 @@ func newLab(t testing.TB, cfg stack.Config) *lab {
 			cancel()
 			<-ended
 			n.stack.Close()
-			n.link.Close()
+			testutil.Must(t, n.link.Close())
 			if err := port.Audit(); err != nil {
 				t.Error(err)
 			}
-			view.Close()
 		})
 	}
 	return l

@@ -378,10 +378,11 @@ func (l *Link) takeFrom(p *path, frames []stack.Frame) (n int) {
 	return n
 }
 
-// permitted reports whether a frame has a source that the peer holds and a destination that this endpoint holds.
+// permitted reports whether a frame is from this host to this host, and has a source that the peer holds and a destination that
+// this endpoint holds. To the reader of a message, the source MAC address and the source tag are its sender's name.
 func (l *Link) permitted(p *path, frame []byte) bool {
 	src, dst, ok := ends(frame)
-	return ok && l.table.Holder(src.addr, src.protocol, src.port) == p.id && l.table.Holder(dst.addr, dst.protocol, dst.port) == l.id
+	return ok && wire.LinkAddr(frame[:6]) == l.addr && wire.LinkAddr(frame[6:12]) == l.addr && l.table.Holder(src.addr, src.protocol, src.port) == p.id && l.table.Holder(dst.addr, dst.protocol, dst.port) == l.id
 }
 
 // Return implements [stack.Link].

@@ -149,12 +149,13 @@ func (l *Link) giveBack(id uint64) {
 	l.hasWork()
 }
 
-// Close ends all paths. Nobody else uses the link any more, but Run may.
-func (l *Link) Close() {
+// Close ends all paths, and closes the table. Nobody else uses the link any more, but Run may.
+func (l *Link) Close() error {
 	l.closed = true
 	if s := l.set.Load(); s != nil {
 		for _, p := range s.paths {
 			l.retire(p, 0)
 		}
 	}
+	return l.table.Close()
 }

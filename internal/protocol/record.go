@@ -55,7 +55,7 @@ var operations = map[string]struct {
 	needs     string
 	may       []string
 }{
-	OpOpen: {needs: "open"}, OpPresent: {may: []string{"memory_paths"}}, OpClaim: {needs: "tag"}, OpUnclaim: {needs: "tag"}, OpResolve: {needs: "addr"},
+	OpOpen: {needs: "open", may: []string{"memory_paths"}}, OpPresent: {may: []string{"memory_paths"}}, OpClaim: {needs: "tag"}, OpUnclaim: {needs: "tag"}, OpResolve: {needs: "addr"},
 	OpPath: {needs: "endpoint"}, OpUnpath: {needs: "path"},
 	OpList: {operators: true, may: []string{"after"}}, OpCounters: {operators: true, may: []string{"after"}},
 	OpStatus: {operators: true, may: []string{"after", "socket"}}, OpUplinks: {operators: true},
@@ -105,8 +105,7 @@ type Operation struct {
 
 	Captured *uint64 // capture; nil: all endpoints
 
-	// MemoryPaths, of present: the application reads the events of memory paths. In an open it
-	// is a field of Open.
+	// MemoryPaths, of open and present: the application reads the events of memory paths. Open.NoMemoryPaths is the opposite.
 	MemoryPaths bool
 
 	Files []*os.File // open, present: descriptors that are sent with the record
@@ -169,6 +168,7 @@ func (r Request) Operation() (Operation, error) {
 		if err = decodeStrict(r.Open, &o.Open); err == nil {
 			err = checkTags(o.Open.Tags)
 		}
+		o.Open.NoMemoryPaths = !r.MemoryPaths
 		if n := len(o.Open.Interface); err == nil && n > maxInterface {
 			err = fmt.Errorf("%w: the name of an interface has at most %d bytes, not %d", endpoint.ErrUplink, maxInterface, n)
 		}

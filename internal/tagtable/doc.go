@@ -22,10 +22,12 @@
 // The holder of a slot is an endpoint that holds the whole address, or host for an address whose ports are held one by one, or 0: then
 // the slot is free. A port's word is the endpoint that holds it, or 0.
 //
+// A message tag is a whole address: [MessageAddr], which no host has. Messages may use half of the slots.
+//
 // A slot gets another address only while it is free, and the generation is increased before it is in use again. A reader that finds the
 // same generation before and after a look-up has read words that belong together.
 //
 // All pages are allocated before they are within the file's size. So neither a write of the mux nor a read of an application can fail for want of memory
 // (SIGBUS), and no application can make the file larger by reading it. An address with ports takes 1 MiB. There can be 64 of them,
-// and about 6000 addresses in all.
+// and about 6000 addresses and message tags in all.
 package tagtable

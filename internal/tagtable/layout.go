@@ -22,6 +22,7 @@ const (
 	slotBits = 13
 	slots    = 1 << slotBits
 	mostUsed = slots / 4 * 3 // slots that have, or have had, an address: a search ends soon at one that has not
+	messages = mostUsed / 2  // of message tags: the other slots are for addresses
 	areas    = 64
 	ports    = 1 << 16
 
@@ -96,6 +97,13 @@ func portWord(area uint64, proto uint8, port uint16) int {
 		return i + ports
 	}
 	return 0
+}
+
+// MessageAddr is the address that stands for a message tag in a table. It is that of no host.
+func MessageAddr(tag uint32) wire.Addr {
+	a := [16]byte{0xff}
+	binary.LittleEndian.PutUint32(a[12:], tag)
+	return wire.AddrFrom16(a)
 }
 
 func epochWord(id uint64) int { return firstEpoch + int(id%epochs) }

@@ -24,6 +24,7 @@ type Table struct {
 	w    words
 	area []area // that the file has
 	used int    // slots that are not empty
+	msgs int    // slots of message tags
 }
 
 // area is the ports of one address.
@@ -32,8 +33,8 @@ type area struct {
 	held int // ports that are held
 }
 
-// ErrFull: the table has no room for another address.
-var ErrFull = errors.New("the tag table has no room for another address")
+// ErrFull: the table has no room for another address or message tag.
+var ErrFull = errors.New("the tag table has no room for another address or message tag")
 
 // memfdName is the name in /proc of a table without a name in the file system.
 const memfdName = "unet-tags"
@@ -169,11 +170,14 @@ func (t *Table) Reader() (*os.File, error) {
 }
 
 // Set makes endpoint id the holder of a tag. An address whose ports are held cannot be held as a whole. The error is [ErrFull], or that there
-// is no memory; then the table does not show the tag. Tags of groups and messages are ignored, and tags of ports on an address
+// is no memory; then the table does not show the tag. Tags of groups are ignored, and tags of ports on an address
 // that is held as a whole.
 func (t *Table) Set(tag endpoint.Tag, id uint64) error {
+	if tag.Kind == endpoint.TagMessage {
+		return t.setMessage(MessageAddr(tag.Message), id)
+	}
 	a := wire.AddrFrom(tag.Addr)
-	if tag.Kind == endpoint.TagMessage || !a.IsHost() {
+	if !a.IsHost() {
 		return nil
 	}
 	s, holder := t.w.find(a)
@@ -202,11 +206,35 @@ func (t *Table) Set(tag endpoint.Tag, id uint64) error {
 	return nil
 }
 
+// setMessage makes endpoint id the holder of the message tag for which a stands.
+func (t *Table) setMessage(a wire.Addr, id uint64) error {
+	s, holder := t.w.find(a)
+	if holder == 0 {
+		if t.msgs == messages {
+			return ErrFull
+		}
+		var err error
+		if s, err = t.place(a, 0); err != nil {
+			return err
+		}
+		t.msgs++
+	}
+	t.w.store(s+holderWord, id)
+	return nil
+}
+
 // Clear makes a tag one that nobody holds.
 func (t *Table) Clear(tag endpoint.Tag) {
-	s, holder := t.w.find(wire.AddrFrom(tag.Addr))
+	a, isMessage := wire.AddrFrom(tag.Addr), tag.Kind == endpoint.TagMessage
+	if isMessage {
+		a = MessageAddr(tag.Message)
+	}
+	s, holder := t.w.find(a)
 	switch isAddr := tag.Kind == endpoint.TagAddr; {
-	case tag.Kind == endpoint.TagMessage || holder == 0:
+	case holder == 0:
+	case isMessage:
+		t.free(s)
+		t.msgs--
 	case isAddr && holder != host:
 		t.free(s)
 	case !isAddr && holder == host:

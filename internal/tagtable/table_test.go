@@ -201,7 +201,6 @@ func TestManyAddresses(t *testing.T) {
 func TestIgnored(t *testing.T) {
 	table, v := open(t)
 	for _, tag := range []endpoint.Tag{
-		endpoint.MessageTag(7),
 		endpoint.UDPTag(netip.MustParseAddrPort("224.0.0.251:5353")),
 		endpoint.UDPTag(netip.MustParseAddrPort("[ff02::fb]:5353")),
 		endpoint.UDPTag(netip.MustParseAddrPort("255.255.255.255:68")),
@@ -215,6 +214,39 @@ func TestIgnored(t *testing.T) {
 	}
 	if len(table.area) != 0 {
 		t.Error("the file has an area")
+	}
+}
+
+// Message tags have their holders, and leave half of the table for addresses.
+func TestMessageTags(t *testing.T) {
+	table, v := open(t)
+	const extra = ^uint32(0)
+	of := func(tag uint32) uint64 { return v.Holder(MessageAddr(tag), 0, 0) }
+	for tag := range uint32(messages) {
+		testutil.Must(t, table.Set(endpoint.MessageTag(tag*tag+1), uint64(tag+1)))
+	}
+	if err := table.Set(endpoint.MessageTag(extra), 1); !errors.Is(err, ErrFull) {
+		t.Errorf("one more: %v", err)
+	}
+	testutil.Must(t, table.Set(endpoint.AddrTag(address(1)), 7))
+	testutil.Must(t, table.Set(endpoint.MessageTag(1), 9)) // another holder needs no room
+	for tag := range uint32(messages) {
+		want := uint64(tag + 1)
+		if tag == 0 {
+			want = 9
+		}
+		if got := of(tag*tag + 1); got != want {
+			t.Fatalf("message tag %d: endpoint %d holds it, want %d", tag*tag+1, got, want)
+		}
+		table.Clear(endpoint.MessageTag(tag*tag + 1))
+		table.Clear(endpoint.MessageTag(tag*tag + 1)) // nobody has it
+		if got := of(tag*tag + 1); got != 0 {
+			t.Fatalf("message tag %d, given back: endpoint %d holds it", tag*tag+1, got)
+		}
+	}
+	testutil.Must(t, table.Set(endpoint.MessageTag(extra), 1))
+	if got := v.Holder(wire.AddrFrom(address(1)), wire.ProtocolTCP, 80); of(extra) != 1 || got != 7 {
+		t.Errorf("endpoint %d holds the last message tag, %d the address", of(extra), got)
 	}
 }
 

@@ -37,7 +37,7 @@ func Open(f *os.File) (*View, error) {
 }
 
 // Holder returns the ID of the endpoint that holds a port of an address, or the whole address; 0: nobody does. proto is
-// wire.ProtocolUDP or wire.ProtocolTCP; for another protocol only the whole address counts. While the mux changes the holder, Holder returns the
+// wire.ProtocolUDP or wire.ProtocolTCP; for another protocol only the whole address counts. a is the address of one host, or [MessageAddr]. While the mux changes the holder, Holder returns the
 // one before the change, the one after it, or 0.
 func (v *View) Holder(a wire.Addr, proto uint8, port uint16) uint64 {
 	for {

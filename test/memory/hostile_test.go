@@ -34,7 +34,7 @@ func attack(socket, victim string) error {
 	if err != nil {
 		return err
 	}
-	grant, lease, err := control.Open(ctx, socket, endpoint.Request{MemoryPaths: true})
+	grant, lease, err := control.Open(ctx, socket, endpoint.Request{})
 	if err != nil {
 		return err
 	}

@@ -23,7 +23,7 @@ func neighbours(t *testing.T) (hosts [2]*unet.Host) {
 	testutil.Must(t, err)
 	t.Cleanup(func() { testutil.Must(t, m.Close()) })
 	for i := range hosts {
-		grant, lease, err := m.OpenEndpointFor(t.Context(), mux.Owner{PID: i + 1, UID: uint32(1000 + i)}, endpoint.Request{MemoryPaths: true})
+		grant, lease, err := m.OpenEndpointFor(t.Context(), mux.Owner{PID: i + 1, UID: uint32(1000 + i)}, endpoint.Request{})
 		testutil.Must(t, err)
 		cfg := unet.HostConfig{}
 		for _, format := range []string{"10.0.0.1%d", "fd00::1%d"} {

@@ -42,7 +42,7 @@ const (
 )
 
 func openFloor(ctx context.Context, j workload.Job) (workload.Conn, error) {
-	g, lease, err := openGrant(ctx, j, endpoint.MessageTag(j.Local.Tag))
+	g, lease, err := openGrant(ctx, j, endpoint.Request{Tags: []endpoint.Tag{endpoint.MessageTag(j.Local.Tag)}, NoMemoryPaths: true})
 	if err != nil {
 		return nil, err
 	}

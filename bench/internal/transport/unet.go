@@ -17,14 +17,11 @@ import (
 // kernel unbinds it asynchronously.
 const rebindTimeout = 5 * time.Second
 
-// openGrant gets an endpoint from this host's unetd: one with tags for frames or messages, one without for a stack, which uses
-// memory paths.
-func openGrant(ctx context.Context, j workload.Job, tags ...endpoint.Tag) (*endpoint.Grant, *control.Lease, error) {
-	attach, err := endpoint.ParseAttachment(j.Attach)
-	if err != nil {
+// openGrant gets an endpoint from this host's unetd. The job says how it is attached.
+func openGrant(ctx context.Context, j workload.Job, req endpoint.Request) (_ *endpoint.Grant, _ *control.Lease, err error) {
+	if req.Attach, err = endpoint.ParseAttachment(j.Attach); err != nil {
 		return nil, nil, err
 	}
-	req := endpoint.Request{Attach: attach, Tags: tags, MemoryPaths: len(tags) == 0}
 	retry := time.NewTicker(20 * time.Millisecond)
 	defer retry.Stop()
 	for until := time.Now().Add(rebindTimeout); ; {
@@ -56,11 +53,11 @@ func openMessages(ctx context.Context, j workload.Job) (workload.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	g, lease, err := openGrant(ctx, j, endpoint.MessageTag(j.Local.Tag))
+	g, lease, err := openGrant(ctx, j, endpoint.Request{Tags: []endpoint.Tag{endpoint.MessageTag(j.Local.Tag)}})
 	if err != nil {
 		return nil, err
 	}
-	ep, err := datapath.Attach(g, datapath.Config{Wait: wait})
+	ep, err := datapath.Attach(g, datapath.Config{Wait: wait, Lease: lease})
 	if err != nil {
 		return nil, errors.Join(err, g.Close(), lease.Close())
 	}
@@ -162,7 +159,7 @@ func openHost(ctx context.Context, j workload.Job) (*unet.Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	g, lease, err := openGrant(ctx, j)
+	g, lease, err := openGrant(ctx, j, endpoint.Request{})
 	if err != nil {
 		return nil, err
 	}

@@ -196,7 +196,7 @@ func (p *fakeProvider) OpenEndpoint(ctx context.Context, peer mux.Owner, req end
 	}
 	p.endpoints[e.id] = e
 	var table *os.File
-	if req.MemoryPaths {
+	if !req.NoMemoryPaths {
 		if table, err = os.Open(os.DevNull); err != nil {
 			return nil, nil, err
 		}

@@ -62,7 +62,7 @@ func (p *fakeProvider) givePath(l *fakeLease, peer uint64) error {
 	return nil
 }
 
-const openPathsRecord = `{"v":1,"id":1,"op":"open","open":{"attach":"port","geometry":{},"memory_paths":true}}`
+const openPathsRecord = `{"v":1,"id":1,"op":"open","memory_paths":true,"open":{"attach":"port","geometry":{}}}`
 
 // The records are those of docs/control-protocol.md. The descriptors come in their order, and only to an
 // application that asks for them.
@@ -133,8 +133,8 @@ func TestPathBetweenApplications(t *testing.T) {
 	p.hook(hooks{openPath: p.givePath})
 	socket, stop := start(t, &Server{Provider: p})
 	defer stop()
-	ga, a := mustOpen(t, socket, endpoint.Request{MemoryPaths: true})
-	gb, b := mustOpen(t, socket, endpoint.Request{MemoryPaths: true})
+	ga, a := mustOpen(t, socket, endpoint.Request{})
+	gb, b := mustOpen(t, socket, endpoint.Request{})
 	defer errors.Join(ga.Close(), gb.Close())
 	if ga.Table == nil || gb.Table == nil {
 		t.Error("a grant without a table")
@@ -205,8 +205,8 @@ func TestPathForNobody(t *testing.T) {
 	}})
 	socket, stop := start(t, &Server{Provider: p})
 	defer stop()
-	ga, a := mustOpen(t, socket, endpoint.Request{MemoryPaths: true})
-	gb, b := mustOpen(t, socket, endpoint.Request{MemoryPaths: true})
+	ga, a := mustOpen(t, socket, endpoint.Request{})
+	gb, b := mustOpen(t, socket, endpoint.Request{})
 	ga.Close()
 	gb.Close()
 	got := make(chan *endpoint.Path, 1)

@@ -150,7 +150,7 @@ func (s *session) open(id uint64, req endpoint.Request, fds []int, mistake error
 	// The server keeps neither the socket nor the segment. The provider may keep
 	// a descriptor of the segment, to find out whether it is in use.
 	defer grant.Close()
-	s.hold(lease, grant.ID, false, req.MemoryPaths)
+	s.hold(lease, grant.ID, false, !req.NoMemoryPaths)
 	s.record("endpoint granted", "endpoint", grant.ID, "attach", grant.Attach.String(), "interface", grant.Identity.Interface, "mode", grant.Identity.Mode,
 		"zero_copy", grant.ZeroCopy, "copy_reason", grant.CopyReason, "segment_bytes", grant.Geometry.SegmentSize(), "tags", len(grant.Tags))
 	answer, files := protocol.Answer{ID: id, Grant: grant}, []*os.File{grant.XSK, grant.Segment}

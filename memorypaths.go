@@ -2,16 +2,10 @@ package unet
 
 import (
 	"context"
-	"fmt"
-	"log/slog"
-	"os"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/endpointlink"
 	"github.com/unet-go/unet/internal/pathlink"
-	"github.com/unet-go/unet/internal/tagtable"
 	"github.com/unet-go/unet/stack"
 	"github.com/unet-go/unet/wire"
 )
@@ -19,35 +13,19 @@ import (
 // memoryPaths are the memory paths of a host. A nil one has none.
 type memoryPaths struct {
 	joined *pathlink.Link
-	table  *tagtable.View
 	stop   context.CancelFunc // ends the requests for paths
 }
 
-// newMemoryPaths prepares memory paths, unless they are off or the mux has none. A host that cannot use them works without. The
-// grant keeps its table.
+// newMemoryPaths prepares memory paths, unless they are off or the mux has none.
 func newMemoryPaths(grant *endpoint.Grant, socket *endpointlink.Link, off bool) *memoryPaths {
-	if grant.Table == nil || off {
+	if off {
 		return nil
 	}
-	table, err := openTable(grant.Table)
-	if err != nil {
-		slog.Warn("unet: no memory paths to endpoints of this host: all frames go by the port", "error", err)
+	joined := pathlink.Open(grant, socket)
+	if joined == nil {
 		return nil
 	}
-	return &memoryPaths{joined: pathlink.New(socket, grant.ID, grant.Identity.LinkAddr, table), table: table}
-}
-
-func openTable(granted *os.File) (*tagtable.View, error) {
-	fd, err := unix.FcntlInt(granted.Fd(), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		return nil, fmt.Errorf("duplicate the descriptor of the tag table: %w", err)
-	}
-	f := os.NewFile(uintptr(fd), granted.Name())
-	table, err := tagtable.Open(f)
-	if err != nil {
-		f.Close()
-	}
-	return table, err
+	return &memoryPaths{joined: joined}
 }
 
 // link is the link of the host's stack.
@@ -73,13 +51,10 @@ func (p *memoryPaths) close(s *stack.Stack) (err error) {
 	case p == nil:
 		return nil
 	case s == nil:
-		return p.table.Close()
+		return p.joined.Close()
 	}
 	p.stop()
-	s.Do(func() {
-		p.joined.Close()
-		err = p.table.Close()
-	})
+	s.Do(func() { err = p.joined.Close() })
 	return err
 }
 
