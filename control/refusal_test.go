@@ -90,7 +90,7 @@ func TestUnusableAnswersToPresent(t *testing.T) {
 		app, unetd := SocketPair(t)
 		_, w := Pipe(t)
 		scriptDone := script(t, unetd, func() { SendAll(t, unetd, grantRecord, w, 2) })
-		g, l, err := open(context.Background(), app, socket, endpoint.Request{})
+		g, l, err := open(context.Background(), app, socket, endpoint.Request{NoMemoryPaths: true})
 		if err != nil {
 			t.Fatal(err)
 		}

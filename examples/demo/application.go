@@ -20,7 +20,6 @@ import (
 	"github.com/unet-go/unet/control"
 	"github.com/unet-go/unet/datapath"
 	"github.com/unet-go/unet/endpoint"
-	"github.com/unet-go/unet/stack"
 )
 
 // The port at which the application serves, its port for kernel sockets at 127.0.0.1, and its message tag.
@@ -158,7 +157,12 @@ func Neighbour(ctx context.Context, socket, at string, in io.Reader, out io.Writ
 
 // byMemory reports whether a host has received frames by memory.
 func byMemory(h *unet.Host) bool {
-	return slices.ContainsFunc(h.Counters(), func(c stack.Counter) bool { return c.Name == "path_frames_received" && c.Value > 0 })
+	for _, c := range h.Counters() {
+		if c.Name == "path_frames_received" {
+			return c.Value > 0
+		}
+	}
+	return false
 }
 
 // capabilities are those of the process, as proc(5) has them.
