@@ -28,8 +28,9 @@ interleaved. unetbench needs root, and leaves nothing behind.
 
 With --place local both processes are on one host that unetd serves: two endpoints
 that share the address of its interface (rc-*: the client has an address of its own),
-kernel sockets over lo, and unix sockets. Endpoints on queues, netstack and transports
-about the interface are left out, and refused where --transport names them.
+which exchange packets through memory, kernel sockets over lo, and unix sockets. The
+floor there is ring. Endpoints on queues, netstack and transports about the interface
+are left out, and refused where --transport names them.
 
 Transports:
 `
@@ -112,6 +113,8 @@ var messageTimeout = 250 * time.Millisecond
 
 var attachments = []string{"port", "queue"}
 
+const placeUsage = "where client and server are: pair (two hosts), crowd (two hosts with 255 other endpoints each), local (both on one host)"
+
 // defaultSelection is what the benchmarks have in common.
 func defaultSelection(b workload.Bench) plan.Selection {
 	return plan.Selection{
@@ -134,7 +137,7 @@ func (c *common) newSelected(cmd *cobra.Command, s *plan.Selection, names string
 	for _, x := range []flag{
 		{"transport", &s.Transports, "transports to measure"},
 		{"attach", &s.Attach, "attachment of endpoints: port, queue"},
-		{"place", &s.Places, "where client and server are: pair (two hosts), crowd (two hosts with 255 other endpoints each), local (both on one host)"},
+		{"place", &s.Places, placeUsage},
 		{"wait", &s.Wait, "wait mode of endpoints: spin, adaptive, block"},
 		{"size", &s.Sizes, "sizes of messages or writes, bytes of payload"},
 		{"rounds", &s.Rounds, "rounds of every combination"},
@@ -201,7 +204,6 @@ wait, and idle % is its processor time then, in percent of a processor.`,
 	}, &s, messageFlags+"limit",
 		flag{"waiters", &s.Waiters, "goroutines that wait on TCP connections of their own, at each end (default 0)"},
 		flag{"procs", &s.Procs, "GOMAXPROCS of both processes (default 0: each is pinned to a processor)"},
-		flag{"pause", &s.Pause, "how long the client sleeps between two round trips"},
 		flag{"idle", &s.Rest, "how long the client is idle after a round that does not spin, to read its processor time"})
 }
 
@@ -359,22 +361,26 @@ and on one with 255 endpoints.`,
 }
 
 func newAll(c *common) *cobra.Command {
-	rounds := 13
+	rounds, places := 13, []string{plan.Pair}
 	cmd := &cobra.Command{
 		Use:   "all",
 		Short: "Everything but services and scale, and the table of goals",
 		Long: `all runs the benchmarks with their defaults: round trips of all sizes and wait
 modes, rates, oneway, connect, bandwidth with writes of 64 KiB, and the operations of
-verbs that have goals. What the goals compare has more rounds than the rest.`,
+verbs that have goals. What the goals compare has more rounds than the rest. With
+--place local the goals are those of one host.`,
 		Example: `  unetbench all
-  unetbench all --json > all.jsonl`,
+  unetbench all --json > all.jsonl
+  unetbench all --place local`,
 	}
-	addFlags(cmd, flag{"rounds", &rounds, "rounds of what the goals compare"})
-	return c.benchmark(cmd, func() error { return nil }, func() (*messages, [][]plan.Selection) { return &messages{all: true}, everything(rounds) })
+	addFlags(cmd, flag{"rounds", &rounds, "rounds of what the goals compare"}, flag{"place", &places, placeUsage})
+	return c.benchmark(cmd, func() error { return nil }, func() (*messages, [][]plan.Selection) {
+		return &messages{all: places}, everything(rounds, places)
+	})
 }
 
 // everything is the plan of all. What the goals compare has more rounds than the rest.
-func everything(rounds int) [][]plan.Selection {
+func everything(rounds int, places []string) (parts [][]plan.Selection) {
 	few := (rounds + 2) / 3
 	with := func(s plan.Selection, rounds int, change func(*plan.Selection)) plan.Selection {
 		s.Rounds = rounds
@@ -384,13 +390,11 @@ func everything(rounds int) [][]plan.Selection {
 	without := func(s *plan.Selection, names ...string) {
 		s.Transports = slices.DeleteFunc(s.Transports, func(name string) bool { return slices.Contains(names, name) })
 	}
-	rtt := with(rttSelection(), rounds, func(s *plan.Selection) { without(s, transport.GoTCP) })
-	// With go-tcp, which is compared with them and so has the same rounds.
-	adaptive := with(rttSelection(), rounds, func(s *plan.Selection) {
-		s.Transports, s.Wait = []string{transport.TCP, transport.GoTCP}, []string{"adaptive"}
-	})
-	waits := with(rttSelection(), few, func(s *plan.Selection) {
-		s.Transports, s.Attach, s.Wait = []string{transport.Message, transport.UDP}, []string{"port"}, []string{"adaptive", "block"}
+	rtt := with(rttSelection(), rounds, func(s *plan.Selection) { without(s, transport.GoTCP, transport.GoUDP) })
+	// With package net's, which are compared with them and so have the same rounds.
+	waits := with(rttSelection(), rounds, func(s *plan.Selection) {
+		s.Transports = []string{transport.Message, transport.UDP, transport.TCP, transport.GoUDP, transport.GoTCP}
+		s.Wait = []string{"adaptive", "block"}
 	})
 	sizes := with(rttSelection(), few, func(s *plan.Selection) { s.Sizes = []int{16, 256, 1024, 1400} })
 	rate := with(rateSelection(), rounds, func(s *plan.Selection) { s.N = 200_000; without(s, transport.Connecting()...) })
@@ -403,9 +407,15 @@ func everything(rounds int) [][]plan.Selection {
 	p := defaultRDMA()
 	p.rounds = rounds
 	latency, writes, bulk := p.short(3)
-	return [][]plan.Selection{
-		append(latency, rtt), {adaptive}, {waits}, {sizes}, append(writes, rate), {streams}, {oneWay}, {connect}, append(bulk, bandwidth),
+	parts = [][]plan.Selection{
+		append(latency, rtt), {waits}, {sizes}, append(writes, rate), {streams}, {oneWay}, {connect}, append(bulk, bandwidth),
 	}
+	for _, part := range parts {
+		for i := range part {
+			part[i].Places = places
+		}
+	}
+	return parts
 }
 
 // measurement is what a command measures, in a lab.

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/unet-go/unet/bench/internal/cli"
+	"github.com/unet-go/unet/bench/internal/plan"
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/internal/version"
 )
@@ -106,7 +107,6 @@ func TestWrongCommandLinesAreUsageErrorsOfOneLine(t *testing.T) {
 		{"rtt", "--idle", "-1s"},
 		{"rtt", "--transport", "tcp", "--waiters", "-1"},
 		{"rtt", "--procs", "-1"},
-		{"rtt", "--pause", "-1s"},
 		{"rtt", "--transport", "kernel-tcp", "--waiters", "1"},
 		{"services", "--services", "smtp"},
 		{"services", "--services", ""},
@@ -125,6 +125,10 @@ func TestWrongCommandLinesAreUsageErrorsOfOneLine(t *testing.T) {
 		{"rtt", "--transport", "msg", "--attach", "queue", "--place", "local"},
 		{"rtt", "--transport", "udp,netstack-udp", "--place", "local"},
 		{"rtt", "--transport", "kernel-tcp,unix"},
+		{"rtt", "--transport", "ring"},
+		{"rdma", "--place", "elsewhere"},
+		{"rdma", "--place", "local", "--attach", "queue"},
+		{"all", "--place", "elsewhere"},
 		{"bandwidth", "--transport", "kernel-tcp-nogso", "--place", "local"},
 		{"services", "--place", "crowd"},
 		{"rtt", "--json", "--benchfmt"},
@@ -431,18 +435,18 @@ func TestOneHost(t *testing.T) {
 	unetd := buildDaemon(t)
 	local := func(args ...string) []string { return append(args, "--unetd", unetd, "--place", "local") }
 	// floor, msg, udp and tcp over ports: a queue is reached by the wire only. Of the kernel UDP, TCP and unix sockets, spinning and of package net.
-	const endpoints, kernel, verbs = 4, 2 + 2 + 2, 2
+	const endpoints, kernel, ring, verbs = 4, 2 + 2 + 2, 1, 2
 	t.Run("rtt", func(t *testing.T) {
-		checkRun(t, endpoints+kernel, local(short(200, "rtt")...)...)
+		checkRun(t, endpoints+kernel+ring, local(short(200, "rtt")...)...)
 		checkRun(t, verbs+1, local(short(200, "rtt", "--transport", "rc-send,rc-write,kernel-udp")...)...)
 		checkRun(t, 2*2+3, local(short(200, "rtt", "--transport", "udp,tcp,kernel-udp,unix,go-unix", "--wait", "adaptive,block")...)...)
 		checkRun(t, 2+2, local(short(200, "rtt", "--transport", "udp6,tcp6,kernel-udp,go-tcp")...)...)
 	})
 	t.Run("rate", func(t *testing.T) {
-		checkRun(t, 2*(endpoints+kernel)-1, local(short(2000, "rate")...)...) // go-udp has no batches
+		checkRun(t, 2*(endpoints+kernel+ring)-1, local(short(2000, "rate")...)...) // go-udp has no batches
 	})
 	t.Run("oneway", func(t *testing.T) {
-		checkRun(t, endpoints+kernel+1, local(short(2000, "oneway")...)...) // rc-send too
+		checkRun(t, endpoints+kernel+ring+1, local(short(2000, "oneway")...)...) // rc-send too
 	})
 	t.Run("connect", func(t *testing.T) {
 		for _, more := range [][]string{{"--address", "own"}, {"--address", "shared"}, {"--connections", "8"}} {
@@ -451,21 +455,27 @@ func TestOneHost(t *testing.T) {
 	})
 	t.Run("bandwidth", func(t *testing.T) {
 		// tcp, to and from kernel-tcp too, and a flood; kernel-tcp and unix.
-		checkRun(t, 4+2, local("bandwidth", "--mtu", "1500", "--size", "65536", "--rounds", "1", "--limit", "200ms")...)
+		checkRun(t, 4+2+ring, local("bandwidth", "--mtu", "1500", "--size", "65536", "--rounds", "1", "--limit", "200ms")...)
 	})
 }
 
 // TestRDMA: each operation is measured in its tables, completes without losses, and takes processor time of the
-// server.
+// server, between two hosts and on one.
 func TestRDMA(t *testing.T) {
 	unetd := buildDaemon(t)
-	out, errs := measure(t, "rdma", "--unetd", unetd, "--rounds", "1", "--attach", "port", "--limit", "10ms", "--latency-size", "64", "--size", "64",
+	for place, floor := range map[string]string{plan.Pair: "floor", plan.Local: "ring"} {
+		t.Run(place, func(t *testing.T) { checkRDMA(t, place, floor, unetd) })
+	}
+}
+
+func checkRDMA(t *testing.T, place, floor, unetd string) {
+	out, errs := measure(t, "rdma", "--unetd", unetd, "--rounds", "1", "--attach", "port", "--place", place, "--limit", "10ms", "--latency-size", "64", "--size", "64",
 		"--depth", "4", "--mtu", "9000")
 	measured := map[string]int{}
 	for _, l := range lines(t, out) {
 		name := fmt.Sprint(l["bench"], " ", l["transport"])
 		measured[name]++
-		if !(l["n"].(float64) > 0 && l["msgs_per_s"].(float64) > 0 && l["cpu_us_per_msg"].(float64) > 0) {
+		if !(l["n"].(float64) > 0 && l["msgs_per_s"].(float64) > 0 && l["cpu_us_per_msg"].(float64) > 0 && l["place"] == place) {
 			t.Errorf("implausible: %v", l)
 		}
 		if l["transport"] != "floor" && l["bench"] != "rate" && l["lost"].(float64) != 0 {
@@ -479,7 +489,7 @@ func TestRDMA(t *testing.T) {
 		}
 	}
 	for name, n := range map[string]int{
-		"rtt udp": 2, "rtt go-udp": 1, "rtt rc-send": 1, "rtt rc-write": 1, "rate msg": 1, "bandwidth floor": 1,
+		"rtt udp": 2, "rtt kernel-udp": 1, "rtt go-udp": 1, "rtt rc-send": 1, "rtt rc-write": 1, "rate msg": 1, "bandwidth " + floor: 1,
 		// One at a time, in rate by lists, blocking, of bulk.
 		"rdma rc-send": 2 + 1 + 1, "rdma rc-write": 2 + 1 + 1, "rdma rc-read": 1 + 2 + 1 + 1, "rdma rc-fetch-add": 1 + 1,
 	} {
@@ -487,9 +497,10 @@ func TestRDMA(t *testing.T) {
 			t.Errorf("%s: %d measurements, want %d", name, measured[name], n)
 		}
 	}
-	for _, title := range []string{"One at a time", "by operations in flight", "Processor time at the target", "flood", "rc-send RTT / udp RTT"} {
-		if !strings.Contains(errs, title) {
-			t.Errorf("no %q in the tables:\n%s", title, errs)
+	goal := map[string]string{plan.Pair: "rc-send RTT / udp RTT", plan.Local: "rc-send RTT / kernel-udp RTT"}[place]
+	for _, want := range []string{"One at a time", "by operations in flight", "Processor time at the target", "flood", "/ kernel-udp", goal} {
+		if !strings.Contains(errs, want) {
+			t.Errorf("no %q in the tables:\n%s", want, errs)
 		}
 	}
 }

@@ -17,6 +17,7 @@ import (
 type rdmaPlan struct {
 	tables []string
 	attach []string
+	places []string
 	rounds int
 	limit  time.Duration
 	sizes  []int // of messages and operations
@@ -37,7 +38,7 @@ var rdmaTables = []string{latencyTable, rateTable, targetTable, bandwidthTable}
 
 func defaultRDMA() rdmaPlan {
 	return rdmaPlan{
-		tables: slices.Clone(rdmaTables), attach: attachments, rounds: 5, limit: 150 * time.Millisecond,
+		tables: slices.Clone(rdmaTables), attach: attachments, places: []string{plan.Pair}, rounds: 5, limit: 150 * time.Millisecond,
 		sizes: []int{64, 512, 1400}, bytes: []int{64, 1024, 65536}, depths: []int{4, 16, 128},
 		mtus: bandwidthSelection().MTUs,
 	}
@@ -45,15 +46,16 @@ func defaultRDMA() rdmaPlan {
 
 func newRDMA(c *common) *cobra.Command {
 	p := defaultRDMA()
-	long := `rdma measures the operations of package verbs, between two processes, beside udp, msg and raw AF_XDP:
+	long := `rdma measures the operations of package verbs, between two processes, beside udp, msg, kernel
+sockets and raw AF_XDP, or on one host (--place local) a bare memory path:
 
   latency    round trips by size: SEND and WRITE there and back, the receiver of WRITEs polls
-             its memory; READ and FETCH_ADD until they complete; beside udp
+             its memory; READ and FETCH_ADD until they complete; beside udp and kernel-udp
   rate       operations and bytes a second by size and by operations in flight; beside msg
   target     processor time of the server's process for each operation, one at a time, where
              both block; beside a request and its reply over udp and kernel sockets
   bandwidth  operations of 64 KiB, with the largest path MTU that the link carries (4096 of
-             9000, 1024 of 1500), beside a flood of full frames over raw AF_XDP
+             9000, 1024 of 1500), beside a flood of full frames without a stack
 
 The application of the server waits for the end and takes no part in one-sided operations.
 One completion stands for several operations. What is asked for in bench rdma is timed by the
@@ -69,11 +71,13 @@ Operations:
   unetbench rdma --table latency --attach queue --rounds 13
   unetbench rdma --table rate --size 64,4096 --depth 1,8,64,512
   unetbench rdma --table target --json > rdma.jsonl
+  unetbench rdma --place local --attach port
   unetbench oneway --transport msg,rc-send,kernel-udp
   unetbench rtt --transport udp,rc-send,rc-write --wait spin`,
 	}
 	addFlags(cmd, flag{"table", &p.tables, "what to measure: " + strings.Join(rdmaTables, ", ")},
 		flag{"attach", &p.attach, "attachment of endpoints: port, queue"},
+		flag{"place", &p.places, placeUsage},
 		flag{"rounds", &p.rounds, "rounds of everything"},
 		flag{"limit", &p.limit, "measured time of a round"},
 		flag{"latency-size", &p.sizes, "sizes in latency, bytes"},
@@ -99,9 +103,8 @@ func (p *rdmaPlan) check() error {
 // selection is the base of operations.
 func (p rdmaPlan) selection(wait string, transports ...string) plan.Selection {
 	s := defaultSelection(workload.RDMA)
-	s.Transports, s.Attach, s.Wait = transports, p.attach, []string{wait}
-	s.Rounds, s.Limit, s.N, s.WarmUp = p.rounds, p.limit, 10_000_000, 20_000
-	s.Depths = []int{plan.RDMADepth}
+	s.Transports, s.Wait, s.Depths = transports, []string{wait}, []int{plan.RDMADepth}
+	s.Limit, s.N, s.WarmUp = p.limit, 10_000_000, 20_000
 	return s
 }
 
@@ -115,14 +118,13 @@ func (p rdmaPlan) single(wait string, transports ...string) plan.Selection {
 // roundTrips is a selection of messages there and back.
 func (p rdmaPlan) roundTrips(wait string, transports ...string) plan.Selection {
 	s := rttSelection()
-	s.Transports, s.Attach, s.Wait, s.Rounds, s.Limit = transports, p.attach, []string{wait}, p.rounds, p.limit
+	s.Transports, s.Wait, s.Limit = transports, []string{wait}, p.limit
 	return s
 }
 
 func (p rdmaPlan) bulk(operations ...string) (flood, ops plan.Selection) {
 	flood = bandwidthSelection()
-	flood.Transports, flood.Attach, flood.Rounds, flood.Limit = []string{transport.Floor}, p.attach, p.rounds, p.limit
-	flood.MTUs = p.mtus
+	flood.Transports, flood.Limit, flood.MTUs = []string{transport.Floor, transport.Ring}, p.limit, p.mtus
 	ops = p.selection("spin", operations...)
 	ops.MTUs, ops.Sizes, ops.Depths = flood.MTUs, []int{plan.RDMAWrite}, []int{plan.RDMAWriteDepth}
 	return flood, ops
@@ -137,14 +139,16 @@ func (p rdmaPlan) parts() (parts [][]plan.Selection) {
 		var part []plan.Selection
 		switch table {
 		case latencyTable:
-			messages := p.roundTrips("spin", transport.UDP, transport.RCSend, transport.RCWrite)
+			messages := p.roundTrips("spin", transport.UDP, transport.KernelUDP, transport.RCSend, transport.RCWrite)
 			read := p.single("spin", transport.RCRead, transport.RCFetchAdd)
 			messages.Sizes, read.Sizes = p.sizes, p.sizes
 			part = []plan.Selection{messages, read}
 		case rateTable:
 			ops := p.selection("spin", transport.RCSend, transport.RCWrite, transport.RCRead)
 			ops.Sizes, ops.Batches, ops.Depths = p.bytes, []int{1, plan.RateBatch}, p.depths
-			part = []plan.Selection{p.messageRate(), ops}
+			rate := rateSelection() // what the rate of operations is compared with
+			rate.Transports, rate.Batches, rate.N = []string{transport.Message}, []int{plan.RateBatch}, 200_000
+			part = []plan.Selection{rate, ops}
 		case targetTable:
 			part = []plan.Selection{
 				p.roundTrips("block", transport.UDP, transport.GoUDP),
@@ -154,17 +158,12 @@ func (p rdmaPlan) parts() (parts [][]plan.Selection) {
 			flood, ops := p.bulk(transport.RCSend, transport.RCWrite, transport.RCRead)
 			part = []plan.Selection{flood, ops}
 		}
+		for i := range part {
+			part[i].Attach, part[i].Places, part[i].Rounds = p.attach, p.places, p.rounds
+		}
 		parts = append(parts, part)
 	}
 	return parts
-}
-
-// messageRate is what the rate of operations is compared with.
-func (p rdmaPlan) messageRate() plan.Selection {
-	s := rateSelection()
-	s.Transports, s.Attach, s.Rounds = []string{transport.Message}, p.attach, p.rounds
-	s.Batches, s.N = []int{plan.RateBatch}, 200_000
-	return s
 }
 
 // short is what all measures of rdma, in one of so many rounds: the figures of the goals. They
@@ -177,7 +176,7 @@ func (p rdmaPlan) short(every int) (latency, rate, bulk []plan.Selection) {
 	rate, bulk = []plan.Selection{write}, []plan.Selection{ops}
 	for _, part := range [][]plan.Selection{latency, rate, bulk} {
 		for i := range part {
-			part[i].Every = every
+			part[i].Every, part[i].Rounds = every, p.rounds
 		}
 	}
 	return latency, rate, bulk

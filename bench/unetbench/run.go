@@ -145,8 +145,8 @@ type messages struct {
 	// openings is how often to time the opening of an endpoint, on an empty host and on a
 	// crowded one.
 	openings int
-	rdma     bool // print the tables of rdma only
-	all      bool // print the goals that were not measured, too
+	rdma     bool     // print the tables of rdma only
+	all      []string // places of which to print the goals that were not measured, too
 
 	planned []report.Key
 	records []report.Record
@@ -299,5 +299,8 @@ func (m *messages) print(out *output) {
 	} else {
 		s.Print(out.tables)
 	}
-	s.PrintGoals(out.tables, m.all && len(m.records) > 0)
+	if len(m.records) == 0 {
+		m.all = nil
+	}
+	s.PrintGoals(out.tables, m.all...)
 }

@@ -202,8 +202,10 @@ func (k *serving) measure(ctx context.Context, l *lab.Lab, c plan.ServiceCell, n
 }
 
 func (k *serving) print(out *output) {
-	report.PrintServices(out.tables, report.SummarizeServices(k.cells, k.lines))
-	if k.place == plan.Local && len(k.lines) > 0 {
+	rows := report.SummarizeServices(k.cells, k.lines)
+	report.PrintServices(out.tables, rows)
+	if k.place == plan.Local && len(rows) > 0 {
 		fmt.Fprintln(out.tables, "\nServer and client were on one host; the kernel's sockets used lo.")
+		report.PrintServiceGoals(out.tables, rows)
 	}
 }

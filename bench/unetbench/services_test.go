@@ -45,7 +45,7 @@ func TestServices(t *testing.T) {
 	}{
 		{1, plan.ServiceNames(), false, plan.Pair},
 		{2, []string{plan.TCP, plan.Redis}, true, plan.Pair},
-		{2, []string{plan.TCP, plan.Redis, plan.QUIC}, false, plan.Local},
+		{2, []string{plan.TCP, plan.HTTP, plan.Redis, plan.QUIC}, false, plan.Local},
 	} {
 		out, errs := measure(t, "services", "--unetd", unetd, "--bin", bin, "--services", strings.Join(c.services, ","), "--connections", "2", "--procs", fmt.Sprint(c.procs),
 			"--place", c.place, fmt.Sprintf("--neighbours=%t", c.neighbours), "--rounds", "1", "--warm-up", "0s", "--duration", "200ms")
@@ -66,7 +66,7 @@ func TestServices(t *testing.T) {
 				}
 			}
 		}
-		if len(measured) != 2*len(c.services) || !strings.Contains(errs, "geometric mean") {
+		if len(measured) != 2*len(c.services) || !strings.Contains(errs, "geometric mean") || strings.Contains(errs, "Figures of services") != (c.place == plan.Local) {
 			t.Errorf("%v, or the tables are missing:\n%s", measured, errs)
 		}
 	}

@@ -96,7 +96,7 @@ func Read(r io.Reader) (f Figures, err error) {
 
 // drawn reports whether the chart shows the record.
 func drawn(rec report.Record) bool {
-	return (rec.Bench == workload.RTT || rec.Bench == workload.OneWay) && rec.Batch == 1 && rec.Place == plan.Pair && rec.Waiters == 0 && rec.Procs == 0 && rec.PauseUS == 0 &&
+	return (rec.Bench == workload.RTT || rec.Bench == workload.OneWay) && rec.Batch == 1 && rec.Place == plan.Pair && rec.Waiters == 0 && rec.Procs == 0 &&
 		slices.ContainsFunc(series, func(s style) bool { return s.transport == rec.Transport && s.wait == rec.Wait })
 }
 

@@ -124,7 +124,6 @@ type Selection struct {
 
 	Waiters []int         // rtt: of Combination; empty: 0
 	Procs   []int         // rtt: of Combination; empty: 0
-	Pause   time.Duration // rtt: of the client between two round trips
 	Rest    time.Duration // rtt: how long the client is idle afterwards, to read its processor time
 
 	Connections int    // connect: connections at a time
@@ -304,8 +303,6 @@ func (s Selection) check() error {
 	switch {
 	case s.Bench == workload.Bandwidth && len(s.MTUs) == 0:
 		return fmt.Errorf("--mtu is empty")
-	case s.Pause < 0 || s.Pause > 0 && s.Pause > s.Limit:
-		return fmt.Errorf("--pause %v: want 0 to %v", s.Pause, s.Limit)
 	case s.Rest < 0:
 		return fmt.Errorf("--idle %v: want 0 or more", s.Rest)
 	case s.Limit < 0 || s.Limit == 0 && s.Bench != workload.OneWay:
@@ -328,7 +325,7 @@ func (s Selection) Job(c Combination) workload.Job {
 		Bench: s.Bench, Attach: c.Attach, Wait: c.Wait, Size: c.Size, Batch: c.Batch,
 		N: s.N, WarmUp: s.WarmUp, Limit: s.Limit, Timeout: s.Timeout,
 		Window: s.Window, Credit: s.Credit, Connections: s.Connections, Own: s.Address == Own,
-		MTU: c.MTU, Depth: c.Depth, Waiters: c.Waiters, Procs: c.Procs, Pause: s.Pause,
+		MTU: c.MTU, Depth: c.Depth, Waiters: c.Waiters, Procs: c.Procs,
 	}
 	if c.Wait != "spin" { // who spins is never idle
 		j.Rest = s.Rest

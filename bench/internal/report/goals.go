@@ -45,9 +45,10 @@ func (g Goal) Met() bool {
 const (
 	goalSize  = 64       // bytes of the messages that the goals are about
 	goalWrite = 64 << 10 // bytes of the writes that the goals of bandwidth are about
-	// noAllocs is a number of allocations a message. Fewer count as none, because the runtime
-	// allocates occasionally.
+	// noAllocs and noCalls are numbers of allocations and of system calls a message. Fewer count as none: the runtime
+	// makes some occasionally, and each process a few at the begin.
 	noAllocs   = 0.0005
+	noCalls    = 0.005
 	mostOpenMS = 30 // to open an endpoint
 )
 
@@ -62,9 +63,9 @@ func key(b workload.Bench, name string, size int) Key {
 	return k
 }
 
-func rtt(name string) Key     { return key(workload.RTT, name, goalSize) }
-func oneWay(name string) Key  { return key(workload.OneWay, name, goalSize) }
-func connect(name string) Key { return key(workload.Connect, name, goalSize) }
+func one(b workload.Bench, name string) Key { return key(b, name, goalSize) }
+func rtt(name string) Key                   { return one(workload.RTT, name) }
+func operation(name string, size int) Key   { return key(workload.RDMA, name, size).operations(1, 0) }
 
 // inLists is a benchmark of messages that are sent together.
 func inLists(b workload.Bench, name string) Key {
@@ -107,9 +108,9 @@ var (
 		{figure: "kernel-tcp RTT / tcp RTT", over: rtt(transport.KernelTCP), under: rtt(transport.TCP), of: p50, bound: split(1.9, 1.5)},
 		{figure: "kernel-udp RTT / udp RTT", over: rtt(transport.KernelUDP), under: rtt(transport.UDP), of: p50, bound: split(1.6, 1.35)},
 		{figure: fmt.Sprintf("msg rate x%d / kernel-udp rate with mmsg", plan.RateBatch), over: inLists(workload.Rate, transport.Message), under: inLists(workload.Rate, transport.KernelUDP), of: msgsPerS, bound: split(1.8, 1.3)},
-		{figure: "oneway: msg / kernel-udp message rate", over: oneWay(transport.Message), under: oneWay(transport.KernelUDP), of: msgsPerS, bound: split(1.6, 1.3)},
-		{figure: "oneway: tcp / kernel-tcp message rate", over: oneWay(transport.TCP), under: oneWay(transport.KernelTCP), of: msgsPerS, bound: both(3)},
-		{figure: "connect: tcp / kernel-tcp connections a second", over: connect(transport.TCP), under: connect(transport.KernelTCP), of: msgsPerS, bound: both(1)},
+		{figure: "oneway: msg / kernel-udp message rate", over: one(workload.OneWay, transport.Message), under: one(workload.OneWay, transport.KernelUDP), of: msgsPerS, bound: split(1.6, 1.3)},
+		{figure: "oneway: tcp / kernel-tcp message rate", over: one(workload.OneWay, transport.TCP), under: one(workload.OneWay, transport.KernelTCP), of: msgsPerS, bound: both(3)},
+		{figure: "connect: tcp / kernel-tcp connections a second", over: one(workload.Connect, transport.TCP), under: one(workload.Connect, transport.KernelTCP), of: msgsPerS, bound: both(1)},
 		{figure: "go-tcp RTT / tcp RTT, means, tcp waits adaptively", over: rtt(transport.GoTCP).waiting("block"), under: rtt(transport.TCP).waiting("adaptive"), of: mean, bound: both(10)},
 	}
 	scale = []goal{
@@ -125,8 +126,8 @@ var (
 	verbs = []goal{
 		{figure: "rc-send RTT / udp RTT", over: rtt(transport.RCSend), under: rtt(transport.UDP), of: p50, bound: both(1.15), atMost: true},
 		{figure: "rc-write RTT, memory polled / udp RTT", over: rtt(transport.RCWrite), under: rtt(transport.UDP), of: p50, bound: both(1.15), atMost: true},
-		{figure: "rc-read / udp RTT", over: key(workload.RDMA, transport.RCRead, goalSize).operations(1, 0), under: rtt(transport.UDP), of: p50, bound: both(1.15), atMost: true},
-		{figure: "rc-fetch-add / udp RTT", over: key(workload.RDMA, transport.RCFetchAdd, 8).operations(1, 0), under: rtt(transport.UDP), of: p50, bound: both(1.15), atMost: true},
+		{figure: "rc-read / udp RTT", over: operation(transport.RCRead, goalSize), under: rtt(transport.UDP), of: p50, bound: both(1.15), atMost: true},
+		{figure: "rc-fetch-add / udp RTT", over: operation(transport.RCFetchAdd, 8), under: rtt(transport.UDP), of: p50, bound: both(1.15), atMost: true},
 		{figure: fmt.Sprintf("rc-write rate, lists of %d / msg rate x%[1]d", plan.RateBatch), over: inLists(workload.RDMA, transport.RCWrite).operations(plan.RDMADepth, 0),
 			under: inLists(workload.Rate, transport.Message), of: msgsPerS, bound: both(0.7)},
 		{figure: "MTU 1500: rc-write of 64 KiB / raw AF_XDP flood of full frames", over: bulkWrite(1500), under: bulk(transport.Floor, 1500), of: gbPerS, bound: both(0.7)},
@@ -141,20 +142,60 @@ var (
 		{figure: "MTU 1500: TCP stream with the mux / without", over: bulk(transport.KernelTCPMux, 1500), under: bulk(transport.KernelTCP, 1500), of: gbPerS, bound: none(0.95)},
 		{figure: "MTU 9000: TCP stream with the mux / without", over: bulk(transport.KernelTCPMux, 9000), under: bulk(transport.KernelTCP, 9000), of: gbPerS, bound: none(0.95)},
 	}
+	// oneHost are the goals of endpoints of one host beside kernel sockets over lo.
+	oneHost = at(plan.Local, []goal{
+		{figure: "kernel-udp RTT / udp RTT", over: rtt(transport.KernelUDP), under: rtt(transport.UDP), of: p50, bound: port(6)},
+		{figure: "kernel-tcp RTT / tcp RTT", over: rtt(transport.KernelTCP), under: rtt(transport.TCP), of: p50, bound: port(6)},
+		{figure: "go-tcp RTT / tcp RTT, means, tcp waits adaptively", over: rtt(transport.GoTCP).waiting("block"), under: rtt(transport.TCP).waiting("adaptive"), of: mean, bound: port(8)},
+		{figure: "udp RTT / go-udp RTT, both block", over: rtt(transport.UDP).waiting("block"), under: rtt(transport.GoUDP).waiting("block"), of: p50, bound: port(1), atMost: true},
+		{figure: "tcp RTT / go-tcp RTT, both block", over: rtt(transport.TCP).waiting("block"), under: rtt(transport.GoTCP).waiting("block"), of: p50, bound: port(1), atMost: true},
+		{figure: "udp / kernel-udp rate", over: one(workload.Rate, transport.UDP), under: one(workload.Rate, transport.KernelUDP), of: msgsPerS, bound: port(6)},
+		{figure: "tcp / kernel-tcp rate", over: one(workload.Rate, transport.TCP), under: one(workload.Rate, transport.KernelTCP), of: msgsPerS, bound: port(6)},
+		{figure: "oneway: udp / kernel-udp message rate", over: one(workload.OneWay, transport.UDP), under: one(workload.OneWay, transport.KernelUDP), of: msgsPerS, bound: port(6)},
+		{figure: "oneway: tcp / kernel-tcp message rate", over: one(workload.OneWay, transport.TCP), under: one(workload.OneWay, transport.KernelTCP), of: msgsPerS, bound: port(6)},
+		{figure: "connect: tcp / kernel-tcp connections a second", over: one(workload.Connect, transport.TCP), under: one(workload.Connect, transport.KernelTCP), of: msgsPerS, bound: port(1.5)},
+		{figure: "rc-send RTT / kernel-udp RTT", over: rtt(transport.RCSend), under: rtt(transport.KernelUDP), of: p50, bound: port(0.4), atMost: true},
+		{figure: "rc-read / kernel-udp RTT", over: operation(transport.RCRead, goalSize), under: rtt(transport.KernelUDP), of: p50, bound: port(0.4), atMost: true},
+		{figure: "MTU 1500: tcp / kernel-tcp, with its offloads", over: bulk(transport.TCP, 1500), under: bulk(transport.KernelTCP, 1500), of: gbPerS, bound: port(1.5)},
+		{figure: "MTU 9000: tcp / kernel-tcp, with its offloads", over: bulk(transport.TCP, 9000), under: bulk(transport.KernelTCP, 9000), of: gbPerS, bound: port(1.5)},
+		{figure: "allocations per message, spinning, worst of unet's transports", format: "%.3f", bound: port(0), atMost: true, other: worst(noAllocs, messagesOfOneHost, func(r Row) (float64, bool) { return allocs(r).Median, true })},
+		{figure: "system calls per message, spinning, worst of unet's transports", format: "%.3f", bound: port(0), atMost: true, other: worst(noCalls, messagesOfOneHost, Row.calls)},
+	})
 	// allocations are the worst of unet's own transports. Opening a connection allocates, so connect
 	// is left out.
-	allocations = goal{figure: "allocations per message, worst of unet's transports", format: "%.3f", bound: both(0), atMost: true, other: func(s Summary, attach string) (worst float64, ok bool) {
+	allocations = goal{figure: "allocations per message, worst of unet's transports", format: "%.3f", bound: both(0), atMost: true, other: worst(noAllocs,
+		func(r Row) bool {
+			return r.Place != plan.Local && r.Bench != workload.Connect && r.Transport != transport.Floor
+		},
+		func(r Row) (float64, bool) { return allocs(r).Median, true })}
+)
+
+// at has goals compare what was measured at a place.
+func at(place string, goals []goal) []goal {
+	for i := range goals {
+		goals[i].over.Place, goals[i].under.Place = place, place
+	}
+	return goals
+}
+
+// messagesOfOneHost are those of spinning endpoints of one host.
+func messagesOfOneHost(r Row) bool {
+	return r.Place == plan.Local && r.Wait == "spin" && r.Bench != workload.Connect && r.Bench != workload.Bandwidth && r.Transport != transport.Floor
+}
+
+// worst is the largest figure of the rows of an attachment that has selects. Less than negligible is 0.
+func worst(negligible float64, has func(Row) bool, of func(Row) (float64, bool)) func(Summary, string) (float64, bool) {
+	return func(s Summary, attach string) (worst float64, ok bool) {
 		for _, r := range s.Rows {
-			if r.Attach == attach && r.Bench != workload.Connect && r.Transport != transport.Floor {
-				if a := allocs(r).Median; a >= noAllocs {
-					worst = max(worst, a)
+			if v, known := of(r); known && r.Attach == attach && has(r) {
+				if ok = true; v >= negligible {
+					worst = max(worst, v)
 				}
-				ok = true
 			}
 		}
 		return worst, ok
-	}}
-)
+	}
+}
 
 func bulkWrite(mtu int) Key {
 	return key(workload.RDMA, transport.RCWrite, plan.RDMAWrite).operations(plan.RDMAWriteDepth, mtu)
@@ -232,22 +273,23 @@ func (s Summary) measured(g goal, attach string, bound float64) Goal {
 // Goals are those that a run of all holds its figures to.
 func (s Summary) Goals() []Goal { return s.goals(speed, verbs, []goal{allocations}) }
 
-// PrintGoals writes the goals whose figures were measured, and after a run of all the others, too.
-func (s Summary) PrintGoals(w io.Writer, all bool) {
+// PrintGoals writes the goals whose figures were measured, and after a run of all at some places also the others of these.
+func (s Summary) PrintGoals(w io.Writer, all ...string) {
+	message := fmt.Sprintf("%d bytes, spinning unless it says otherwise, medians of interleaved rounds", goalSize)
 	for _, table := range []struct {
 		title string
 		goals []Goal
-		all   bool
+		all   string // the place of which a run of all measures them
 	}{
-		{fmt.Sprintf("Figures to reach (%d bytes, spinning unless it says otherwise, medians of interleaved rounds)\n"+
-			"Less than %v allocations a message, which are the runtime's own, count as none.", goalSize, noAllocs), s.Goals(), all},
-		{fmt.Sprintf("Figures of scale to reach (%d bytes, spinning, medians of interleaved rounds)", goalSize), s.goals(scale, openings(s.Openings)), false},
-		{fmt.Sprintf("Figures of bandwidth to reach (writes of %d bytes, spinning, medians of interleaved rounds)", goalWrite), s.goals(bandwidth), false},
-		{fmt.Sprintf("Figures of IPv6 to reach (%d bytes, spinning, medians of interleaved rounds)", goalSize), s.goals(ipv6), false},
-		{fmt.Sprintf("Figures of waiting to reach (%d bytes, medians of interleaved rounds)", goalSize), s.goals(waitGoals(s.Rows)), false},
-		{"Figures of the kernel's own traffic to reach (sockets on interfaces that carry the mux, medians of interleaved rounds)", s.goals(kernel), false},
+		{fmt.Sprintf("Figures to reach (%s)\nLess than %v allocations a message, which are the runtime's own, count as none.", message, noAllocs), s.Goals(), plan.Pair},
+		{fmt.Sprintf("Figures of one host to reach (%s)\nLess than %v allocations or %v system calls a message count as none.", message, noAllocs, noCalls), s.goals(oneHost), plan.Local},
+		{fmt.Sprintf("Figures of scale to reach (%s)", message), s.goals(scale, openings(s.Openings)), ""},
+		{fmt.Sprintf("Figures of bandwidth to reach (writes of %d bytes, spinning, medians of interleaved rounds)", goalWrite), s.goals(bandwidth), ""},
+		{fmt.Sprintf("Figures of IPv6 to reach (%s)", message), s.goals(ipv6), ""},
+		{fmt.Sprintf("Figures of waiting to reach (%d bytes, medians of interleaved rounds)", goalSize), s.goals(waitGoals(s.Rows)), ""},
+		{"Figures of the kernel's own traffic to reach (sockets on interfaces that carry the mux, medians of interleaved rounds)", s.goals(kernel), ""},
 	} {
-		goals := slices.DeleteFunc(table.goals, func(g Goal) bool { return !g.Known && !table.all })
+		goals := slices.DeleteFunc(table.goals, func(g Goal) bool { return !g.Known && !slices.Contains(all, table.all) })
 		if len(goals) > 0 {
 			printGoals(w, table.title, goals)
 		}

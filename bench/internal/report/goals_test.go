@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/unet-go/unet/bench/internal/plan"
 	"github.com/unet-go/unet/bench/internal/transport"
 	"github.com/unet-go/unet/bench/internal/workload"
 )
@@ -25,7 +26,7 @@ func threeRounds(k Key, v float64) (rs []Record) {
 // TestComparisons: every ratio is that of the medians of its two rows. A ratio equal to the
 // bound meets the goal, a worse one misses it. Without one of the rows nothing is measured.
 func TestComparisons(t *testing.T) {
-	for _, table := range [][]goal{speed, verbs, scale, bandwidth, ipv6, kernel, waitGoals(waitRows())} {
+	for _, table := range [][]goal{speed, oneHost, verbs, scale, bandwidth, ipv6, kernel, waitGoals(waitRows())} {
 		for _, c := range table {
 			if c.other != nil {
 				continue
@@ -127,7 +128,7 @@ func TestSpeedGoalsAreOfBothAttachments(t *testing.T) {
 
 func TestAllocationGoal(t *testing.T) {
 	k := rtt(transport.UDP).attached("port")
-	opened := connect(transport.TCP).attached("port") // opening allocates
+	opened := one(workload.Connect, transport.TCP).attached("port") // opening allocates
 	for _, c := range []struct {
 		allocs, want float64
 	}{{0.25, 0.25}, {noAllocs / 2, 0}} {
@@ -141,6 +142,34 @@ func TestAllocationGoal(t *testing.T) {
 		if !g.Known || g.Measured != c.want || g.Met() != (c.want <= 0) {
 			t.Errorf("%v allocations: %+v", c.allocs, g)
 		}
+	}
+}
+
+// TestOneHostIsFreeOfCalls: the worst figure of messages counts, and one that was not counted is not known.
+func TestOneHostIsFreeOfCalls(t *testing.T) {
+	udp, kernel := rtt(transport.UDP).attached("port").at(plan.Local), rtt(transport.KernelUDP).at(plan.Local)
+	elsewhere, bulk := rtt(transport.UDP).attached("port"), bulk(transport.TCP, 1500).attached("port").at(plan.Local)
+	calls := oneHost[len(oneHost)-1]
+	for _, c := range []struct {
+		udp, want float64
+	}{{2, 2}, {noCalls / 2, 0}} {
+		many := 100.0
+		var records []Record
+		for _, k := range []Key{udp, kernel, elsewhere, bulk} {
+			records = append(records, threeRounds(k, 1)...)
+		}
+		for i := range records {
+			if records[i].SyscallsPerMsg = &many; i < 3 {
+				records[i].SyscallsPerMsg = &c.udp
+			}
+		}
+		g := Summarize([]Key{udp, kernel, elsewhere, bulk}, records).measured(calls, "port", 0)
+		if !g.Known || g.Measured != c.want || g.Met() != (c.want == 0) {
+			t.Errorf("%v system calls: %+v", c.udp, g)
+		}
+	}
+	if g := Summarize([]Key{udp}, threeRounds(udp, 1)).measured(calls, "port", 0); g.Known {
+		t.Errorf("not counted: %+v", g)
 	}
 }
 
@@ -179,19 +208,22 @@ func TestDocumentHasTheGoals(t *testing.T) {
 func TestGoalsArePrintedIfMeasured(t *testing.T) {
 	over, under := bandwidth[0].over.attached("queue"), bandwidth[0].under
 	records := append(threeRounds(over, 1), threeRounds(under, 1)...)
-	lines := func(all bool, keys ...Key) (measured, not int) {
+	lines := func(all []string, keys ...Key) (measured, not int) {
 		var out strings.Builder
-		Summarize(keys, records).PrintGoals(&out, all)
+		Summarize(keys, records).PrintGoals(&out, all...)
 		return strings.Count(out.String(), bandwidth[0].figure), strings.Count(out.String(), "not measured")
 	}
-	if measured, not := lines(false, over, under); measured != 1 || not != 0 {
+	if measured, not := lines(nil, over, under); measured != 1 || not != 0 {
 		t.Errorf("%d lines, %d not measured", measured, not)
 	}
-	if measured, not := lines(false, over); measured != 0 || not != 0 {
+	if measured, not := lines(nil, over); measured != 0 || not != 0 {
 		t.Errorf("%d lines of one row, %d not measured", measured, not)
 	}
-	if _, not := lines(true, over); not != len((Summary{}).Goals())-1 { // the allocations of over are known
+	if _, not := lines([]string{plan.Pair}, over); not != len((Summary{}).Goals())-1 { // the allocations of over are known
 		t.Errorf("%d lines not measured", not)
+	}
+	if _, not := lines([]string{plan.Local}, over); not != len(oneHost) {
+		t.Errorf("%d lines of one host not measured", not)
 	}
 }
 
@@ -225,11 +257,11 @@ func TestIPv6Goals(t *testing.T) {
 		return Row{k, threeRounds(k, p50)}
 	}
 	var out strings.Builder
-	Summary{Rows: []Row{row("udp", 10), row("tcp", 10)}}.PrintGoals(&out, false)
+	Summary{Rows: []Row{row("udp", 10), row("tcp", 10)}}.PrintGoals(&out)
 	if strings.Contains(out.String(), "IPv6") {
 		t.Errorf("%s", &out)
 	}
-	Summary{Rows: []Row{row("udp", 10), row("udp6", 11)}}.PrintGoals(&out, false)
+	Summary{Rows: []Row{row("udp", 10), row("udp6", 11)}}.PrintGoals(&out)
 	if !strings.Contains(out.String(), "udp6 RTT / udp RTT") || !strings.Contains(out.String(), "short") || strings.Contains(out.String(), "tcp6") {
 		t.Errorf("%s", &out)
 	}

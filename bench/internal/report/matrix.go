@@ -102,6 +102,20 @@ lost in all rounds, unet / kernel`, rows, cell, besides("cpu ", serviceCPU, 1), 
 		value("worst cell", func(f serviceFigure) string { _, worst := overall(rows, f); return worst.String() }))
 }
 
+// PrintServiceGoals writes the goals of services on one host.
+func PrintServiceGoals(w io.Writer, rows []ServiceRow) {
+	var goals []Goal
+	for _, service := range []string{plan.HTTP, plan.Redis} {
+		of := slices.DeleteFunc(slices.Clone(rows), func(r ServiceRow) bool { return r.Service != service })
+		if mean, _ := overall(of, serviceRate); len(of) > 0 {
+			goals = append(goals, Goal{Figure: service, Attach: "port", Bound: 2, Measured: mean, Known: true, format: "%.2f"})
+		}
+	}
+	if len(goals) > 0 {
+		printGoals(w, "Figures of services to reach (requests a second on unet / on the kernel's sockets\nover lo, geometric mean of the service's cells)", goals)
+	}
+}
+
 // overall is the geometric mean of a ratio over all cells, and the cell in which unet is worst.
 func overall(rows []ServiceRow, f serviceFigure) (mean float64, worst ServiceRow) {
 	sum := 0.0

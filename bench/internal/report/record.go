@@ -61,7 +61,6 @@ type Record struct {
 	// Of rtt beside goroutines that wait.
 	Waiters     int      `json:"waiters,omitempty"`      // goroutines that wait at each end, not counting the measured one
 	Procs       int      `json:"procs,omitempty"`        // GOMAXPROCS. 0 pins each process to one processor
-	PauseUS     float64  `json:"pause_us,omitempty"`     // of the client between two round trips
 	IdlePercent *float64 `json:"idle_percent,omitempty"` // percent of a processor that the idle client takes; nil if it was not idle
 }
 
@@ -79,7 +78,7 @@ func NewRecord(c plan.Combination, j workload.Job, round int, out lab.Outcome, s
 		r.MsgsPerS = rate(r.N, out.Client.Elapsed)
 		l := out.Client.Latency
 		r.MeanUS, r.P50US, r.P99US, r.P999US = us(l.Mean), us(l.P50), us(l.P99), us(l.P999)
-		r.Waiters, r.Procs, r.PauseUS = c.Waiters, c.Procs, float64(j.Pause)/1e3
+		r.Waiters, r.Procs = c.Waiters, c.Procs
 		if j.Rest > 0 {
 			idle := 100 * float64(out.Client.RestCPU) / float64(j.Rest)
 			r.IdlePercent = &idle

@@ -197,7 +197,7 @@ func TestTablesShowMediansAndRatios(t *testing.T) {
 		}
 	}
 	out.Reset()
-	s.PrintGoals(&out, false)
+	s.PrintGoals(&out)
 	if !strings.Contains(strings.Join(strings.Fields(out.String()), " "), "UDP round trip with the mux / without none <= 1.05 1.20 short") {
 		t.Errorf("no line about the cost of the mux in\n%s", &out)
 	}

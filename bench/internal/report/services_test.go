@@ -76,6 +76,27 @@ func TestServiceTablesFitATerminal(t *testing.T) {
 	}
 }
 
+// TestServiceGoals: the mean of the cells of each service that was measured is compared with its goal.
+func TestServiceGoals(t *testing.T) {
+	var all []Service
+	var cells []plan.ServiceCell
+	for i, ratio := range []float64{1, 9} {
+		c := plan.ServiceCell{Service: plan.HTTP, Connections: i + 1, Procs: 1}
+		cells = append(cells, c)
+		for network, perS := range map[string]float64{OnKernel: 10, OnUnet: 10 * ratio} {
+			all = append(all, Service{Service: c.Service, Connections: c.Connections, Procs: 1, Network: network, Round: 1, N: 1, PerS: perS, P50US: 1, P99US: 1, CPUUS: 1})
+		}
+	}
+	var out strings.Builder
+	if PrintServiceGoals(&out, SummarizeServices(cells, all)); !strings.Contains(out.String(), "http    port    >= 2.00      3.00  ok\n") || strings.Contains(out.String(), plan.Redis) {
+		t.Errorf("%s", &out)
+	}
+	out.Reset()
+	if PrintServiceGoals(&out, SummarizeServices(matrix())); out.Len() > 0 {
+		t.Errorf("%s", &out)
+	}
+}
+
 func TestServiceIsALine(t *testing.T) {
 	s := NewService(plan.ServiceCell{Service: plan.NATS, Connections: 2, Procs: 1}, OnUnet, plan.Local, "spin", true, 7,
 		load.Result{Requests: 40, Failed: 1, Lost: 2, Elapsed: 2 * time.Second, P50: 3 * time.Microsecond, P99: 9 * time.Microsecond, Least: 10, Most: 30, CPU: time.Millisecond})

@@ -81,6 +81,11 @@ func (r Row) idle() (float64, bool) {
 	return over(r.Records, func(r Record) float64 { return known(r.IdlePercent) }).Median, r.Records[0].IdlePercent != nil
 }
 
+// calls are the system calls of a message, if they were counted.
+func (r Row) calls() (float64, bool) {
+	return known(r.Records[0].SyscallsPerMsg), r.Records[0].SyscallsPerMsg != nil
+}
+
 // Summary is what has been measured, rows in the order of the plan.
 type Summary struct {
 	Rows     []Row

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -27,15 +28,15 @@ func lost(r Record) int { return r.Lost }
 var (
 	whereColumns = slices.Concat(
 		text("transport", func(r Row) string { return r.Transport }),
-		text("attach", func(r Row) string { return r.where() }),
+		text("attach", Row.where),
 		text("wait", func(r Row) string { return r.Wait }),
 		optional(waitingColumn("GOMAXPROCS", func(r Row) int { return r.Procs })),
 		optional(waitingColumn("waiting", func(r Row) int { return r.Waiters })))
-	operationColumns = slices.Concat(text("operation", func(r Row) string { return r.Transport }), text("attach", func(r Row) string { return r.Attach }))
+	operationColumns = slices.Concat(text("operation", func(r Row) string { return r.Transport }), text("attach", Row.where))
 	cpuColumn        = median("cpu us", cpu, 1, 2)
 	callsColumn      = value("syscalls", func(r Row) string {
-		if calls := r.Records[0].SyscallsPerMsg; calls != nil {
-			return fmt.Sprintf("%.3f", *calls)
+		if calls, ok := r.calls(); ok {
+			return fmt.Sprintf("%.3f", calls)
 		}
 		return "unknown"
 	})
@@ -194,11 +195,11 @@ func (s Summary) operationTables() []table {
 	return []table{
 		{func(rows []Row) string {
 			return fmt.Sprintf("One at a time: medians over %s (of p50: lowest..highest)\n"+
-				"udp, rc-send, and rc-write whose receiver polls memory: there and back. The others: until they complete.", rounds(rows))
+				"udp, kernel-udp, rc-send, and rc-write whose receiver polls memory: there and back. The others: until they complete.", rounds(rows))
 		}, func(r Row) bool {
-			return single(r) || r.Bench == workload.RTT && r.Transport == transport.UDP && spinning(r) &&
+			return single(r) || r.Bench == workload.RTT && (r.Transport == transport.UDP || r.Transport == transport.KernelUDP) && spinning(r) &&
 				slices.ContainsFunc(s.Rows, func(o Row) bool { return single(o) && o.Size == r.Size })
-		}, oneTable, [][]column[Row]{operationColumns, sizeColumn, timeColumns, effortColumns, lostColumn, quotient("/ udp", "", s.overUDP)}},
+		}, oneTable, [][]column[Row]{operationColumns, sizeColumn, timeColumns, effortColumns, lostColumn, quotient("/ udp", "", s.overRTT(transport.UDP)), optional(quotient("/ kernel-udp", "", s.overRTT(transport.KernelUDP)))}},
 		{completed("Operations by size and by operations in flight"), func(r Row) bool {
 			return r.Bench == workload.RDMA && spinning(r) && r.Depth > 1
 		}, oneTable, [][]column[Row]{operationColumns, sizeColumn, depthColumn, listColumn, rateColumn, bitsColumn, effortColumns, lostColumn}},
@@ -211,9 +212,9 @@ func (s Summary) operationTables() []table {
 		}, oneTable, [][]column[Row]{operationColumns, extremes("target us", serverCPU, 1, 2), median("both us", cpu, 1, 2), median("p50 us", p50, 1, 2),
 			callsColumn, median("allocs", allocs, 1, 3), lostColumn}},
 		{completed("Operations of bulk, beside a flood of full frames"), func(r Row) bool {
-			return r.MTU > 0 && (r.Bench == workload.RDMA || r.Bench == workload.Bandwidth && r.Transport == transport.Floor)
+			return r.MTU > 0 && (r.Bench == workload.RDMA || r.Bench == workload.Bandwidth && (r.Transport == transport.Floor || r.Transport == transport.Ring))
 		}, oneTable, [][]column[Row]{operationColumns, value("MTU", byMTU), sizeColumn, depthColumn, bitsColumn,
-			quotient("/ flood", "", func(r Row) (float64, bool) { return s.over(r, bulk(transport.Floor, r.MTU).attached(r.Attach), gbPerS) }), effortColumns, lostColumn}},
+			quotient("/ flood", "", func(r Row) (float64, bool) { return s.over(r, bulk(transport.Floor, r.MTU).floor(r), gbPerS) }), effortColumns, lostColumn}},
 	}
 }
 
@@ -244,20 +245,31 @@ func (s Summary) overKernel(r Row) (float64, bool) {
 	return s.over(r, k, msgsPerS)
 }
 
-// overFloor is r as a fraction of the floor over the same attachment.
-func (s Summary) overFloor(r Row) (float64, bool) {
-	k := r.Key
-	if k.Transport, k.Wait = transport.Floor, "spin"; r.Bench == workload.RTT {
-		return s.over(r, k, p50)
+// floor is the key of what no stack can exceed where r was measured: raw AF_XDP over the same attachment, or on one host
+// a bare memory path.
+func (k Key) floor(r Row) Key {
+	k.Transport, k.Attach, k.Place, k.Wait = transport.Floor, r.Attach, r.Place, "spin"
+	if r.Place == plan.Local {
+		k.Transport, k.Attach = transport.Ring, transport.None
 	}
-	return s.over(r, k, msgsPerS)
+	return k
 }
 
-// overUDP is the ratio of an operation to udp's round trip of its size.
-func (s Summary) overUDP(r Row) (float64, bool) {
-	k := rtt(transport.UDP).attached(r.Attach)
-	if k.Size = r.Size; r.Transport == transport.RCFetchAdd {
-		k.Size = goalSize
+// overFloor is r as a fraction of the floor.
+func (s Summary) overFloor(r Row) (float64, bool) {
+	if r.Bench == workload.RTT {
+		return s.over(r, r.floor(r), p50)
 	}
-	return s.over(r, k, p50)
+	return s.over(r, r.floor(r), msgsPerS)
+}
+
+// overRTT is the ratio of an operation to a round trip of its size at its place over a transport.
+func (s Summary) overRTT(name string) func(Row) (float64, bool) {
+	return func(r Row) (float64, bool) {
+		k := rtt(name)
+		if k.Attach = cmp.Or(k.Attach, r.Attach); r.Transport != transport.RCFetchAdd {
+			k.Size = r.Size
+		}
+		return s.over(r, k.at(r.Place), p50)
+	}
 }

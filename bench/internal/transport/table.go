@@ -61,6 +61,7 @@ type Transport struct {
 // Names of transports that the output compares others with.
 const (
 	Floor        = "floor"
+	Ring         = "ring"
 	Message      = "msg"
 	UDP          = "udp"
 	UDP6         = "udp6"
@@ -90,6 +91,7 @@ var (
 // All is every transport, in the order of the output.
 var All = []Transport{
 	{Name: Floor, About: "raw AF_XDP rings, no stack", Network: Muxed, Granted: true, Waits: spin, Batches: true, Open: openFloor},
+	{Name: Ring, About: "a bare memory path, no stack; on one host only", Network: OneHost, Waits: spin, Batches: true, Open: openRing},
 	{Name: Message, About: "messages of package datapath", Network: Muxed, Granted: true, Waits: anyWait, Batches: true, Open: openMessages},
 	{Name: UDP, About: "UDP of package unet", Network: Muxed, Granted: true, Waits: anyWait, Batches: true, Open: openUDP},
 	{Name: KernelUDP, About: "kernel UDP, non-blocking and spinning; in batches sendmmsg and recvmmsg", Network: Plain, Waits: spin, Batches: true, Open: openKernelUDP},
@@ -169,6 +171,7 @@ const (
 // Bulk is what bandwidth measures, in the order of the output.
 var Bulk = []Transport{
 	{Name: Floor, About: "full frames over raw AF_XDP rings, no stack", Network: Muxed, Granted: true, Waits: spin, Batches: true, Open: openFlood},
+	{Name: Ring, About: "full frames over a bare memory path, no stack; on one host only", Network: OneHost, Waits: spin, Batches: true, Open: openRing},
 	{Name: TCP, About: "TCP of package unet at both ends", Network: Muxed, Granted: true, Waits: anyWait, Dial: dialTCP, Listen: listenTCP},
 	{Name: KernelTCP, About: "kernel TCP, non-blocking and spinning, with the interface's offloads", Network: Plain, Waits: spin, Dial: dialKernel, Listen: listenKernel},
 	{Name: KernelTCPUnsegmented, About: "kernel-tcp without segmentation offload (TSO, GSO, GRO)", Network: Unsegmented, Waits: spin, Dial: dialKernel, Listen: listenKernel},

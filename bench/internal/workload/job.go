@@ -53,9 +53,8 @@ type Job struct {
 	// Of rtt over TCP. Each Waiter is a goroutine, at each end, that waits for data on a
 	// connection of its own.
 	Waiters int           `json:"waiters,omitempty"`
-	Procs   int           `json:"procs,omitempty"`    // GOMAXPROCS of a process that is not pinned; 0: it is pinned to one processor
-	Pause   time.Duration `json:"pause_ns,omitempty"` // of the client between two round trips
-	Rest    time.Duration `json:"rest_ns,omitempty"`  // after the measured section the client is idle for so long
+	Procs   int           `json:"procs,omitempty"`   // GOMAXPROCS of a process that is not pinned; 0: it is pinned to one processor
+	Rest    time.Duration `json:"rest_ns,omitempty"` // after the measured section the client is idle for so long
 
 	MTU     int  `json:"mtu,omitempty"`     // bandwidth: of the network
 	Checked bool `json:"checked,omitempty"` // bandwidth: the receiver compares every byte

@@ -276,10 +276,7 @@ func (s *session) rttClient() error {
 		if err := s.keep(now); err != nil {
 			return err
 		}
-		if s.job.Pause > 0 {
-			time.Sleep(s.job.Pause)
-		}
-		if !ok || s.job.Pause > 0 {
+		if !ok {
 			now = clock()
 		}
 		before = now
