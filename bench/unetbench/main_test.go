@@ -303,8 +303,8 @@ func checkRun(t *testing.T, records int, args ...string) {
 		}
 		// Blocked or spinning, a transport's two processes do not allocate, unless
 		// they open connections: what the runtime allocates is little even to so few
-		// messages.
-		if r["allocs_per_msg"].(float64) >= 0.5 && !strings.HasPrefix(r["transport"].(string), "netstack") && args[0] != "connect" && args[0] != "bandwidth" {
+		// messages, or to the fewer that a busy machine exchanges within the limit.
+		if a := r["allocs_per_msg"].(float64); a >= 0.5 && a*r["n"].(float64) >= 100 && !strings.HasPrefix(r["transport"].(string), "netstack") && args[0] != "connect" && args[0] != "bandwidth" {
 			t.Errorf("allocates: %v", r)
 		}
 	}
