@@ -68,8 +68,15 @@ func forge(ctx context.Context, t *testing.T, lease endpoint.Lease, link wire.Li
 	}()
 	var paths []*mempath.Path
 	for _, id := range to {
-		testutil.Eventually(t, "a path", func() bool { return lease.OpenPath(ctx, id) == nil })
-		p, err := mempath.Open(<-granted)
+		if !testutil.Until(func() bool { return lease.OpenPath(ctx, id) == nil }) {
+			t.Error("no path")
+			return
+		}
+		to, ok := <-granted
+		if !ok {
+			return
+		}
+		p, err := mempath.Open(to)
 		if err != nil {
 			t.Error(err)
 			return

@@ -90,7 +90,7 @@ func (m *Mux) reservePath(l *Lease, peer uint64) (*memoryPath, error) {
 	if !l.asks.pass(time.Now()) {
 		return nil, fmt.Errorf("%w: %w: endpoint %d has asked for too many in a short time", endpoint.ErrNoPath, endpoint.ErrBusy, l.id)
 	}
-	p := &memoryPath{id: rand.Uint64(), ends: [2]*Lease{l, other}}
+	p := &memoryPath{id: rand.Uint64() >> 11, ends: [2]*Lease{l, other}}
 	l.paths[peer], other.paths[l.id] = p, p
 	return p, nil
 }

@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"bytes"
 	"encoding/binary"
 	"math"
 
@@ -91,7 +92,9 @@ func (s *Stack) receive() int {
 		}
 		p.data, p.frame, p.memory, p.noChecksum = f.Data, f.ID, memoryFrame, f.NoChecksum
 		if f.Volatile {
-			p.memory = memoryBorrowed
+			if p.memory = memoryBorrowed; !isTCP(f.Data) && !s.isForPort(f.Data) { // a socket keeps it
+				p.data, p.memory = bytes.Clone(f.Data), memoryHeap
+			}
 		}
 		if !s.inputPacket(&p) {
 			s.link.Return(*f)

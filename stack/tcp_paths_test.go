@@ -2,6 +2,7 @@ package stack_test
 
 import (
 	"bytes"
+	"context"
 	"io"
 	"net/netip"
 	"sync/atomic"
@@ -16,26 +17,38 @@ import (
 // fullPath is a link with a path to one port of the peer, which is full as long as full is set.
 type fullPath struct {
 	*memlink.Link
-	port uint16
-	full atomic.Bool
+	port    uint16
+	full    atomic.Bool
+	refused atomic.Int64
+}
+
+// oneHost is a route service whose hosts have one MAC address.
+type oneHost struct{}
+
+func (oneHost) Resolve(context.Context, netip.Addr) (stack.Route, error) {
+	return stack.Route{LinkAddr: linkA}, nil
 }
 
 func (l *fullPath) ReservePath(_, dst wire.AddrPort, _ int) (stack.Frame, bool) {
-	return stack.Frame{}, dst.Port == l.port && l.full.Load()
+	if dst.Port != l.port || !l.full.Load() {
+		return stack.Frame{}, false
+	}
+	l.refused.Add(1)
+	return stack.Frame{}, true
 }
 
 // A connection whose path is full waits for room without a lost segment, and others go on meanwhile.
 func TestFullPathHoldsUpItsConnectionsOnly(t *testing.T) {
 	la, lb := memlink.Pair(memlink.Config{})
 	link := &fullPath{Link: la, port: 80}
-	cfg := stack.Config{OwnedAddress: true, Resolver: neighbours{}, Link: link, LinkAddr: linkA, Addr: prefixA}
+	cfg := stack.Config{OwnedAddress: true, Resolver: oneHost{}, Link: link, LinkAddr: linkA, Addr: prefixA}
 	a, err := stack.New(cfg)
 	testutil.Must(t, err)
 	t.Cleanup(func() {
 		a.Close()
 		testutil.Must(t, la.Audit())
 	})
-	cfg.LinkAddr, cfg.Addr = linkB, prefixB
+	cfg.Addr = prefixB
 	b := newStack(t, lb, cfg)
 	connect := func(port uint16) (client, server *stack.TCPConn) {
 		at := netip.AddrPortFrom(prefixB.Addr(), port)
@@ -63,6 +76,12 @@ func TestFullPathHoldsUpItsConnectionsOnly(t *testing.T) {
 		testutil.Renew(other)
 		_, err = io.ReadFull(other, text)
 		testutil.Must(t, err)
+	}
+	if link.refused.Load() == 0 {
+		t.Error("no segment has waited for room")
+	}
+	if n := behind.Info().BytesReceived; n != 0 {
+		t.Errorf("%d bytes have passed the full path", n)
 	}
 	link.full.Store(false)
 	got := make([]byte, len(data))

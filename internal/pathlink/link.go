@@ -125,7 +125,7 @@ func (l *Link) Send(f stack.Frame) bool {
 		l.counts[pathLies]++
 		l.retire(p, lieTime)
 		return l.socket.Send(f)
-	case p.stalled():
+	case p.isFrozen() || p.stalled():
 		l.counts[pathStalled]++
 	default:
 		l.waitForRoom(p)
@@ -143,14 +143,15 @@ func (l *Link) ReservePath(src, dst wire.AddrPort, n int) (f stack.Frame, ok boo
 		return f, false
 	}
 	if room := p.ring.Reserve(n); room != nil {
-		l.reserved, p.heldAt, l.room = p, time.Time{}, nil
+		l.reserved, l.room = p, nil
 		if n <= len(l.short) {
 			// Headers are written in many small pieces, which is slow in memory that the other end's processor has.
 			l.room, room = room, l.short[:n]
 		}
 		return stack.Frame{Data: room, ID: inPath}, true
 	}
-	if p.ring.Err() != nil || p.holds() > frozen { // Send ends the path, or drops the frame
+	p.hold()
+	if p.ring.Err() != nil || p.isFrozen() { // Send ends the path, or drops the frame
 		return f, false
 	}
 	l.waitForRoom(p)
@@ -161,6 +162,7 @@ func (l *Link) ReservePath(src, dst wire.AddrPort, n int) (f stack.Frame, ok boo
 func (l *Link) waitForRoom(p *path) {
 	l.mark(p) // the other end may have to make room
 	l.full.Store(true)
+	p.wanting = true
 }
 
 // pathFor is the path for a frame of n bytes to this host, nil if it goes by the port.
@@ -242,10 +244,16 @@ func (l *Link) Borrow(frames []stack.Frame) int {
 	if l.turn%visitTurn == 0 {
 		l.visited = s.visit(l.visited, n+1)
 	}
-	if n > 0 && l.sleeping.Load() && !l.called.Swap(true) {
-		l.socket.Wake() // these frames may have rung for it, and then the next ones do not
-	}
 	return n
+}
+
+// drain empties the bell of a path. It may have rung for a goroutine in Sleep, which would not see that, and the other end
+// rings no more for it.
+func (l *Link) drain(p *path) {
+	p.ring.Drain()
+	if l.sleeping.Load() && !l.called.Swap(true) {
+		l.socket.Wake()
+	}
 }
 
 // receive takes frames from the paths, or else from the socket.
@@ -322,7 +330,7 @@ func (l *Link) takeNext(s *set, i int, frames []stack.Frame) int {
 	}
 	if s.armed.has(i) {
 		s.armed.clear(i)
-		p.ring.Drain()
+		l.drain(p)
 	}
 	return l.takeFrom(p, frames)
 }
@@ -341,7 +349,7 @@ func (l *Link) takeFrom(p *path, frames []stack.Frame) (n int) {
 		return 0
 	}
 	waiting, err := p.ring.Scan(len(frames))
-	for range waiting {
+	for range min(waiting, len(frames)) { // more wait behind a frame that was the last of its batch
 		f, ok := l.socket.Reserve(p.ring.Len())
 		if !ok {
 			p.ring.Take(nil)

@@ -6,9 +6,11 @@ import (
 	"bytes"
 	"io"
 	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/mempath"
 	"github.com/unet-go/unet/internal/testutil"
 	"github.com/unet-go/unet/stack"
 )
@@ -66,6 +68,62 @@ func TestLongSegments(t *testing.T) {
 			}
 			testutil.Must(t, client.Close())
 			testutil.Must(t, server.Close())
+		}
+	}
+}
+
+// A frame that is longer than the socket's ends its batch. What waits behind it is taken by later ones, of any length.
+func TestFramesBehindALongOne(t *testing.T) {
+	const frames = 11
+	l := newLab(t, stack.Config{})
+	ring := hostile(t, l, 1)
+	own, to := l.at(1, 53, false), l.at(0, 54, false)
+	send(t, ring, own, to, "settles the path")
+	testutil.Eventually(t, "it is taken", func() bool { return l.ends[0].count("path_frames_received") == 1 })
+	l.ends[0].stack.Do(func() { // the stack itself takes nothing meanwhile
+		for i := range frames {
+			put(t, ring, datagram(own, to, string(make([]byte, 30_000*(1-min(i, 1))+i))))
+		}
+		link := l.ends[0].link
+		batch := make([]stack.Frame, mempath.MaxScan)
+		for got, looks := 0, 0; got < frames; looks++ {
+			if looks == 100 {
+				t.Fatalf("%d frames", got)
+			}
+			n := link.Borrow(batch)
+			for _, f := range batch[:n] {
+				want := len(datagram(own, to, "")) + got
+				if got == 0 {
+					want += 30_000
+				}
+				if len(f.Data) != want || f.Volatile != (got == 0) {
+					t.Errorf("frame %d has %d bytes, want %d", got, len(f.Data), want)
+				}
+				link.Return(f)
+				got++
+			}
+			batch = batch[:3]
+		}
+	})
+}
+
+// Long datagrams of a hostile end wait in a socket as they were sent.
+func TestLongDatagramsStayApart(t *testing.T) {
+	l := newLab(t, stack.Config{})
+	ring := hostile(t, l, 1)
+	u, err := l.ends[0].stack.ListenUDP(l.at(0, 54, false), stack.UDPOptions{})
+	testutil.Must(t, err)
+	defer u.Close()
+	for _, fill := range []string{"a", "b", "c"} {
+		send(t, ring, l.at(1, 53, false), l.at(0, 54, false), strings.Repeat(fill, 30_000))
+	}
+	testutil.Eventually(t, "all have arrived", func() bool { return l.ends[0].count("path_frames_received") == 3 })
+	for _, fill := range []string{"a", "b", "c"} {
+		b := make([]byte, 40_000)
+		testutil.Renew(u)
+		n, err := u.Read(b)
+		if err != nil || string(b[:n]) != strings.Repeat(fill, 30_000) {
+			t.Errorf("%d bytes, beginning with %q, want %q: %v", n, b[:1], fill, err)
 		}
 	}
 }

@@ -31,10 +31,11 @@ type path struct {
 	used     bool      // since the last sweep
 	idleAt   time.Time // when a sweep first found it unused; zero: it was used
 
-	fullAt time.Time     // when it was first found full; zero: it has room
-	waited time.Duration // for room, in the period that began at since
-	since  time.Time
-	heldAt time.Time // when a segment of TCP first found it full; zero: it had room for the last one
+	fullAt  time.Time     // when it was first found full; zero: it has room
+	waited  time.Duration // for room, in the period that began at since
+	since   time.Time
+	wanting bool      // a frame has waited for room
+	heldAt  time.Time // when a segment of TCP first found it full; zero: it had room for the last one
 }
 
 // valid reports whether the mux has not ended the path.
@@ -55,13 +56,15 @@ func (p *path) stalled() bool {
 	return p.waited+now.Sub(p.fullAt) > patience
 }
 
-// holds is called when the path has no room for a segment of TCP. It returns for how long that is so.
-func (p *path) holds() time.Duration {
+// hold is called when the path has no room for a segment of TCP.
+func (p *path) hold() {
 	if p.heldAt.IsZero() {
 		p.heldAt = time.Now()
 	}
-	return time.Since(p.heldAt)
 }
+
+// isFrozen reports whether the path has held segments up for too long.
+func (p *path) isFrozen() bool { return !p.heldAt.IsZero() && time.Since(p.heldAt) > frozen }
 
 // hasRoom is called when the path is not full any more.
 func (p *path) hasRoom() {
@@ -75,6 +78,10 @@ func (l *Link) sent(p *path) {
 	p.used = true
 	if !p.fullAt.IsZero() {
 		p.hasRoom()
+	}
+	if p.wanting {
+		p.wanting, p.heldAt = false, time.Time{}
+		l.drain(p) // it may have rung for room
 	}
 	l.mark(p)
 }

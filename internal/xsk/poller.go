@@ -27,6 +27,7 @@ type Poller struct {
 	sock    int32
 	pending func() bool                 // a frame is in the socket's ring
 	also    atomic.Pointer[func() bool] // of Watch
+	parked  bool                        // the runtime has called check in this Sleep
 	ready   func(fd uintptr) bool       // the method check; made once, like leave, so that Sleep does not allocate
 	leave   func(fd uintptr)            // the method takeOut
 	joined  bool                        // the socket is in the instance
@@ -78,6 +79,7 @@ func (p *Poller) Sleep(until time.Time, again bool) error {
 	woken := p.woken.Swap(false)
 	var err error
 	if !woken {
+		p.parked = false
 		err = p.raw.Read(p.ready)
 	}
 	if p.joined && !again {
@@ -127,12 +129,14 @@ func (p *Poller) Wake() {
 }
 
 // check reports whether Sleep can return. The runtime calls it before it parks the goroutine
-// and after it has woken it. check reads the ring again after it has added the socket: a
+// and after it has woken it. Then Sleep returns, also if what has woken it is not there any more: another end of a
+// pipe may ring once for a sleep. check reads the ring again after it has added the socket: a
 // frame that came before causes no event.
 func (p *Poller) check(fd uintptr) bool {
-	if p.pending() {
+	if p.parked || p.pending() {
 		return true
 	}
+	p.parked = true
 	if also := p.also.Load(); also != nil && (*also)() {
 		return true
 	}

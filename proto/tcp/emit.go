@@ -223,7 +223,7 @@ func (c *Conn) Emit(now Time, b []byte) int {
 
 // LongLen is an upper bound of the length in bytes of what EmitLong writes next.
 func (c *Conn) LongLen() int {
-	if c.next.action != sendData || c.next.data != c.mss || c.next.fin || c.sndNxt != c.sndMax {
+	if c.next.action != sendData || c.next.data < c.mss || c.next.fin || c.sndNxt != c.sndMax {
 		return c.MaxLen
 	}
 	inFlight := int(c.sndNxt.From(c.sndUna))
@@ -237,9 +237,9 @@ func (c *Conn) LongLen() int {
 
 // EmitLong is Emit for a path through memory, whose end reads the segment with [Inbound.NoChecksum]: the checksum leaves
 // out the data. A segment may have all data that could be sent now in several, as far as b has room, and so more
-// than the MSS. Only new data is sent so: what is sent again fits every path.
+// than the MSS. Only new data is sent so: what is sent again fits every path. An MTU probe is not sent so: it would prove nothing.
 func (c *Conn) EmitLong(now Time, b []byte) int {
-	if n := min(c.LongLen(), len(b), math.MaxUint16) - wire.MaxTCPHeaderLen; n > c.next.data {
+	if n := min(c.LongLen(), len(b), math.MaxUint16) - wire.MaxTCPHeaderLen; n > c.next.data || c.next.action == sendData && c.next.data > c.mss {
 		c.next.data = n
 	}
 	c.next.long = true

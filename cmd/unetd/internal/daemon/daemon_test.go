@@ -196,7 +196,7 @@ func TestRunAndStop(t *testing.T) {
 	if log := d.log.String(); !strings.Contains(log, "msg=ready interface=eth7 mode=tcx socket="+s.Path) {
 		t.Errorf("log: %s", log)
 	}
-	g, l, err := control.Open(context.Background(), s.Path, endpoint.Request{})
+	g, l, err := control.Open(context.Background(), s.Path, endpoint.Request{NoMemoryPaths: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -225,7 +225,7 @@ func TestStopWithKeep(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g, l, err := control.Open(context.Background(), s.Path, endpoint.Request{})
+	g, l, err := control.Open(context.Background(), s.Path, endpoint.Request{NoMemoryPaths: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -322,7 +322,7 @@ func TestSocketInUse(t *testing.T) {
 	if _, err := run(t, s, second); err == nil || !strings.Contains(err.Error(), "socket path in use") || len(second.events) != 0 {
 		t.Errorf("second daemon: %v, %v", err, second.events)
 	}
-	g, l, err := control.Open(context.Background(), s.Path, endpoint.Request{})
+	g, l, err := control.Open(context.Background(), s.Path, endpoint.Request{NoMemoryPaths: true})
 	if err != nil {
 		t.Fatalf("the first one after that: %v", err)
 	}
