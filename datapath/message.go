@@ -170,6 +170,11 @@ func (e *Endpoint) Borrow(msgs []Message) int {
 	for _, f := range frames[:e.link.Borrow(frames)] {
 		m := &msgs[got]
 		if f.Volatile { // it is longer than a frame of the segment
+			if len(f.Data) > wire.EthernetHeaderLen+int(e.grant.Identity.MTU) { // nobody sends such a message
+				e.stats.Malformed++
+				e.link.Return(f)
+				continue
+			}
 			f.Data = slices.Clone(f.Data)
 		}
 		if !e.accept(m, f.Data) {

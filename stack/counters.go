@@ -14,6 +14,7 @@ const (
 	frameDestination // for another MAC address
 	frameType        // neither IPv4 nor ARP, nor IPv6 on a stack that has it
 	frameParts       // a packet whose last part is missing
+	frameLong        // longer than the MTU, by a path, and not TCP
 
 	ipv4Truncated
 	ipv4Version
@@ -90,6 +91,7 @@ var reasonNames = [reasons]string{
 	frameDestination:        "frame_destination",
 	frameType:               "frame_type",
 	frameParts:              "frame_parts",
+	frameLong:               "frame_long",
 	ipv4Truncated:           "ipv4_truncated",
 	ipv4Version:             "ipv4_version",
 	ipv4Length:              "ipv4_length",

@@ -91,10 +91,17 @@ func (s *Stack) receive() int {
 			continue
 		}
 		p.data, p.frame, p.memory, p.noChecksum = f.Data, f.ID, memoryFrame, f.NoChecksum
-		if f.Volatile {
-			if p.memory = memoryBorrowed; !isTCP(f.Data) && !s.isForPort(f.Data) { // a socket keeps it
-				p.data, p.memory = bytes.Clone(f.Data), memoryHeap
-			}
+		switch {
+		case !f.Volatile:
+		case isTCP(f.Data) || s.isForPort(f.Data):
+			p.memory = memoryBorrowed
+		case len(f.Data) <= wire.EthernetHeaderLen+s.mtu: // a socket keeps it
+			p.data, p.memory = bytes.Clone(f.Data), memoryHeap
+		default: // nobody sends such a datagram, and queues do not count its padding
+			s.count[frameLong]++
+			s.link.Return(*f)
+			i++
+			continue
 		}
 		if !s.inputPacket(&p) {
 			s.link.Return(*f)

@@ -3,6 +3,7 @@
 package pathlink
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"iter"
@@ -177,7 +178,7 @@ func newLab(t testing.TB, cfg stack.Config) *lab {
 		testutil.Must(t, err)
 		n := &node{lab: l, i: i, port: port, paths: make(chan *endpoint.Path, 16)}
 		n.link = New(newSocket(t, port), n.id(), uplink, view)
-		cfg.Link, cfg.LinkAddr, cfg.OwnedAddress, cfg.Resolver, cfg.MTU = n.link, uplink, true, sameHost{}, 1500
+		cfg.Link, cfg.LinkAddr, cfg.OwnedAddress, cfg.Resolver, cfg.MTU = n.link, uplink, true, sameHost{}, cmp.Or(cfg.MTU, 1500)
 		cfg.Addr, cfg.Addrs6 = netip.PrefixFrom(addrs[i], 24), []netip.Prefix{netip.PrefixFrom(addrs6[i], 64)}
 		l.ends[i] = n
 		for _, a := range []netip.Addr{addrs[i], addrs6[i]} {

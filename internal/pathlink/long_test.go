@@ -107,22 +107,24 @@ func TestFramesBehindALongOne(t *testing.T) {
 	})
 }
 
-// Long datagrams of a hostile end wait in a socket as they were sent.
+// Datagrams that are longer than the socket's frames wait as they were sent. Those that are longer than the MTU are dropped.
 func TestLongDatagramsStayApart(t *testing.T) {
-	l := newLab(t, stack.Config{})
+	const size = 8000
+	l := newLab(t, stack.Config{MTU: 9000})
 	ring := hostile(t, l, 1)
 	u, err := l.ends[0].stack.ListenUDP(l.at(0, 54, false), stack.UDPOptions{})
 	testutil.Must(t, err)
 	defer u.Close()
 	for _, fill := range []string{"a", "b", "c"} {
+		send(t, ring, l.at(1, 53, false), l.at(0, 54, false), strings.Repeat(fill, size))
 		send(t, ring, l.at(1, 53, false), l.at(0, 54, false), strings.Repeat(fill, 30_000))
 	}
-	testutil.Eventually(t, "all have arrived", func() bool { return l.ends[0].count("path_frames_received") == 3 })
+	testutil.Eventually(t, "all have arrived", func() bool { return l.ends[0].count("path_frames_received") == 6 })
 	for _, fill := range []string{"a", "b", "c"} {
 		b := make([]byte, 40_000)
 		testutil.Renew(u)
 		n, err := u.Read(b)
-		if err != nil || string(b[:n]) != strings.Repeat(fill, 30_000) {
+		if err != nil || string(b[:n]) != strings.Repeat(fill, size) {
 			t.Errorf("%d bytes, beginning with %q, want %q: %v", n, b[:1], fill, err)
 		}
 	}
