@@ -295,7 +295,7 @@ func checkRun(t *testing.T, records int, args ...string) {
 			r["p99_us"].(float64) <= r["p999_us"].(float64) && r["mean_us"].(float64) > 0) {
 			t.Errorf("implausible: %v", r)
 		}
-		if v, ok := r["syscalls_per_msg"]; !ok || v != nil && v.(float64) <= 0 {
+		if v, ok := r["syscalls_per_msg"]; !ok || v != nil && (v.(float64) < 0 || v.(float64) == 0 && place != "local") { // by memory there is none
 			t.Errorf("implausible: %v", r)
 		}
 		if args[0] == "connect" && (r["failed"].(float64) != 0 || r["server_failed"].(float64) != 0 || r["failure"] != nil) {
@@ -303,8 +303,10 @@ func checkRun(t *testing.T, records int, args ...string) {
 		}
 		// Blocked or spinning, a transport's two processes do not allocate, unless
 		// they open connections: what the runtime allocates is little even to so few
-		// messages, or to the fewer that a busy machine exchanges within the limit.
-		if a := r["allocs_per_msg"].(float64); a >= 0.5 && a*r["n"].(float64) >= 100 && !strings.HasPrefix(r["transport"].(string), "netstack") && args[0] != "connect" && args[0] != "bandwidth" {
+		// messages, or to the fewer that a busy machine exchanges within the limit. On one host
+		// a memory path may be made meanwhile, once.
+		few := map[bool]float64{false: 100, true: 300}[place == "local"]
+		if a := r["allocs_per_msg"].(float64); a >= 0.5 && a*r["n"].(float64) >= few && !strings.HasPrefix(r["transport"].(string), "netstack") && args[0] != "connect" && args[0] != "bandwidth" {
 			t.Errorf("allocates: %v", r)
 		}
 	}
@@ -437,10 +439,10 @@ func TestOneHost(t *testing.T) {
 	// floor, msg, udp and tcp over ports: a queue is reached by the wire only. Of the kernel UDP, TCP and unix sockets, spinning and of package net.
 	const endpoints, kernel, ring, verbs = 4, 2 + 2 + 2, 1, 2
 	t.Run("rtt", func(t *testing.T) {
-		checkRun(t, endpoints+kernel+ring, local(short(200, "rtt")...)...)
-		checkRun(t, verbs+1, local(short(200, "rtt", "--transport", "rc-send,rc-write,kernel-udp")...)...)
-		checkRun(t, 2*2+3, local(short(200, "rtt", "--transport", "udp,tcp,kernel-udp,unix,go-unix", "--wait", "adaptive,block")...)...)
-		checkRun(t, 2+2, local(short(200, "rtt", "--transport", "udp6,tcp6,kernel-udp,go-tcp")...)...)
+		checkRun(t, endpoints+kernel+ring, local(short(1000, "rtt")...)...)
+		checkRun(t, verbs+1, local(short(1000, "rtt", "--transport", "rc-send,rc-write,kernel-udp")...)...)
+		checkRun(t, 2*2+3, local(short(1000, "rtt", "--transport", "udp,tcp,kernel-udp,unix,go-unix", "--wait", "adaptive,block")...)...)
+		checkRun(t, 2+2, local(short(1000, "rtt", "--transport", "udp6,tcp6,kernel-udp,go-tcp")...)...)
 	})
 	t.Run("rate", func(t *testing.T) {
 		checkRun(t, 2*(endpoints+kernel+ring)-1, local(short(2000, "rate")...)...) // go-udp has no batches
@@ -509,7 +511,7 @@ func checkRDMA(t *testing.T, place, floor, unetd string) {
 // processor time where it has a meaning.
 func TestWaiters(t *testing.T) {
 	unetd := buildDaemon(t)
-	out, errs := measure(t, short(200, "rtt", "--unetd", unetd, "--transport", "tcp,go-tcp,netstack-tcp", "--attach", "port", "--wait", "spin,adaptive,block",
+	out, errs := measure(t, short(1000, "rtt", "--unetd", unetd, "--transport", "tcp,go-tcp,netstack-tcp", "--attach", "port", "--wait", "spin,adaptive,block",
 		"--waiters", "0,63", "--idle", "200ms")...)
 	measured := map[string]int{}
 	for _, l := range lines(t, out) {
