@@ -243,14 +243,7 @@ func BenchmarkMessengers(b *testing.B) {
 					m := take(b, n.eps[0])
 					n.eps[0].Return(&m)
 				}
-				for range 20000 {
-					trip()
-				}
-				b.ResetTimer()
-				for range b.N {
-					trip()
-				}
-				b.StopTimer()
+				timeTrips(b, trip)
 				if received := byMemory(n.eps[0]); (received > 0) == off {
 					b.Errorf("%d messages by memory", received)
 				}

@@ -115,7 +115,7 @@ func udpFrame(link wire.LinkAddr, src, dst endpoint.Tag, payload []byte) []byte 
 	return b
 }
 
-// clock is a logical clock: of two events the one that has happened before has the lower time.
+// clock numbers events: one that happened before another has the lower number.
 type clock struct{ atomic.Uint64 }
 
 func (c *clock) now() uint64 { return c.Add(1) }

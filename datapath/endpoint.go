@@ -25,8 +25,8 @@ type Config struct {
 	Wait       endpoint.WaitMode // how Wait waits; WaitAdaptive by default
 	SpinBudget time.Duration     // how long WaitAdaptive spins before it sleeps; 50 us by default
 	// Lease, if it is set: when it has ended, Wait and a Flush that fails return its Err, an
-	// [endpoint.ErrLeaseClosed]. Without it Wait does not return then, and messages use no memory paths. With it they
-	// take its Paths, of which there is one loop: one of the application's own would end.
+	// [endpoint.ErrLeaseClosed]. Without a lease Wait does not return then, and messages use no memory paths.
+	// With a lease the endpoint calls its Paths as soon as there are messages, so the application must not.
 	Lease endpoint.Lease
 }
 

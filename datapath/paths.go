@@ -83,7 +83,8 @@ func (s *socket) Sleep(until time.Time, again bool) error { return (*Frames)(s).
 func (s *socket) Watch(fd int, pending func() bool) error { return (*Frames)(s).Watch(fd, pending) }
 func (s *socket) Unwatch(fd int) error                    { return (*Frames)(s).Unwatch(fd) }
 
-// paths are the memory paths of messages. The goroutine that asks for them changes them only in calls of the one that has the endpoint.
+// paths are the memory paths of messages. A goroutine of their own asks for them. What it changes, it changes in functions that it sends
+// to calls: whoever uses the endpoint calls these (serve), so the endpoint needs no lock.
 type paths struct {
 	link *pathlink.Link
 

@@ -65,15 +65,7 @@ func TestNewPeersAreAnsweredWithoutUnetd(t *testing.T) {
 			u.WriteTo(buf[:n], from)
 		}
 	}()
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go io.Copy(c, c)
-		}
-	}()
+	go echoConnections(l)
 	echo := func(c net.Conn) {
 		t.Helper()
 		c.SetDeadline(time.Now().Add(testTimeout))

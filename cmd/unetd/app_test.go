@@ -122,15 +122,7 @@ func (a *application) do(words []string) (answer string, err error) {
 		if err != nil {
 			return "", err
 		}
-		go func() {
-			for {
-				c, err := l.Accept()
-				if err != nil {
-					return
-				}
-				go io.Copy(c, c)
-			}
-		}()
+		go echoConnections(l)
 		return l.Addr().String(), nil
 	case "echo": // NAME TEXT: sends it on the connection, and reads as much
 		c := a.conns[name]
@@ -244,4 +236,15 @@ func (a *app) expect(line, want string) (answer string) {
 		a.t.Errorf("%s:\n got %s\nwant %s...", line, answer, want)
 	}
 	return answer
+}
+
+// echoConnections sends back what connections to l send, until l is closed.
+func echoConnections(l net.Listener) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		go io.Copy(c, c)
+	}
 }

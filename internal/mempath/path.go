@@ -230,8 +230,8 @@ func (p *Path) release() {
 func (p *Path) Pending() bool { return load(p.at.Load()) != 0 }
 
 // SetAsleep tells the other end whether it has to ring the bell when it publishes a frame. The
-// caller that has set it looks at Pending before it sleeps. It rings once for each SetAsleep(true), also later, until SetAsleep(false): so who
-// takes what it has rung for calls Drain, and SetAsleep(true) before the next sleep.
+// caller that has set it looks at Pending before it sleeps. The other end rings once after each SetAsleep(true), however late, unless
+// SetAsleep(false) comes first. So whoever takes a frame for which it may have rung calls Drain, and the next sleep needs another SetAsleep(true).
 func (p *Path) SetAsleep(asleep bool) {
 	p.sleeps++
 	if (p.sleeps&1 == 1) != asleep {

@@ -39,7 +39,7 @@ const (
 	roomPause = time.Millisecond
 	// ownFrame marks the ID of a frame that was reserved to copy a received one into.
 	ownFrame = 1 << 63
-	// inPath is the ID of a frame whose memory is a path's ring, or l.long: there is nothing to give back.
+	// inPath is the ID of a frame whose memory is a path's ring, l.short or l.long: there is nothing to give back.
 	inPath = 1 << 62
 	// mostLong is the length in bytes of the longest frame of TCP in a path. Several fit in a ring, so that one is read
 	// while the next is written.
@@ -162,7 +162,6 @@ func (l *Link) ReservePath(src, dst wire.AddrPort, n int) (f stack.Frame, ok boo
 func (l *Link) waitForRoom(p *path) {
 	l.mark(p) // the other end may have to make room
 	l.full.Store(true)
-	p.wanting = true
 }
 
 // pathFor is the path for a frame of n bytes to this host, nil if it goes by the port.

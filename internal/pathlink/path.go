@@ -31,11 +31,10 @@ type path struct {
 	used     bool      // since the last sweep
 	idleAt   time.Time // when a sweep first found it unused; zero: it was used
 
-	fullAt  time.Time     // when it was first found full; zero: it has room
-	waited  time.Duration // for room, in the period that began at since
-	since   time.Time
-	wanting bool      // a frame has waited for room
-	heldAt  time.Time // when a segment of TCP first found it full; zero: it had room for the last one
+	fullAt time.Time     // when a frame first found it full; zero: it has room
+	waited time.Duration // for room, in the period that began at since
+	since  time.Time
+	heldAt time.Time // as fullAt, for a segment of TCP that waits without holding up others
 }
 
 // valid reports whether the mux has not ended the path.
@@ -68,20 +67,19 @@ func (p *path) isFrozen() bool { return !p.heldAt.IsZero() && time.Since(p.heldA
 
 // hasRoom is called when the path is not full any more.
 func (p *path) hasRoom() {
-	p.waited += min(time.Since(p.fullAt), patience)
-	p.fullAt = time.Time{}
+	if !p.fullAt.IsZero() {
+		p.waited += min(time.Since(p.fullAt), patience)
+	}
+	p.fullAt, p.heldAt = time.Time{}, time.Time{}
 }
 
 // sent is called after a frame was put in p.
 func (l *Link) sent(p *path) {
 	l.counts[pathSent]++
 	p.used = true
-	if !p.fullAt.IsZero() {
+	if !p.fullAt.IsZero() || !p.heldAt.IsZero() {
 		p.hasRoom()
-	}
-	if p.wanting {
-		p.wanting, p.heldAt = false, time.Time{}
-		l.drain(p) // it may have rung for room
+		l.drain(p) // the other end may have rung for room
 	}
 	l.mark(p)
 }

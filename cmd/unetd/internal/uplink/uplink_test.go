@@ -318,6 +318,6 @@ func TestUplinkWithoutTagTable(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := strings.Count(log.String(), "no memory paths"); n != 1 {
-		t.Errorf("%d log lines say that there are no memory paths, want one:\n%s", n, &log)
+		t.Errorf("%d log lines about the lack of memory paths, want one:\n%s", n, &log)
 	}
 }
