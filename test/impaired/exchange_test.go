@@ -43,7 +43,7 @@ var impairments = []struct {
 	{"delay 10 ms and jitter", impair.Rule{Delay: 10 * ms, Jitter: 5 * ms}, mb, false},
 	{"delay 50 ms", impair.Rule{Delay: 50 * ms}, mb, false},
 	{"delay 50 ms and loss", impair.Rule{Delay: 50 * ms, Loss: 0.005}, mb / 2, true},
-	{"bottleneck", impair.Rule{Rate: 50e6, Queue: 30_000, Delay: 2 * ms}, mb, true},
+	{"bottleneck", impair.Rule{Rate: 10e6, Queue: 10_000, Delay: 2 * ms}, mb, true}, // the queue is shorter than two initial windows
 	{"all at once", impair.Rule{Loss: 0.02, Duplicate: 0.02, Corrupt: 0.01, Reorder: 0.05, HoldBack: ms, Delay: 2 * ms, Jitter: ms}, mb / 2, true},
 	{"blackout", impair.Rule{Rate: 20e6, Blackout: linksim.Blackout{After: 100 * ms, Length: 2 * time.Second}}, mb / 2, true},
 	{"blackouts", impair.Rule{Rate: 20e6, Blackout: linksim.Blackout{After: 50 * ms, Length: 100 * ms, Every: 300 * ms}}, mb / 2, false},
