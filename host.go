@@ -378,7 +378,7 @@ func (h *Host) Counters() []stack.Counter {
 type resolver struct{ lease endpoint.Lease }
 
 func (r resolver) Resolve(ctx context.Context, dst netip.Addr) (stack.Route, error) {
-	e, err := r.lease.Resolve(ctx, dst)
+	e, err := r.lease.Resolve(ctx, netip.Addr{}, dst)
 	switch { // other errors do not mean this
 	case errors.Is(err, endpoint.ErrNoRoute):
 		err = &unreachable{err, syscall.ENETUNREACH}

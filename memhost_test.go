@@ -111,7 +111,7 @@ func (l *memLease) awaitRelease(t *testing.T, tag endpoint.Tag) {
 	})
 }
 
-func (l *memLease) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route, error) {
+func (l *memLease) Resolve(ctx context.Context, src, dst netip.Addr) (endpoint.Route, error) {
 	if err := l.request(ctx); err != nil {
 		return endpoint.Route{}, err
 	}

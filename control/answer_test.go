@@ -5,6 +5,7 @@ package control
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -115,7 +116,7 @@ func TestUnusableAnswers(t *testing.T) {
 				t.Fatal(err)
 			}
 			g.Close()
-			_, err = l.Resolve(context.Background(), remoteAddr)
+			_, err = l.Resolve(context.Background(), netip.Addr{}, remoteAddr)
 			if !errors.Is(err, endpoint.ErrLeaseClosed) || !errors.Is(err, protocol.ErrProtocol) {
 				t.Errorf("Resolve: %v", err)
 			}

@@ -5,6 +5,7 @@ package control
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -21,7 +22,10 @@ func TestRequestWhileTheLeaseEnds(t *testing.T) {
 	requests := map[string]func(ctx context.Context, l *Lease) error{
 		"claim":   func(ctx context.Context, l *Lease) error { _, err := l.Claim(ctx, endpoint.MessageTag(9)); return err },
 		"unclaim": func(ctx context.Context, l *Lease) error { return l.Unclaim(ctx, endpoint.MessageTag(7)) },
-		"resolve": func(ctx context.Context, l *Lease) error { _, err := l.Resolve(ctx, remoteAddr); return err },
+		"resolve": func(ctx context.Context, l *Lease) error {
+			_, err := l.Resolve(ctx, netip.Addr{}, remoteAddr)
+			return err
+		},
 	}
 	again := map[string]string{
 		"claim":   `{"v":1,"id":2,"tag":"msg:9"}`,

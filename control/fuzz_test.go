@@ -97,7 +97,7 @@ func FuzzClientRecord(f *testing.F) {
 				for range changes {
 				}
 			}()
-			if _, err := l.Resolve(ctx, netip.MustParseAddr("10.0.0.2")); errors.Is(err, context.DeadlineExceeded) {
+			if _, err := l.Resolve(ctx, netip.Addr{}, netip.MustParseAddr("10.0.0.2")); errors.Is(err, context.DeadlineExceeded) {
 				t.Fatal(err)
 			}
 			l.Close()

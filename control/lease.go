@@ -216,13 +216,16 @@ func (l *Lease) Unclaim(ctx context.Context, t endpoint.Tag) error {
 }
 
 // Resolve asks unetd for a route; see [endpoint.Lease]. If unetd is busy, it asks again.
-func (l *Lease) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route, error) {
+func (l *Lease) Resolve(ctx context.Context, src, dst netip.Addr) (endpoint.Route, error) {
 	if err := endpoint.CheckDestination(dst); err != nil {
+		return endpoint.Route{}, err
+	}
+	if err := endpoint.CheckSource(src, dst); err != nil {
 		return endpoint.Route{}, err
 	}
 	pause := shortestBusy
 	for {
-		a, err := l.repeat(ctx, protocol.Operation{Op: protocol.OpResolve, Addr: dst})
+		a, err := l.repeat(ctx, protocol.Operation{Op: protocol.OpResolve, Addr: dst, Source: src})
 		if err == nil {
 			return *a.Route, nil
 		}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"sync"
 	"testing"
 
@@ -32,7 +33,7 @@ func TestUnetdHangs(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 2 * protocol.MaxRequests {
 		wg.Go(func() {
-			if _, err := l.Resolve(ctx, remoteAddr); !errors.Is(err, context.Canceled) {
+			if _, err := l.Resolve(ctx, netip.Addr{}, remoteAddr); !errors.Is(err, context.Canceled) {
 				t.Errorf("Resolve: %v", err)
 			}
 		})
@@ -47,7 +48,7 @@ func TestUnetdHangs(t *testing.T) {
 		defer close(answered)
 		answerAll(t, unetd)
 	}()
-	if _, err := l.Resolve(context.Background(), remoteAddr); err != nil {
+	if _, err := l.Resolve(context.Background(), netip.Addr{}, remoteAddr); err != nil {
 		t.Error(err)
 	}
 	l.Close()

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -46,7 +47,7 @@ func TestErrorOfTheConnectionEndsTheLease(t *testing.T) {
 				t.Fatal(err)
 			}
 			g.Close()
-			_, err = l.Resolve(context.Background(), remoteAddr)
+			_, err = l.Resolve(context.Background(), netip.Addr{}, remoteAddr)
 			if !errors.Is(err, c.err) || !strings.Contains(err.Error(), c.text) {
 				t.Errorf("Resolve: %v", err)
 			}

@@ -48,7 +48,7 @@ func (e *Endpoint) NewChannel(dst wire.LinkAddr, remoteTag, localTag, mtu uint32
 // Channel resolves host through the lease's route service and makes a channel
 // to its endpoint with remoteTag. Errors are those of [endpoint.Lease.Resolve].
 func (e *Endpoint) Channel(ctx context.Context, lease endpoint.Lease, host netip.Addr, remoteTag, localTag uint32) (Channel, error) {
-	r, err := lease.Resolve(ctx, host)
+	r, err := lease.Resolve(ctx, netip.Addr{}, host)
 	if err != nil {
 		return Channel{}, fmt.Errorf("channel to %v tag %d: %w", host, remoteTag, err)
 	}

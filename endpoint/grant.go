@@ -258,9 +258,9 @@ type Counter struct {
 	Interface string `json:"interface,omitempty"`
 }
 
-// Route is how a destination is reached.
+// Route is how packets from Source reach a destination.
 type Route struct {
-	Source   netip.Addr    `json:"source"`    // source address to use
+	Source   netip.Addr    `json:"source"`    // the source that was asked for, or the kernel's choice
 	NextHop  netip.Addr    `json:"next_hop"`  // the destination itself, or a gateway
 	LinkAddr wire.LinkAddr `json:"link_addr"` // MAC address of the next hop
 	MTU      uint32        `json:"mtu"`       // bytes of IP packet
@@ -316,6 +316,18 @@ func CheckDestination(dst netip.Addr) error {
 	return nil
 }
 
+// CheckSource returns an [ErrNoRoute] if packets to dst cannot have the source src: it has a zone, or
+// is of another family. A src that is not valid leaves the choice to the kernel.
+func CheckSource(src, dst netip.Addr) error {
+	switch {
+	case src.Zone() != "":
+		return fmt.Errorf("%w: source %v with a zone: leave the zone out, it is on the uplink", ErrNoRoute, src.WithZone(""))
+	case src.IsValid() && src.Unmap().Is4() != dst.Unmap().Is4():
+		return fmt.Errorf("%w: source %v, destination %v: addresses of different families", ErrNoRoute, src, dst)
+	}
+	return nil
+}
+
 // NoticeKind is what has changed in the network around an endpoint.
 type NoticeKind uint8
 
@@ -358,14 +370,18 @@ type Lease interface {
 	Claim(ctx context.Context, t Tag) (Tag, error)
 	// Unclaim releases a tag.
 	Unclaim(ctx context.Context, t Tag) error
-	// Resolve asks the route service. The error is ErrNoRoute if the address has no route by
-	// the uplink, and another ErrUnreachable if the next hop does not answer ARP or neighbour
-	// discovery, or the route is an unreachable one.
-	Resolve(ctx context.Context, dst netip.Addr) (Route, error)
+	// Resolve asks the route service how packets from src reach dst, which can depend on src
+	// (ip rule). src is an address of the uplink, or one that the lease holds as a whole. If src is
+	// not valid the kernel chooses it, as for a socket that is connected without a bind.
+	//
+	// The error is ErrNoRoute if dst has no route by the uplink, or src is another address. It is
+	// another ErrUnreachable if the next hop does not answer ARP or neighbour discovery, or the
+	// route is an unreachable one.
+	Resolve(ctx context.Context, src, dst netip.Addr) (Route, error)
 	// Notices returns what changes around the endpoint from now on, for one range loop. Each
 	// turn of the loop gets what has changed since the last one: whether unetd is there first,
 	// then the link, then the endpoint's addresses, then routes of destinations that this lease
-	// has resolved. For more than 256 destinations there is one notice for all. If unetd is gone,
+	// has resolved, from any source. For more than 256 destinations there is one notice for all. If unetd is gone,
 	// the link is down or an address is gone, the first turn reports that at once.
 	//
 	// The loop ends when ctx or the lease does. Notices are kept for it from the call on, until

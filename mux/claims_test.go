@@ -128,7 +128,10 @@ func TestClaims(t *testing.T) {
 	for _, err := range []error{
 		a.lease.Unclaim(ctx, endpoint.MessageTag(7)),
 		func() error { _, err := a.lease.Claim(ctx, endpoint.MessageTag(7)); return err }(),
-		func() error { _, err := a.lease.Resolve(ctx, netip.MustParseAddr("10.0.0.2")); return err }(),
+		func() error {
+			_, err := a.lease.Resolve(ctx, netip.Addr{}, netip.MustParseAddr("10.0.0.2"))
+			return err
+		}(),
 	} {
 		if !errors.Is(err, endpoint.ErrLeaseClosed) {
 			t.Errorf("after Close: %v", err)

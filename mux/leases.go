@@ -3,6 +3,7 @@
 package mux
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -122,46 +123,77 @@ func (l *Lease) Unclaim(ctx context.Context, t endpoint.Tag) error {
 	return l.m.release(l, t)
 }
 
-// Resolve returns the route to dst by the kernel's routes and neighbours. The uplink's
+// Resolve returns the route from src to dst by the kernel's routes, rules and neighbours. From an IPv4 address that
+// the lease owns it is the route by which no rule for a source leads (ip rule from): the kernel answers for no IPv4
+// address that the host does not have. The uplink's
 // addresses, and owned addresses of this host, have the uplink's own MAC address. An endpoint on a
 // queue sends by the wire only, so for it they are an endpoint.ErrUnreachable.
-func (l *Lease) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route, error) {
+func (l *Lease) Resolve(ctx context.Context, src, dst netip.Addr) (endpoint.Route, error) {
 	if err := l.enter(); err != nil {
 		return endpoint.Route{}, known(err)
 	}
 	defer l.m.leave()
-	dst = dst.Unmap()
+	src, dst = src.Unmap(), dst.Unmap()
 	if err := endpoint.CheckDestination(dst); err != nil {
 		return endpoint.Route{}, err
 	}
+	if err := endpoint.CheckSource(src, dst); err != nil {
+		return endpoint.Route{}, err
+	}
 	// Recorded before the look-up, so that no change is missed.
-	l.resolved.Note(dst, netip.Addr{})
+	l.resolved.Note(src, dst, netip.Addr{})
 	l.m.mu.Lock()
 	closed := l.closed
 	owned := l.m.tags.held[endpoint.AddrTag(dst)] != nil
+	_, owns := l.tags[endpoint.AddrTag(src)]
 	l.m.mu.Unlock()
 	if closed {
 		return endpoint.Route{}, endpoint.ErrLeaseClosed
 	}
-	r, err := l.route(ctx, dst, owned)
+	if err := l.mayUse(src, owns); err != nil {
+		return endpoint.Route{}, known(err)
+	}
+	r, err := l.route(ctx, asksFrom(src, owns), dst, owned)
 	if err == nil && r.LinkAddr == l.m.up.Addr && l.attach == endpoint.AttachQueue {
 		err = fmt.Errorf("%w: %v: an address of this host, which an endpoint on a queue does not reach: attach it to a port", endpoint.ErrUnreachable, dst)
 	}
 	if err != nil {
 		return endpoint.Route{}, known(err)
 	}
-	l.resolved.Note(dst, r.NextHop)
+	l.resolved.Note(src, dst, r.NextHop)
+	r.Source = cmp.Or(src, r.Source)
 	return r, nil
 }
 
-func (l *Lease) route(ctx context.Context, dst netip.Addr, owned bool) (endpoint.Route, error) {
+// mayUse returns an endpoint.ErrNoRoute if the endpoint can send no packet from src. owned: it owns src.
+func (l *Lease) mayUse(src netip.Addr, owned bool) error {
+	if owned || !src.IsValid() {
+		return nil
+	}
+	has, err := l.m.routes.Has(src)
+	if err == nil && !has {
+		err = fmt.Errorf("%w: from %v: neither an address of the uplink %s nor owned by this endpoint: send from such an address, or from none", endpoint.ErrNoRoute, src, l.m.up.Name)
+	}
+	return err
+}
+
+// asksFrom returns the source with which the resolver is asked for a route from src: 0.0.0.0 for an owned
+// IPv4 address, which the kernel does not have. The kernel answers for such an IPv6 address.
+func asksFrom(src netip.Addr, owned bool) netip.Addr {
+	if owned && src.Is4() {
+		return netip.IPv4Unspecified()
+	}
+	return src
+}
+
+func (l *Lease) route(ctx context.Context, src, dst netip.Addr, owned bool) (endpoint.Route, error) {
 	if owned {
 		return l.m.routeToOwned(dst)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(l.ctx, cancel)()
-	r, err := l.m.routes.Resolve(ctx, dst)
+	r, err := l.m.routes.Resolve(ctx, src, dst)
 	r.MTU = min(r.MTU, l.m.progs.MTU)
 	return r, err
 }

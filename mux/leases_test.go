@@ -35,7 +35,7 @@ func TestResolveOwnedAddresses(t *testing.T) {
 	l.open(endpoint.AddrTag(v4), endpoint.AddrTag(v6))
 	a := l.open()
 	for dst, source := range map[netip.Addr]string{v4: "10.0.0.1", v6: "fd00::1"} {
-		r, err := a.lease.Resolve(t.Context(), dst)
+		r, err := a.lease.Resolve(t.Context(), netip.Addr{}, dst)
 		if want := (endpoint.Route{Source: netip.MustParseAddr(source), NextHop: dst, LinkAddr: l.A.LinkAddr, MTU: 1500}); err != nil || r != want {
 			t.Errorf("%v: %+v, %v", dst, r, err)
 		}

@@ -356,7 +356,7 @@ func TestConcurrentUse(t *testing.T) {
 				}
 				if j%2 == 0 {
 					err = lease.Unclaim(t.Context(), tag)
-				} else if r, e := lease.Resolve(t.Context(), netip.MustParseAddr("10.0.0.2")); e != nil || r.LinkAddr != l.B.LinkAddr {
+				} else if r, e := lease.Resolve(t.Context(), netip.Addr{}, netip.MustParseAddr("10.0.0.2")); e != nil || r.LinkAddr != l.B.LinkAddr {
 					err = fmt.Errorf("resolve: %+v, %w", r, e)
 				}
 				if err != nil {
@@ -398,7 +398,7 @@ func TestCloseEndsResolve(t *testing.T) {
 		a := l.open()
 		failed := make(chan error, 1)
 		go func() {
-			_, err := a.lease.Resolve(context.Background(), netip.MustParseAddr(c.addr))
+			_, err := a.lease.Resolve(context.Background(), netip.Addr{}, netip.MustParseAddr(c.addr))
 			failed <- err
 		}()
 		testutil.Eventually(t, "the kernel asks for the MAC address", func() bool { return asked(c.addr) })

@@ -110,11 +110,11 @@ func TestRouteNotices(t *testing.T) {
 	testutil.Eventually(t, "a notice of the route", func() bool { return before.has(allRoutes) })
 	stop()
 	for _, dst := range []string{"10.0.0.2", "192.0.2.1", "10.0.0.1"} {
-		_, err := a.lease.Resolve(t.Context(), netip.MustParseAddr(dst))
+		_, err := a.lease.Resolve(t.Context(), netip.Addr{}, netip.MustParseAddr(dst))
 		testutil.Must(t, err)
 	}
 	zoned := netip.MustParseAddr("fe80::1%" + strings.Repeat("<", 12000)) // refused before it is noted
-	if _, err := a.lease.Resolve(t.Context(), zoned); !errors.Is(err, endpoint.ErrUnreachable) || len(err.Error()) > 200 {
+	if _, err := a.lease.Resolve(t.Context(), netip.Addr{}, zoned); !errors.Is(err, endpoint.ErrUnreachable) || len(err.Error()) > 200 {
 		t.Errorf("a destination with a zone: %.200v", err)
 	}
 	notices, _ := watchNotices(a.lease)
@@ -128,7 +128,7 @@ func TestRouteNotices(t *testing.T) {
 	if got := others.all(); len(got) != 0 {
 		t.Errorf("an endpoint that has resolved nothing got %v", got)
 	}
-	r, err := a.lease.Resolve(t.Context(), netip.MustParseAddr("192.0.2.1"))
+	r, err := a.lease.Resolve(t.Context(), netip.Addr{}, netip.MustParseAddr("192.0.2.1"))
 	if err != nil || r.LinkAddr != [6]byte{2, 0, 0, 0, 0, 0x99} {
 		t.Errorf("resolved anew: %+v, %v", r, err)
 	}
@@ -144,7 +144,7 @@ func TestNoticeOfAnOwnedAddress(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
 	a, owner := l.open(), l.open(addrTag("10.0.0.77"))
-	r, err := a.lease.Resolve(t.Context(), netip.MustParseAddr("10.0.0.77"))
+	r, err := a.lease.Resolve(t.Context(), netip.Addr{}, netip.MustParseAddr("10.0.0.77"))
 	if err != nil || r.LinkAddr != l.A.LinkAddr {
 		t.Fatalf("resolved %+v, %v", r, err)
 	}
@@ -168,7 +168,7 @@ func TestNoticesOfManyDestinations(t *testing.T) {
 	a := l.open()
 	dst := netip.MustParseAddr("198.18.0.1")
 	for range mux.MaxResolved + 1 {
-		_, err := a.lease.Resolve(t.Context(), dst)
+		_, err := a.lease.Resolve(t.Context(), netip.Addr{}, dst)
 		testutil.Must(t, err)
 		dst = dst.Next()
 	}
@@ -188,7 +188,7 @@ func TestMTUNotice(t *testing.T) {
 		before := len(notices.all())
 		l.onUplink(func(up netlink.Link) error { return netlink.LinkSetMTU(up, c.set) })
 		testutil.Eventually(t, "a notice of the MTU", func() bool { return slices.Contains(notices.all()[before:], allRoutes) })
-		r, err := a.lease.Resolve(t.Context(), netip.MustParseAddr("10.0.0.2"))
+		r, err := a.lease.Resolve(t.Context(), netip.Addr{}, netip.MustParseAddr("10.0.0.2"))
 		if err != nil || r.MTU != uint32(c.want) {
 			t.Errorf("MTU %d: route %+v, %v", c.set, r, err)
 		}

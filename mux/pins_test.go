@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -249,7 +250,7 @@ func TestUplinkChangesWhileNoProcessServes(t *testing.T) {
 	if id := l.mux.Identity(); id.MTU != 1500 || id.Interface != "renamed" { // the limit of the programs
 		t.Errorf("identity %+v", id)
 	}
-	r, err := a.lease.Resolve(t.Context(), l.B.Addr.Addr())
+	r, err := a.lease.Resolve(t.Context(), netip.Addr{}, l.B.Addr.Addr())
 	testutil.Must(t, err)
 	if r.MTU != 1500 {
 		t.Errorf("route %+v", r)

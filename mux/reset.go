@@ -48,14 +48,14 @@ type flow struct{ local, remote netip.AddrPort }
 type resetter struct {
 	l      *Lease
 	m      *Mux
-	spent  time.Duration                // on connections that the lease could have had
-	until  time.Time                    // end of resetTime, or of answerTime
-	held   map[endpoint.Tag]bool        // tags that the lease held, in effect
-	hops   map[netip.Addr]wire.LinkAddr // by destination; the uplink's: this host's kernel; zero: no route
-	silent int                          // number of neighbours that did not answer
-	paid   int                          // number of RSTs that are paid and not sent
-	batch  int                          // number of RSTs to pay next
-	left   int                          // number of records whose RST was not sent within resetTime
+	spent  time.Duration                   // on connections that the lease could have had
+	until  time.Time                       // end of resetTime, or of answerTime
+	held   map[endpoint.Tag]bool           // tags that the lease held, in effect
+	hops   map[[2]netip.Addr]wire.LinkAddr // by source and destination; the uplink's: this host's kernel; zero: no route
+	silent int                             // number of neighbours that did not answer
+	paid   int                             // number of RSTs that are paid and not sent
+	batch  int                             // number of RSTs to pay next
+	left   int                             // number of records whose RST was not sent within resetTime
 
 	// reset are the hashes of the connections whose RST was sent: a set of flows would take many times the memory.
 	reset     map[uint64]struct{}
@@ -70,7 +70,7 @@ func (l *Lease) resetConnections(held map[endpoint.Tag]bool) (wait func()) {
 	m := l.m
 	r := &resetter{
 		l: l, m: m, batch: 1,
-		held: held, hops: map[netip.Addr]wire.LinkAddr{}, answerers: map[wire.EtherType]*os.File{},
+		held: held, hops: map[[2]netip.Addr]wire.LinkAddr{}, answerers: map[wire.EtherType]*os.File{},
 		reset: map[uint64]struct{}{}, seed: maphash.MakeSeed(),
 	}
 	err := l.connections.each(0, func(_ uint32, c wire.Connection) error { return r.end(c) })
@@ -175,11 +175,11 @@ func (r *resetter) route(f flow) (_ resetPath, ok bool) {
 		port := peer.by.at.owner.Port
 		return resetPath{m.up.Addr, int(port), bpf.MuxLocal}, port != 0
 	}
-	dst := f.remote.Addr()
-	to, known := r.hops[dst]
+	ends := [2]netip.Addr{f.local.Addr(), f.remote.Addr()}
+	to, known := r.hops[ends]
 	if !known {
-		to = r.resolve(dst)
-		r.hops[dst] = to
+		to = r.resolve(ends[0], ends[1])
+		r.hops[ends] = to
 	}
 	if to != m.up.Addr {
 		return resetPath{to, m.up.Index, bpf.MuxUplink}, to != wire.LinkAddr{}
@@ -191,8 +191,8 @@ func (r *resetter) route(f flow) (_ resetPath, ok bool) {
 	return resetPath{to, up.Attrs().Index, bpf.MuxHost}, true
 }
 
-// resolve returns the MAC address of the next hop to a host; zero: there is none.
-func (r *resetter) resolve(dst netip.Addr) (to wire.LinkAddr) {
+// resolve returns the MAC address of the next hop from one of the lease's addresses to a host; zero: there is none.
+func (r *resetter) resolve(src, dst netip.Addr) (to wire.LinkAddr) {
 	if r.silent >= maxSilentHops {
 		to, _, _ = r.m.routes.Neighbour(dst)
 		return to
@@ -200,7 +200,7 @@ func (r *resetter) resolve(dst netip.Addr) (to wire.LinkAddr) {
 	// While the mux is being closed only neighbours in the kernel's table are found.
 	ctx, cancel := context.WithTimeout(r.m.ctx, hopTime)
 	defer cancel()
-	found, err := r.m.routes.Resolve(ctx, dst)
+	found, err := r.m.routes.Resolve(ctx, asksFrom(src, r.held[endpoint.AddrTag(src)]), dst)
 	if err != nil {
 		r.silent++
 		return to

@@ -185,7 +185,7 @@ func TestLocalDelivery(t *testing.T) {
 			l := openLab(t, mode)
 			a := l.open(udpTag("10.0.0.1:7000"), endpoint.MessageTag(7))
 			b := l.open(udpTag("10.0.0.1:7001"), endpoint.MessageTag(8))
-			r, err := a.lease.Resolve(t.Context(), netip.MustParseAddr("10.0.0.1"))
+			r, err := a.lease.Resolve(t.Context(), netip.Addr{}, netip.MustParseAddr("10.0.0.1"))
 			testutil.Must(t, err)
 			a.send(datagram(r.LinkAddr, l.A.LinkAddr, "10.0.0.1:7000", "10.0.0.1:7001", "hello"))
 			if p := packet(t, b.recv().frame); string(p.ApplicationLayer().Payload()) != "hello" {
@@ -238,7 +238,7 @@ func TestFramesToOwnedAddressReachOwner(t *testing.T) {
 	ping(t, l.B, "10.0.0.1")
 	// Another endpoint of this host resolves it to the uplink's MAC address.
 	other := l.open(udpTag("10.0.0.1:7000"))
-	r, err := other.lease.Resolve(t.Context(), owned)
+	r, err := other.lease.Resolve(t.Context(), netip.Addr{}, owned)
 	testutil.Must(t, err)
 	other.send(datagram(r.LinkAddr, A, "10.0.0.1:7000", "10.0.0.77:5", "neighbour"))
 	if p = packet(t, a.recv().frame); string(p.ApplicationLayer().Payload()) != "neighbour" {

@@ -367,7 +367,7 @@ func (l *lease) Err() error {
 	}
 }
 
-func (l *lease) Resolve(_ context.Context, dst netip.Addr) (endpoint.Route, error) {
+func (l *lease) Resolve(_ context.Context, _, dst netip.Addr) (endpoint.Route, error) {
 	for _, h := range l.lan.hosts {
 		if h.addr == dst || h.ipv6 == dst {
 			return endpoint.Route{LinkAddr: h.mac}, nil

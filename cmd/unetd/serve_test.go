@@ -69,11 +69,38 @@ func TestServe(t *testing.T) {
 	if _, err := l.Claim(ctx, endpoint.MessageTag(5)); err != nil {
 		t.Errorf("Claim: %v", err)
 	}
-	if r, err := l.Resolve(ctx, pair.B.Addr.Addr()); err != nil || r.LinkAddr != pair.B.LinkAddr || r.Source != pair.A.Addr.Addr() || r.MTU != 1500 {
+	if r, err := l.Resolve(ctx, netip.Addr{}, pair.B.Addr.Addr()); err != nil || r.LinkAddr != pair.B.LinkAddr || r.Source != pair.A.Addr.Addr() || r.MTU != 1500 {
 		t.Errorf("Resolve: %+v, %v", r, err)
 	}
-	if _, err := l.Resolve(ctx, netip.MustParseAddr("192.0.2.1")); !errors.Is(err, endpoint.ErrUnreachable) {
+	if _, err := l.Resolve(ctx, netip.Addr{}, netip.MustParseAddr("192.0.2.1")); !errors.Is(err, endpoint.ErrUnreachable) {
 		t.Errorf("Resolve without a route: %v", err)
+	}
+	// The route from a source is by the rules for it.
+	gateway, source := netip.MustParseAddr("10.0.0.22"), netip.MustParseAddr("10.0.0.5")
+	at := [6]byte{2, 0, 0, 0, 0, 0x22}
+	if err := pair.A.Do(func() error {
+		up, err := netlink.LinkByName(pair.A.Interface)
+		if err != nil {
+			return err
+		}
+		from := netlink.NewRule()
+		from.Src, from.Table, from.Family = &net.IPNet{IP: source.AsSlice(), Mask: net.CIDRMask(32, 32)}, 100, netlink.FAMILY_V4
+		return errors.Join(
+			netlink.AddrAdd(up, &netlink.Addr{IPNet: &net.IPNet{IP: source.AsSlice(), Mask: net.CIDRMask(24, 32)}}),
+			netlink.NeighSet(&netlink.Neigh{LinkIndex: up.Attrs().Index, State: netlink.NUD_PERMANENT, IP: gateway.AsSlice(), HardwareAddr: at[:]}),
+			netlink.RouteAdd(&netlink.Route{Dst: &net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}, Gw: gateway.AsSlice(), LinkIndex: up.Attrs().Index, Table: 100}),
+			netlink.RuleAdd(from))
+	}); err != nil {
+		t.Fatal(err)
+	}
+	ruled := endpoint.Route{Source: source, NextHop: gateway, LinkAddr: at, MTU: 1500}
+	if r, err := l.Resolve(ctx, source, netip.MustParseAddr("192.0.2.1")); err != nil || r != ruled {
+		t.Errorf("Resolve from %v: %+v, %v; want %+v", source, r, err, ruled)
+	}
+	for _, other := range []string{"10.0.0.6", "127.0.0.1", "fd00::1", "fe80::1%uplink"} {
+		if _, err := l.Resolve(ctx, netip.MustParseAddr(other), netip.MustParseAddr("192.0.2.1")); !errors.Is(err, endpoint.ErrNoRoute) {
+			t.Errorf("Resolve from %s: %v", other, err)
+		}
 	}
 	// A refusal reaches the application with its sentinel error.
 	for _, c := range []struct {
@@ -358,7 +385,7 @@ rules:
 			})
 			grants, leases = append(grants, g), append(leases, l)
 		}
-		if _, err := leases[0].Resolve(context.Background(), pair.B.Addr.Addr()); err != nil {
+		if _, err := leases[0].Resolve(context.Background(), netip.Addr{}, pair.B.Addr.Addr()); err != nil {
 			t.Error(err)
 		}
 		// The policy permits port 53, but this unetd lacks the capability.

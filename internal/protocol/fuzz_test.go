@@ -20,6 +20,8 @@ func FuzzRequest(f *testing.F) {
 	f.Add([]byte(`{"v":1,"id":2,"op":"claim","tag":"tcp:[fd00::1]:32768-32831"}`))
 	f.Add([]byte(`{"v":1,"id":2,"op":"resolve","addr":"fe80::1%eth0"}`))
 	f.Add([]byte(`{"v":1,"id":2,"op":"resolve","addr":"::ffff:10.0.0.2"}`))
+	f.Add([]byte(`{"v":1,"id":2,"op":"resolve","addr":"::ffff:10.0.0.2","source":"10.0.0.1"}`))
+	f.Add([]byte(`{"v":1,"id":2,"op":"resolve","addr":"fd00::2","source":"fe80::1%eth0"}`))
 	f.Add([]byte(`{"v":1,"id":2,"op":"list","after":7}`))
 	f.Add([]byte(`{"v":1,"id":2,"op":"counters"}`))
 	f.Add([]byte(`{"v":1,"id":2,"op":"status"}`))

@@ -55,7 +55,7 @@ var operations = map[string]struct {
 	needs     string
 	may       []string
 }{
-	OpOpen: {needs: "open", may: []string{"memory_paths"}}, OpPresent: {may: []string{"memory_paths"}}, OpClaim: {needs: "tag"}, OpUnclaim: {needs: "tag"}, OpResolve: {needs: "addr"},
+	OpOpen: {needs: "open", may: []string{"memory_paths"}}, OpPresent: {may: []string{"memory_paths"}}, OpClaim: {needs: "tag"}, OpUnclaim: {needs: "tag"}, OpResolve: {needs: "addr", may: []string{"source"}},
 	OpPath: {needs: "endpoint"}, OpUnpath: {needs: "path"},
 	OpList: {operators: true, may: []string{"after"}}, OpCounters: {operators: true, may: []string{"after"}},
 	OpStatus: {operators: true, may: []string{"after", "socket"}}, OpUplinks: {operators: true},
@@ -75,6 +75,7 @@ type Request struct {
 	Open    json.RawMessage `json:"open,omitempty"`
 	Tag     string          `json:"tag,omitempty"`
 	Addr    string          `json:"addr,omitempty"`
+	Source  string          `json:"source,omitempty"`
 	After   *uint64         `json:"after,omitempty"`
 
 	Socket *uint32 `json:"socket,omitempty"`
@@ -89,11 +90,13 @@ type Request struct {
 
 // Operation is a request with its argument parsed.
 type Operation struct {
-	Op    string
-	Open  endpoint.Request
-	Tag   endpoint.Tag
-	Addr  netip.Addr
-	After *uint64 // list, counters, status; nil: from the start
+	Op   string
+	Open endpoint.Request
+	Tag  endpoint.Tag
+	Addr netip.Addr
+	// Source, of resolve: of the packets to Addr. If it is not valid the kernel chooses.
+	Source netip.Addr
+	After  *uint64 // list, counters, status; nil: from the start
 	// Socket, of status with After: the sockets of the endpoint After that follow this record,
 	// and then the endpoints after it; nil: only these.
 	Socket *uint32
@@ -145,7 +148,7 @@ func (r Request) checkArgument() error {
 	for _, a := range []struct {
 		name    string
 		present bool
-	}{{"open", r.Open != nil}, {"tag", r.Tag != ""}, {"addr", r.Addr != ""}, {"after", r.After != nil}, {"socket", r.Socket != nil},
+	}{{"open", r.Open != nil}, {"tag", r.Tag != ""}, {"addr", r.Addr != ""}, {"source", r.Source != ""}, {"after", r.After != nil}, {"socket", r.Socket != nil},
 		{"endpoint", r.Endpoint != nil}, {"reason", r.Reason != ""}, {"undo", r.Undo}, {"path", r.Path != nil}, {"memory_paths", r.MemoryPaths}} {
 		switch {
 		case a.name == o.needs && !a.present:
@@ -175,10 +178,14 @@ func (r Request) Operation() (Operation, error) {
 	case OpClaim, OpUnclaim:
 		o.Tag, err = endpoint.ParseTag(r.Tag)
 	case OpResolve:
-		if len(r.Addr) > maxAddr {
-			err = fmt.Errorf("an address of %d bytes: at most %d", len(r.Addr), maxAddr)
-		} else if o.Addr, err = netip.ParseAddr(r.Addr); err == nil {
+		if o.Addr, err = parseAddr(r.Addr); err == nil && r.Source != "" {
+			o.Source, err = parseAddr(r.Source)
+		}
+		if err == nil {
 			err = endpoint.CheckDestination(o.Addr)
+		}
+		if err == nil {
+			err = endpoint.CheckSource(o.Source, o.Addr)
 		}
 	case OpRevoke:
 		switch {
@@ -201,6 +208,13 @@ func (r Request) Operation() (Operation, error) {
 		err = Violation("%s: %v", r.Op, err)
 	}
 	return o, err
+}
+
+func parseAddr(text string) (netip.Addr, error) {
+	if len(text) > maxAddr {
+		return netip.Addr{}, fmt.Errorf("an address of %d bytes: at most %d", len(text), maxAddr)
+	}
+	return netip.ParseAddr(text)
 }
 
 // mistakes are the errors of Operation that are not violations.
@@ -231,6 +245,9 @@ func (o Operation) Record(id uint64) ([]byte, error) {
 		r.Tag = string(text)
 	case OpResolve:
 		r.Addr = o.Addr.String()
+		if o.Source.IsValid() {
+			r.Source = o.Source.String()
+		}
 	case OpRevoke:
 		r.Endpoint, r.Reason = &o.Endpoint, o.Reason
 	case OpPath:

@@ -20,6 +20,7 @@ func TestOperationRoundTrip(t *testing.T) {
 		{Op: OpClaim, Tag: endpoint.AddrTag(netip.MustParseAddr("10.0.0.1"))},
 		{Op: OpUnclaim, Tag: endpoint.UDPTag(netip.MustParseAddrPort("10.0.0.1:7"))},
 		{Op: OpResolve, Addr: netip.MustParseAddr("2001:db8::1")},
+		{Op: OpResolve, Addr: netip.MustParseAddr("2001:db8::1"), Source: netip.MustParseAddr("fe80::1")},
 	} {
 		record, err := o.Record(1 << 63)
 		if err != nil {
@@ -30,7 +31,7 @@ func TestOperationRoundTrip(t *testing.T) {
 			t.Fatalf("%s: %+v, %v", record, r, err)
 		}
 		back, err := r.Operation()
-		if err != nil || back.Op != o.Op || back.Tag != o.Tag || back.Addr != o.Addr || back.Open.Queue != o.Open.Queue ||
+		if err != nil || back.Op != o.Op || back.Tag != o.Tag || back.Addr != o.Addr || back.Source != o.Source || back.Open.Queue != o.Open.Queue ||
 			back.Open.Attach != o.Open.Attach || !slices.Equal(back.Open.Tags, o.Open.Tags) {
 			t.Errorf("%s: %+v, %v", record, back, err)
 		}
@@ -68,6 +69,10 @@ func TestLongTexts(t *testing.T) {
 		{Request{Op: OpResolve, Addr: "fe80::1%eth0"}, endpoint.ErrUnreachable},
 		{Request{Op: OpResolve, Addr: "::"}, endpoint.ErrUnreachable},
 		{Request{Op: OpResolve, Addr: "10.0.0.2"}, nil},
+		{Request{Op: OpResolve, Addr: "fd00::2", Source: "fe80::1%" + long}, ErrProtocol},
+		{Request{Op: OpResolve, Addr: "fd00::2", Source: "fe80::1%eth0"}, endpoint.ErrNoRoute},
+		{Request{Op: OpResolve, Addr: "fd00::2", Source: "10.0.0.1"}, endpoint.ErrNoRoute},
+		{Request{Op: OpResolve, Addr: "::ffff:10.0.0.2", Source: "10.0.0.1"}, nil},
 		{Request{Op: OpClaim, Tag: "udp:[fe80::1%" + long + "]:7"}, endpoint.ErrTag},
 		{Request{Op: OpUnclaim, Tag: long}, endpoint.ErrTag},
 		{Request{Op: OpClaim, Tag: "tcp:[2001:db8:aaaa:bbbb:cccc:dddd:eeee:ffff]:65472-65535"}, nil},

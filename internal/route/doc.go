@@ -1,13 +1,15 @@
 //go:build linux
 
-// Package route answers how a destination is reached: source address, next hop, its MAC
-// address, and MTU. All answers come from the kernel: a [Resolver] reads its routing table and
+// Package route answers how packets from a source reach a destination: next hop, its MAC
+// address, and MTU; also the source, if the kernel is to choose it. All answers come from the kernel: a [Resolver] reads its routing table and
 // its neighbour table over netlink.
 //
-// A destination, IPv4 or IPv6, takes two requests:
+// A source and a destination, IPv4 or IPv6, take two requests. One more chooses the source if there
+// is none:
 //
-//	destination --RTM_GETROUTE--> next hop, source, MTU
-//	next hop ----RTM_GETNEIGH---> MAC address
+//	destination -----------RTM_GETROUTE--> source
+//	source, destination ---RTM_GETROUTE--> next hop, MTU
+//	next hop --------------RTM_GETNEIGH--> MAC address
 //
 // If the kernel does not have the neighbour, the resolver starts its ARP or neighbour
 // discovery (NTF_USE, without a packet to send) and waits for the result. So an endpoint needs

@@ -14,7 +14,6 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
-	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/wire"
 )
 
@@ -79,9 +78,52 @@ var errNoRoute = errors.New("no route")
 // prohibit or blackhole.
 var routeVerdicts = []error{unix.EHOSTUNREACH, unix.EACCES, unix.EINVAL}
 
-// route is the kernel's route to dst (`ip route get`).
-func (r *Resolver) route(dst netip.Addr) (netlink.Route, error) {
-	var o netlink.RouteGetOptions
+// route is the kernel's route from src to dst, and the source, which the kernel chooses if src is not valid.
+//
+// A socket without an address is connected in two steps: the kernel finds a route and with it the
+// source, and then the route from there, by the rules for that source. The kernel's IPv6 sockets
+// take the second step only when a route changes; until then they send by the first. If IPv6 has
+// no route without a source, they get a source all the same, and then the route from there.
+func (r *Resolver) route(src, dst netip.Addr) (found netlink.Route, from netip.Addr, err error) {
+	found, err = r.lookUp(src, dst)
+	if src.IsValid() {
+		return found, src, err
+	}
+	chosen := address(found.Src)
+	if err != nil && dst.Is6() {
+		chosen = r.connectedSource(dst)
+	}
+	if chosen.IsValid() {
+		found, err = r.lookUp(chosen, dst)
+	}
+	return found, chosen, err
+}
+
+// connectedSource is the source of an IPv6 socket that is connected to dst; not valid if none can be.
+func (r *Resolver) connectedSource(dst netip.Addr) (src netip.Addr) {
+	_ = Within(r.ns, func() error {
+		fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW) // takes no port
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		if err := unix.Connect(fd, &unix.SockaddrInet6{Addr: dst.As16(), ZoneId: uint32(r.ifindex)}); err != nil {
+			return err
+		}
+		name, err := unix.Getsockname(fd)
+		if local, ok := name.(*unix.SockaddrInet6); ok {
+			src = netip.AddrFrom16(local.Addr)
+		}
+		return err
+	})
+	return src
+}
+
+// lookUp is `ip route get DST from SRC`, without a source if src is not valid. The route has a Src if
+// the kernel prefers one to src. Of several paths it is the one that the kernel takes for these
+// addresses; for IPv6 the kernel's choice depends on the protocol and the flow label, too.
+func (r *Resolver) lookUp(src, dst netip.Addr) (netlink.Route, error) {
+	o := netlink.RouteGetOptions{SrcAddr: src.AsSlice()}              // nil: none
 	if dst.Is6() && (dst.IsLinkLocalUnicast() || dst.IsMulticast()) { // each link has routes to such addresses
 		o.OifIndex = r.ifindex
 	}
@@ -95,8 +137,8 @@ func (r *Resolver) route(dst netip.Addr) (netlink.Route, error) {
 	return routes[0], nil
 }
 
-// isOurs reports whether a is an address of the uplink.
-func (r *Resolver) isOurs(a netip.Addr) (bool, error) {
+// Has reports whether a is an address of the uplink.
+func (r *Resolver) Has(a netip.Addr) (bool, error) {
 	addrs, err := Dump(func() ([]netlink.Addr, error) { return r.nl.AddrList(nil, family(a)) })
 	if err != nil {
 		return false, err
@@ -143,13 +185,13 @@ func gateway(gw net.IP, via netlink.Destination) netip.Addr {
 	return address(gw)
 }
 
-// probeSource is the address from which the next hop of a route is probed: the route's source, or the link-local
-// address of the uplink for the IPv6 gateway of an IPv4 route; not valid if the uplink has none.
-func (r *Resolver) probeSource(route endpoint.Route) (netip.Addr, error) {
-	if route.NextHop.Is4() == route.Source.Is4() {
-		return route.Source, nil
+// probeSource is the address from which a next hop is probed: from, which is an address of the host, or for the IPv6
+// gateway of an IPv4 route the link-local address of the uplink. It is not valid if the uplink has none.
+func (r *Resolver) probeSource(from, hop netip.Addr) (netip.Addr, error) {
+	if hop.Is4() == from.Is4() {
+		return from, nil
 	}
-	addrs, err := Dump(func() ([]netlink.Addr, error) { return r.nl.AddrList(nil, family(route.NextHop)) })
+	addrs, err := Dump(func() ([]netlink.Addr, error) { return r.nl.AddrList(nil, family(hop)) })
 	if err != nil {
 		return netip.Addr{}, err
 	}

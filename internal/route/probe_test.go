@@ -26,7 +26,7 @@ func TestPermanentNeighbourIsNotProbed(t *testing.T) {
 	setNeigh(t, p, ifindex, "10.0.0.78", netlink.NUD_STALE, x)
 	nextARP := captureARP(t, p.B)
 	for _, a := range []string{"10.0.0.77", "10.0.0.78"} {
-		if got, err := r.Resolve(t.Context(), netip.MustParseAddr(a)); err != nil || got.LinkAddr != x {
+		if got, err := r.Resolve(t.Context(), netip.Addr{}, netip.MustParseAddr(a)); err != nil || got.LinkAddr != x {
 			t.Errorf("%s: %+v, %v", a, got, err)
 		}
 	}
@@ -47,7 +47,7 @@ func TestManyResolvesCauseOneProbe(t *testing.T) {
 	setNeigh(t, p, uplink.Attrs().Index, "10.0.0.78", netlink.NUD_STALE, wire.LinkAddr{2, 0, 0, 0, 0, 0x77})
 	nextARP := captureARP(t, p.B)
 	for i := range 50 {
-		_, err := r.Resolve(t.Context(), netip.MustParseAddr("10.0.0.78"))
+		_, err := r.Resolve(t.Context(), netip.Addr{}, netip.MustParseAddr("10.0.0.78"))
 		if i > 0 && errors.Is(err, endpoint.ErrUnreachable) {
 			break // the first probe was 50 ms ago and has no answer, so the entry is not usable any more
 		}

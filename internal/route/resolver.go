@@ -3,6 +3,7 @@
 package route
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -84,18 +85,24 @@ func (r *Resolver) Close() error {
 	return r.ns.Close()
 }
 
-// Resolve returns the kernel's route to dst, an IPv4 or IPv6 address. It waits for neighbour
-// discovery until ctx ends, and at most 3.5 seconds. An address of the uplink has the uplink's
-// own MAC address: another endpoint may hold a tag on it, and the mux redirects the frame to
-// that endpoint. The error is endpoint.ErrNoRoute if no route leads to dst over the uplink, and
+// Resolve returns the kernel's route of packets from src to dst, IPv4 or IPv6 addresses. It waits
+// for neighbour discovery until ctx ends, and at most 3.5 seconds.
+//
+// If src is not valid the kernel chooses the source. Otherwise the caller has checked that src is an
+// address of the uplink ([Resolver.Has]) or an owned IPv6 address. From an owned IPv4 address the
+// kernel looks up no route, unless it forwards packets from there. With 0.0.0.0 as src the
+// answer is the route from an address for which there is no rule.
+//
+// An address of the uplink has the uplink's own MAC address: another endpoint may hold a tag on it,
+// and the mux redirects the frame to that endpoint. The error is endpoint.ErrNoRoute if no route leads to dst over the uplink, and
 // another endpoint.ErrUnreachable if the route is of type unreachable, prohibit or blackhole, or
 // the next hop does not answer.
 // After any other error the route is unknown, and another call may succeed.
 //
 // A neighbour that the kernel has not confirmed recently is verified after the return. If its MAC
 // address has changed, New's function is called.
-func (r *Resolver) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route, error) {
-	dst = dst.Unmap()
+func (r *Resolver) Resolve(ctx context.Context, src, dst netip.Addr) (endpoint.Route, error) {
+	src, dst = src.Unmap(), dst.Unmap()
 	fail := func(err error) (endpoint.Route, error) {
 		return endpoint.Route{}, fmt.Errorf("route to %v: %w", dst, err)
 	}
@@ -112,7 +119,7 @@ func (r *Resolver) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route,
 	if err != nil {
 		return fail(fmt.Errorf("uplink: %w", err))
 	}
-	kernel, err := r.route(dst)
+	kernel, src, err := r.route(src, dst)
 	switch {
 	case errors.Is(err, errNoRoute), errors.Is(err, unix.ENETUNREACH):
 		return noRoute(err)
@@ -121,7 +128,7 @@ func (r *Resolver) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route,
 	case err != nil:
 		return fail(err)
 	}
-	route := endpoint.Route{Source: address(kernel.Src), NextHop: dst, MTU: up.mtu}
+	route := endpoint.Route{Source: src, NextHop: dst, MTU: up.mtu}
 	if dst.Is6() {
 		route.MTU = up.mtu6
 	}
@@ -132,7 +139,7 @@ func (r *Resolver) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route,
 	switch kernel.Type {
 	case unix.RTN_LOCAL:
 		route.LinkAddr = up.link
-		if ours, err := r.isOurs(dst); err != nil {
+		if ours, err := r.Has(dst); err != nil {
 			return fail(err)
 		} else if !ours {
 			return noRoute(fmt.Errorf("an address of this host, but not of the uplink %s", up.name))
@@ -154,8 +161,10 @@ func (r *Resolver) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route,
 		if gw := gateway(kernel.Gw, kernel.Via); gw.IsValid() {
 			route.NextHop = gw
 		}
+		// The answer to a probe must reach the kernel, so it is not sent from an owned address: for
+		// IPv6 the kernel always names the source that it would choose.
 		var from netip.Addr
-		if from, err = r.probeSource(route); err != nil {
+		if from, err = r.probeSource(cmp.Or(address(kernel.Src), src), route.NextHop); err != nil {
 			return fail(err)
 		}
 		route.LinkAddr, err = r.neighbour(ctx, route.NextHop, sender{up.link, from})

@@ -50,7 +50,7 @@ func TestResolveIPv6(t *testing.T) {
 		{link.String(), endpoint.Route{Source: link, NextHop: link, LinkAddr: p.A.LinkAddr, MTU: 1500}},
 		{"ff02::fb", endpoint.Route{Source: link, NextHop: addr("ff02::fb"), LinkAddr: wire.LinkAddr{0x33, 0x33, 0, 0, 0, 0xfb}, MTU: 1500}},
 	} {
-		got, err := r.Resolve(t.Context(), addr(c.dst))
+		got, err := r.Resolve(t.Context(), netip.Addr{}, addr(c.dst))
 		if err != nil || got != c.want {
 			t.Errorf("%s: %+v, %v; want %+v", c.dst, got, err, c.want)
 		}
@@ -65,7 +65,7 @@ func TestResolveIPv6(t *testing.T) {
 		{"::", "not the address of a host", false},
 		{"fe80::1%uplink", "with a zone", false},
 	} {
-		got, err := r.Resolve(t.Context(), addr(c.dst))
+		got, err := r.Resolve(t.Context(), netip.Addr{}, addr(c.dst))
 		if !errors.Is(err, endpoint.ErrUnreachable) || errors.Is(err, endpoint.ErrNoRoute) != c.noRoute || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %+v, %v; want unreachable: %s", c.dst, got, err, c.says)
 		}
@@ -74,7 +74,7 @@ func TestResolveIPv6(t *testing.T) {
 	// A router advertisement can have a smaller MTU than the link's.
 	do(t, p.A, func() error { return setSysctl("ipv6/conf/"+p.A.Interface, "mtu", "1300") })
 	for dst, want := range map[string]uint32{"fd00::2": 1300, "10.0.0.2": 1500} {
-		if got, err := r.Resolve(t.Context(), addr(dst)); err != nil || got.MTU != want {
+		if got, err := r.Resolve(t.Context(), netip.Addr{}, addr(dst)); err != nil || got.MTU != want {
 			t.Errorf("%s: MTU %d, %v; want %d", dst, got.MTU, err, want)
 		}
 	}
@@ -88,7 +88,7 @@ func TestResolveWithoutAnswerIPv6(t *testing.T) {
 			setSysctl("ipv6/neigh/"+p.A.Interface, "retrans_time_ms", "10"),
 		)
 	})
-	_, err := r.Resolve(t.Context(), netip.MustParseAddr("fd00::99"))
+	_, err := r.Resolve(t.Context(), netip.Addr{}, netip.MustParseAddr("fd00::99"))
 	if !errors.Is(err, endpoint.ErrUnreachable) || !strings.Contains(err.Error(), "no answer to neighbour discovery") {
 		t.Errorf("got %v", err)
 	}
@@ -117,7 +117,7 @@ func TestResolveByGatewayOfOtherFamily(t *testing.T) {
 				Via: &netlink.Via{AddrFamily: netlink.FAMILY_V6, Addr: gw.AsSlice()}})
 		})
 		want := endpoint.Route{Source: netip.MustParseAddr("10.0.0.1"), NextHop: gw, LinkAddr: p.B.LinkAddr, MTU: 1500}
-		if got, err := r.Resolve(t.Context(), netip.MustParseAddr(dst)); err != nil || got != want {
+		if got, err := r.Resolve(t.Context(), netip.Addr{}, netip.MustParseAddr(dst)); err != nil || got != want {
 			t.Errorf("%s: %+v, %v; want %+v", dst, got, err, want)
 		}
 	}

@@ -134,7 +134,7 @@ func TestResolve(t *testing.T) {
 		{"224.129.2.3", endpoint.Route{Source: own, NextHop: addr("224.129.2.3"), LinkAddr: wire.LinkAddr{1, 0, 0x5e, 1, 2, 3}, MTU: 1500}},
 		{"::ffff:10.0.0.2", endpoint.Route{Source: own, NextHop: addr("10.0.0.2"), LinkAddr: p.B.LinkAddr, MTU: 1500}},
 	} {
-		got, err := r.Resolve(t.Context(), addr(c.dst))
+		got, err := r.Resolve(t.Context(), netip.Addr{}, addr(c.dst))
 		if err != nil || got != c.want {
 			t.Errorf("%s: %+v, %v; want %+v", c.dst, got, err, c.want)
 		}
@@ -149,7 +149,7 @@ func TestResolve(t *testing.T) {
 		{"0.0.0.0", "not the address of a host", false},
 		{"2001:db8::1", "network is unreachable", true},
 	} {
-		got, err := r.Resolve(t.Context(), addr(c.dst))
+		got, err := r.Resolve(t.Context(), netip.Addr{}, addr(c.dst))
 		if !errors.Is(err, endpoint.ErrUnreachable) || errors.Is(err, endpoint.ErrNoRoute) != c.noRoute || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %+v, %v; want unreachable: %s", c.dst, got, err, c.says)
 		}
@@ -171,7 +171,7 @@ func TestRouteByOtherInterfaceIsRefused(t *testing.T) {
 		}
 		return addRoute("192.0.2.0/24", "", other.Attrs().Index, 0)
 	})
-	_, err := r.Resolve(t.Context(), netip.MustParseAddr("192.0.2.1"))
+	_, err := r.Resolve(t.Context(), netip.Addr{}, netip.MustParseAddr("192.0.2.1"))
 	if !errors.Is(err, endpoint.ErrNoRoute) || !strings.Contains(err.Error(), "leaves by other, not by the uplink uplink") {
 		t.Errorf("got %v", err)
 	}
@@ -191,7 +191,7 @@ func TestResolveWithoutAnswer(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	for _, ctx := range []context.Context{t.Context(), ended} { // the second is answered without a discovery
-		_, err := r.Resolve(ctx, absent)
+		_, err := r.Resolve(ctx, netip.Addr{}, absent)
 		if !errors.Is(err, endpoint.ErrUnreachable) || !strings.Contains(err.Error(), "no answer to ARP") {
 			t.Errorf("got %v", err)
 		}
@@ -205,7 +205,7 @@ func TestResolveWithoutAnswer(t *testing.T) {
 		return netlink.AddrAdd(l, &netlink.Addr{IPNet: &net.IPNet{IP: absent.AsSlice(), Mask: net.CIDRMask(24, 32)}})
 	})
 	for deadline := time.Now().Add(testTimeout); ; time.Sleep(50 * time.Millisecond) {
-		got, err := r.Resolve(t.Context(), absent)
+		got, err := r.Resolve(t.Context(), netip.Addr{}, absent)
 		if err == nil && got.LinkAddr == p.B.LinkAddr {
 			return
 		}
@@ -221,7 +221,7 @@ func TestStaleNeighbourIsUsedAndProbed(t *testing.T) {
 	hop := netip.MustParseAddr("10.0.0.2")
 	neigh := netlink.Neigh{LinkIndex: uplink.Attrs().Index, State: netlink.NUD_STALE, IP: hop.AsSlice(), HardwareAddr: moved[:]}
 	do(t, p.A, func() error { return netlink.NeighSet(&neigh) })
-	if got, err := r.Resolve(t.Context(), hop); err != nil || got.LinkAddr != moved {
+	if got, err := r.Resolve(t.Context(), netip.Addr{}, hop); err != nil || got.LinkAddr != moved {
 		t.Errorf("got %+v, %v; want the stale address", got, err)
 	}
 	do(t, p.A, func() error {
@@ -243,7 +243,7 @@ func TestResolveEndsWithContext(t *testing.T) {
 	_, r, _ := resolver(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err := r.Resolve(ctx, netip.MustParseAddr("10.0.0.99"))
+	_, err := r.Resolve(ctx, netip.Addr{}, netip.MustParseAddr("10.0.0.99"))
 	if errors.Is(err, endpoint.ErrUnreachable) || !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
@@ -254,7 +254,7 @@ func TestConcurrentResolve(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 16 {
 		wg.Go(func() {
-			if got, err := r.Resolve(t.Context(), p.B.Addr.Addr()); err != nil || got.LinkAddr != p.B.LinkAddr {
+			if got, err := r.Resolve(t.Context(), netip.Addr{}, p.B.Addr.Addr()); err != nil || got.LinkAddr != p.B.LinkAddr {
 				t.Errorf("got %+v, %v", got, err)
 			}
 		})
@@ -282,7 +282,7 @@ func TestWaitersUseNoDescriptors(t *testing.T) {
 		wg.Go(func() {
 			err := error(endpoint.ErrUnreachable) // of a timeout before the last goroutine has started
 			for errors.Is(err, endpoint.ErrUnreachable) {
-				_, err = r.Resolve(ctx, netip.AddrFrom4([4]byte{10, 0, 0, byte(100 + i%100)}))
+				_, err = r.Resolve(ctx, netip.Addr{}, netip.AddrFrom4([4]byte{10, 0, 0, byte(100 + i%100)}))
 			}
 			if !errors.Is(err, context.Canceled) {
 				t.Errorf("got %v", err)

@@ -95,7 +95,7 @@ func TestChangesOfNeighboursAreReported(t *testing.T) {
 			set := func(state int, at wire.LinkAddr) { setNeigh(t, p, ifindex, addr, state, at) }
 			reported := changes(r)
 			set(netlink.NUD_STALE, x) // not resolved yet
-			got, err := r.Resolve(t.Context(), hop)
+			got, err := r.Resolve(t.Context(), netip.Addr{}, hop)
 			if err != nil || got.LinkAddr != x {
 				t.Fatalf("got %+v, %v", got, err)
 			}
@@ -165,7 +165,7 @@ func TestChangesOfRoutesAreReportedTogether(t *testing.T) {
 	// A change of a neighbour is reported at once.
 	setNeigh(t, p, ifindex, "10.0.0.77", netlink.NUD_STALE, wire.LinkAddr{2, 0, 0, 0, 0, 0x77})
 	hop := netip.MustParseAddr("10.0.0.77")
-	if _, err := r.Resolve(t.Context(), hop); err != nil {
+	if _, err := r.Resolve(t.Context(), netip.Addr{}, hop); err != nil {
 		t.Fatal(err)
 	}
 	setNeigh(t, p, ifindex, "10.0.0.77", netlink.NUD_STALE, wire.LinkAddr{2, 0, 0, 0, 0, 0x78})
@@ -205,7 +205,7 @@ func TestChangedMACAddressOfPeerIsFound(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			p, r, uplink := resolver6(t)
 			peer := netip.MustParseAddr(c.addr)
-			if got, err := r.Resolve(t.Context(), peer); err != nil || got.LinkAddr != p.B.LinkAddr {
+			if got, err := r.Resolve(t.Context(), netip.Addr{}, peer); err != nil || got.LinkAddr != p.B.LinkAddr {
 				t.Fatalf("got %+v, %v", got, err)
 			}
 			if c.settled {
@@ -225,13 +225,13 @@ func TestChangedMACAddressOfPeerIsFound(t *testing.T) {
 				case n := <-reported:
 					moved = n == peer
 				case <-ask.C:
-					if _, err := r.Resolve(t.Context(), peer); err != nil {
+					if _, err := r.Resolve(t.Context(), netip.Addr{}, peer); err != nil {
 						t.Fatal(err)
 					}
 				}
 			}
 			t.Logf("found %v after the peer moved", time.Since(start).Round(time.Millisecond))
-			if got, err := r.Resolve(t.Context(), peer); err != nil || got.LinkAddr != to {
+			if got, err := r.Resolve(t.Context(), netip.Addr{}, peer); err != nil || got.LinkAddr != to {
 				t.Errorf("got %+v, %v", got, err)
 			}
 		})

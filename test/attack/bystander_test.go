@@ -327,7 +327,7 @@ const daemonPause = 50 * time.Millisecond
 func (n *neighbour) askDaemon(arg neighbourArg, i uint64) error {
 	ctx, cancel := timeout()
 	defer cancel()
-	r, err := n.lease.Resolve(ctx, hostB)
+	r, err := n.lease.Resolve(ctx, netip.Addr{}, hostB)
 	if err != nil || r.LinkAddr != linkB {
 		return fmt.Errorf("resolve %v: %v, %w", hostB, r.LinkAddr, err)
 	}

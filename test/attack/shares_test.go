@@ -119,7 +119,7 @@ var hoardResolves = newCommand("hoardResolves", func(a *agent, arg connectArg) (
 			mu.Unlock()
 			ctx, cancel := untilStopped(stop)
 			defer cancel()
-			if _, err := lease.Resolve(ctx, dst); errors.Is(err, endpoint.ErrBusy) {
+			if _, err := lease.Resolve(ctx, netip.Addr{}, dst); errors.Is(err, endpoint.ErrBusy) {
 				time.Sleep(10 * time.Millisecond)
 			}
 			return nil
@@ -260,7 +260,7 @@ var useUnetd = newCommand("useUnetd", func(a *agent, arg useArg) (took []time.Du
 			return err
 		}
 		took = append(took, time.Since(begin))
-		_, err = lease.Resolve(ctx, hostB)
+		_, err = lease.Resolve(ctx, netip.Addr{}, hostB)
 		if err == nil {
 			_, err = lease.Claim(ctx, endpoint.UDPTag(netip.AddrPortFrom(hostA, 0)).AsBlock())
 		}

@@ -158,7 +158,7 @@ func TestClaimOfLostTag(t *testing.T) {
 	delete(p.endpoints[1].tags, tag)
 	p.mu.Unlock()
 	d.start()
-	if _, err := l.Resolve(ctx, remoteAddr); err != nil {
+	if _, err := l.Resolve(ctx, netip.Addr{}, remoteAddr); err != nil {
 		t.Fatal(err)
 	}
 	inside := make(chan struct{}, 1)

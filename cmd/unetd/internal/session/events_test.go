@@ -109,7 +109,7 @@ func TestEventsNotRead(t *testing.T) {
 	if l := p.awaitClosed(); l.e.id != 2 {
 		t.Errorf("lease %d was closed", l.e.id)
 	}
-	if _, err := neighbour.Resolve(context.Background(), remoteAddr); err != nil {
+	if _, err := neighbour.Resolve(context.Background(), netip.Addr{}, remoteAddr); err != nil {
 		t.Errorf("neighbour: %v", err)
 	}
 }
@@ -252,7 +252,7 @@ func TestLoopOverNoticesUsesLease(t *testing.T) {
 		for range others {
 			break
 		}
-		if _, err := l.Resolve(t.Context(), remoteAddr); err != nil {
+		if _, err := l.Resolve(t.Context(), netip.Addr{}, remoteAddr); err != nil {
 			t.Error(err)
 		}
 		break

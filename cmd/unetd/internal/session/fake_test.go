@@ -3,6 +3,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -500,15 +501,15 @@ func (l *fakeLease) Unclaim(ctx context.Context, t endpoint.Tag) error {
 	return nil
 }
 
-func (l *fakeLease) Resolve(ctx context.Context, dst netip.Addr) (endpoint.Route, error) {
+func (l *fakeLease) Resolve(ctx context.Context, src, dst netip.Addr) (endpoint.Route, error) {
 	if route := l.p.current().route; route != nil {
 		return route(ctx, dst)
 	}
 	if err := endpoint.CheckDestination(dst); err != nil {
 		return endpoint.Route{}, err
 	}
-	l.resolved.Note(dst, dst)
-	return endpoint.Route{Source: localAddr, NextHop: dst, LinkAddr: wire.LinkAddr{2, 0, 0, 0, 0, 2}, MTU: 1500}, nil
+	l.resolved.Note(src, dst, dst)
+	return endpoint.Route{Source: cmp.Or(src, localAddr), NextHop: dst, LinkAddr: wire.LinkAddr{2, 0, 0, 0, 0, 2}, MTU: 1500}, nil
 }
 
 func (l *fakeLease) Notices(ctx context.Context) iter.Seq[[]endpoint.Notice] {

@@ -35,7 +35,7 @@ func FuzzServerRecord(f *testing.F) {
 		for _, s := range []string{
 			openRecord, `{"v":1,"id":2,"op":"claim","tag":"udp:10.0.0.1:0"}`, `{"v":1,"id":2,"op":"unclaim","tag":"msg:7"}`,
 			`{"v":1,"id":2,"op":"claim","tag":"tcp:[fd00::1]:32768-32831"}`,
-			`{"v":1,"id":2,"op":"resolve","addr":"10.0.0.2"}`, `{"v":1,"id":2,"op":"resolve","addr":"fe80::1%eth0"}`, `{"v":2}`, `{"v":1,"id":1}`,
+			`{"v":1,"id":2,"op":"resolve","addr":"10.0.0.2"}`, `{"v":1,"id":2,"op":"resolve","addr":"fe80::1%eth0"}`, `{"v":1,"id":2,"op":"resolve","addr":"10.0.0.2","source":"10.0.0.1"}`, `{"v":2}`, `{"v":1,"id":1}`,
 			`{"v":1,"id":1,"op":"open","open":null}`, `{"v":1,"id":1,"op":"open","open":{"geometry":{"frame_count":4294967295}}}`,
 			`{"v":1,"id":1,"op":"open","open":{"tags":[null]}}`, `{"v":1,"id":1,"op":"open","open":{"tags":["msg:1"],"Tags":[]}}`,
 			`{"v":1,"id":0,"op":"open"}`, `{}`, `[]`, `null`, ``, `{"v":1,"id":1,"op":"open","open":{}}{}`,

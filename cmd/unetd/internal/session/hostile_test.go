@@ -26,7 +26,7 @@ import (
 func checkServed(t *testing.T, socket string) {
 	t.Helper()
 	g, l := mustOpen(t, socket, endpoint.Request{})
-	if _, err := l.Resolve(context.Background(), netip.MustParseAddr("10.0.0.3")); err != nil {
+	if _, err := l.Resolve(context.Background(), netip.Addr{}, netip.MustParseAddr("10.0.0.3")); err != nil {
 		t.Error(err)
 	}
 	l.Close()

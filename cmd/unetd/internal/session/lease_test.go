@@ -98,7 +98,7 @@ func TestOpenClaimResolveClose(t *testing.T) {
 	if err := l.Unclaim(ctx, tag); err == nil || err.Error() != "no such tag" {
 		t.Errorf("second Unclaim: %v", err)
 	}
-	r, err := l.Resolve(ctx, remoteAddr)
+	r, err := l.Resolve(ctx, netip.Addr{}, remoteAddr)
 	if err != nil || r.NextHop != remoteAddr || r.Source != localAddr || r.MTU != 1500 || r.LinkAddr[5] != 2 {
 		t.Errorf("Resolve: %+v, %v", r, err)
 	}
@@ -175,10 +175,10 @@ func TestInvalidArguments(t *testing.T) {
 	if _, err := l.Claim(ctx, endpoint.UDPTag(netip.AddrPort{})); !errors.Is(err, endpoint.ErrTag) {
 		t.Errorf("tag without an address: %v", err)
 	}
-	if _, err := l.Resolve(ctx, netip.Addr{}); !errors.Is(err, endpoint.ErrUnreachable) {
+	if _, err := l.Resolve(ctx, netip.Addr{}, netip.Addr{}); !errors.Is(err, endpoint.ErrUnreachable) {
 		t.Errorf("no address: %v", err)
 	}
-	if _, err := l.Resolve(ctx, remoteAddr); err != nil {
+	if _, err := l.Resolve(ctx, netip.Addr{}, remoteAddr); err != nil {
 		t.Errorf("the lease has ended: %v", err)
 	}
 	if _, _, err := control.Open(ctx, socket, endpoint.Request{Geometry: endpoint.Geometry{FrameSize: 3000}}); !errors.Is(err, endpoint.ErrGeometry) {
@@ -209,7 +209,7 @@ func TestDescriptorsAreCloseOnExec(t *testing.T) {
 	_, l := mustOpen(t, d.socket, endpoint.Request{})
 	d.kill()
 	d.start()
-	if _, err := l.Resolve(context.Background(), remoteAddr); err != nil {
+	if _, err := l.Resolve(context.Background(), netip.Addr{}, remoteAddr); err != nil {
 		t.Fatal(err)
 	}
 	for _, open := range OpenDescriptors(t) {
@@ -241,7 +241,7 @@ func TestConcurrentRequests(t *testing.T) {
 	for i := range 3 * protocol.MaxRequests {
 		wg.Go(func() {
 			dst := netip.AddrFrom4([4]byte{10, 0, 1, byte(i)})
-			if r, err := l.Resolve(context.Background(), dst); err != nil || r.NextHop != dst {
+			if r, err := l.Resolve(context.Background(), netip.Addr{}, dst); err != nil || r.NextHop != dst {
 				t.Errorf("Resolve(%v): %+v, %v", dst, r, err)
 			}
 		})
@@ -268,7 +268,7 @@ func TestCancelledRequestKeepsLease(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if _, err := l.Resolve(ctx, remoteAddr); !errors.Is(err, context.Canceled) {
+		if _, err := l.Resolve(ctx, netip.Addr{}, remoteAddr); !errors.Is(err, context.Canceled) {
 			t.Errorf("Resolve: %v", err)
 		}
 	}()
@@ -280,10 +280,10 @@ func TestCancelledRequestKeepsLease(t *testing.T) {
 	}
 	close(release) // the late answer is read and discarded
 	go func() { <-inside }()
-	if r, err := l.Resolve(context.Background(), remoteAddr); err != nil || r.NextHop != remoteAddr {
+	if r, err := l.Resolve(context.Background(), netip.Addr{}, remoteAddr); err != nil || r.NextHop != remoteAddr {
 		t.Errorf("Resolve: %v, %v", r, err)
 	}
-	if _, err := l.Resolve(ctx, remoteAddr); !errors.Is(err, context.Canceled) {
+	if _, err := l.Resolve(ctx, netip.Addr{}, remoteAddr); !errors.Is(err, context.Canceled) {
 		t.Errorf("Resolve with a context that has ended: %v", err)
 	}
 }
@@ -336,7 +336,7 @@ func TestLeaseEndsWhenUnetdStops(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 5 {
 		wg.Go(func() {
-			if _, err := l.Resolve(context.Background(), remoteAddr); !errors.Is(err, endpoint.ErrLeaseClosed) {
+			if _, err := l.Resolve(context.Background(), netip.Addr{}, remoteAddr); !errors.Is(err, endpoint.ErrLeaseClosed) {
 				t.Errorf("pending: %v", err)
 			}
 		})

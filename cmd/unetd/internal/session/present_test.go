@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -235,7 +236,7 @@ func TestPresentManyTags(t *testing.T) {
 	d.start()
 	ctx := context.Background()
 	// The call is answered only after the lease has been presented.
-	if _, err := l.Resolve(ctx, remoteAddr); err != nil {
+	if _, err := l.Resolve(ctx, netip.Addr{}, remoteAddr); err != nil {
 		t.Fatal(err)
 	}
 	// The answers together have all tags.

@@ -38,7 +38,7 @@ func TestLeaseContinuesWithNextUnetd(t *testing.T) {
 		if _, err := l.Claim(ctx, endpoint.MessageTag(100+i)); err != nil {
 			t.Fatal(err)
 		}
-		if r, err := l.Resolve(ctx, remoteAddr); err != nil || r.NextHop != remoteAddr {
+		if r, err := l.Resolve(ctx, netip.Addr{}, remoteAddr); err != nil || r.NextHop != remoteAddr {
 			t.Fatalf("Resolve: %+v, %v", r, err)
 		}
 	}
@@ -82,7 +82,7 @@ func TestTableIsPresented(t *testing.T) {
 	for range 2 {
 		d.kill()
 		d.start()
-		if _, err := l.Resolve(context.Background(), remoteAddr); err != nil { // it has been presented
+		if _, err := l.Resolve(context.Background(), netip.Addr{}, remoteAddr); err != nil { // it has been presented
 			t.Fatal(err)
 		}
 	}
@@ -114,7 +114,7 @@ func TestCallsWaitForUnetd(t *testing.T) {
 	var wg sync.WaitGroup
 	resolve := func() {
 		wg.Go(func() {
-			if r, err := l.Resolve(context.Background(), remoteAddr); err != nil || r.NextHop != remoteAddr {
+			if r, err := l.Resolve(context.Background(), netip.Addr{}, remoteAddr); err != nil || r.NextHop != remoteAddr {
 				t.Errorf("Resolve: %+v, %v", r, err)
 			}
 		})
@@ -137,7 +137,7 @@ func TestCallsWaitForUnetd(t *testing.T) {
 	cause := errors.New("cancelled")
 	cancelled := make(chan error)
 	go func() {
-		_, err := l.Resolve(ctx, remoteAddr)
+		_, err := l.Resolve(ctx, netip.Addr{}, remoteAddr)
 		cancelled <- err
 	}()
 	go func() {
@@ -198,7 +198,7 @@ func TestCloseWithoutUnetd(t *testing.T) {
 	d.kill()
 	waiting := make(chan error, 1)
 	go func() {
-		_, err := l.Resolve(context.Background(), remoteAddr)
+		_, err := l.Resolve(context.Background(), netip.Addr{}, remoteAddr)
 		waiting <- err
 	}()
 	if err := l.Close(); err != nil {
@@ -251,11 +251,11 @@ func TestPresentHasNoTimeout(t *testing.T) {
 	Await(t, "present", inside)
 	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := l.Resolve(ctx, remoteAddr); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := l.Resolve(ctx, netip.Addr{}, remoteAddr); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Resolve: %v", err)
 	}
 	close(release)
-	if _, err := l.Resolve(context.Background(), remoteAddr); err != nil {
+	if _, err := l.Resolve(context.Background(), netip.Addr{}, remoteAddr); err != nil {
 		t.Error(err)
 	}
 }
@@ -269,7 +269,7 @@ func TestReconnectToRelativePath(t *testing.T) {
 	d.kill()
 	t.Chdir("/")
 	d.start()
-	if _, err := l.Resolve(context.Background(), remoteAddr); err != nil {
+	if _, err := l.Resolve(context.Background(), netip.Addr{}, remoteAddr); err != nil {
 		t.Error(err)
 	}
 }

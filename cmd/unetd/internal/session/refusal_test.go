@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"strings"
 	"sync"
@@ -69,7 +70,7 @@ func TestErrorsOfPresent(t *testing.T) {
 				return nil
 			}})
 			d.start()
-			if _, err := l.Resolve(context.Background(), remoteAddr); err != nil {
+			if _, err := l.Resolve(context.Background(), netip.Addr{}, remoteAddr); err != nil {
 				t.Error(err)
 			}
 		})
@@ -95,13 +96,13 @@ func TestPresentAfterLimitOfConnections(t *testing.T) {
 		defer close(refused)
 		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 		defer cancel()
-		if _, err := l.Resolve(ctx, remoteAddr); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := l.Resolve(ctx, netip.Addr{}, remoteAddr); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("Resolve while all connections are in use: %v", err)
 		}
 	}()
 	Await(t, "the end of Resolve", refused)
 	holder.conn.Close()
-	if _, err := l.Resolve(context.Background(), remoteAddr); err != nil {
+	if _, err := l.Resolve(context.Background(), netip.Addr{}, remoteAddr); err != nil {
 		t.Error(err)
 	}
 }

@@ -43,7 +43,7 @@ func (s *session) do(id uint64, o protocol.Operation) protocol.Answer {
 		err = s.lease.Unclaim(s.ctx, o.Tag)
 	case protocol.OpResolve:
 		var route endpoint.Route
-		route, err = s.resolve(o.Addr)
+		route, err = s.resolve(o.Source, o.Addr)
 		a.Route = &route
 	case protocol.OpPath:
 		err = s.lease.OpenPath(s.ctx, o.Endpoint)
@@ -114,12 +114,12 @@ func (s *session) inTurn(t *share.Shares, f func() error) error {
 }
 
 // resolve asks the provider within a quota: a resolve can take seconds, and descriptors.
-func (s *session) resolve(dst netip.Addr) (endpoint.Route, error) {
+func (s *session) resolve(src, dst netip.Addr) (endpoint.Route, error) {
 	if err := s.quotas.resolves.Take(s.user, 1); err != nil {
 		return endpoint.Route{}, err
 	}
 	defer s.quotas.resolves.Return(s.user, 1)
-	return s.lease.Resolve(s.ctx, dst)
+	return s.lease.Resolve(s.ctx, src, dst)
 }
 
 // open makes the endpoint and sends the grant, unless there is a mistake in the

@@ -27,7 +27,7 @@ func TestResolveWhileBusy(t *testing.T) {
 		}
 		return endpoint.Route{NextHop: dst}, nil
 	}})
-	r, err := l.Resolve(context.Background(), remoteAddr)
+	r, err := l.Resolve(context.Background(), netip.Addr{}, remoteAddr)
 	if err != nil || r.NextHop != remoteAddr || tries.Load() != 4 {
 		t.Errorf("Resolve: %v, %v after %d requests", r, err, tries.Load())
 	}
@@ -45,13 +45,13 @@ func TestResolveWhileBusy(t *testing.T) {
 		<-asked
 		cancel()
 	}()
-	if _, err := l.Resolve(ctx, remoteAddr); !errors.Is(err, context.Canceled) {
+	if _, err := l.Resolve(ctx, netip.Addr{}, remoteAddr); !errors.Is(err, context.Canceled) {
 		t.Errorf("Resolve that was cancelled: %v", err)
 	}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		if _, err := l.Resolve(context.Background(), remoteAddr); !errors.Is(err, endpoint.ErrLeaseClosed) {
+		if _, err := l.Resolve(context.Background(), netip.Addr{}, remoteAddr); !errors.Is(err, endpoint.ErrLeaseClosed) {
 			t.Errorf("Resolve of a lease that is closed meanwhile: %v", err)
 		}
 	}()
@@ -75,7 +75,7 @@ func TestClaimWhileResolvesWait(t *testing.T) {
 	var callers sync.WaitGroup
 	for range 2 * protocol.MaxRequests {
 		callers.Go(func() {
-			if _, err := l.Resolve(ctx, remoteAddr); !errors.Is(err, context.Canceled) {
+			if _, err := l.Resolve(ctx, netip.Addr{}, remoteAddr); !errors.Is(err, context.Canceled) {
 				t.Errorf("Resolve: %v", err)
 			}
 		})

@@ -138,6 +138,8 @@ func TestRecords(t *testing.T) {
 		{`{"v":1,"id":2,"op":"claim","tag":"udp:10.0.0.1:0"}`, `{"id":2,"tag":"udp:10.0.0.1:40001","v":1}`},
 		{`{"v":1,"id":3,"op":"unclaim","tag":"udp:10.0.0.1:40001"}`, `{"id":3,"v":1}`},
 		{`{"v":1,"id":2,"op":"resolve","addr":"10.0.0.2"}`, `{"id":2,"route":{"link_addr":"02:00:00:00:00:02","mtu":1500,"next_hop":"10.0.0.2","source":"10.0.0.1"},"v":1}`},
+		{`{"v":1,"id":2,"op":"resolve","addr":"10.0.0.2","source":"10.0.0.5"}`, `{"id":2,"route":{"link_addr":"02:00:00:00:00:02","mtu":1500,"next_hop":"10.0.0.2","source":"10.0.0.5"},"v":1}`},
+		{`{"v":1,"id":2,"op":"resolve","addr":"10.0.0.2","source":"fd00::1"}`, `{"error":{"code":"unreachable","message":"network unreachable: source fd00::1, destination 10.0.0.2: addresses of different families","no_route":true},"id":2,"v":1}`},
 		{`{"v":1,"id":4,"op":"claim","tag":"msg:7"}`, `{"error":{"code":"tag-held","message":"tag already claimed"},"id":4,"v":1}`},
 		{`{"v":1,"id":4,"op":"claim","tag":"tcp:1"}`, `{"error":{"code":"tag","message":"not a tag: \"tcp:1\": want udp:ADDR:PORT, tcp:ADDR:PORT (or 64 ports from a multiple of that on, as PORT-PORT), addr:ADDR or msg:NUMBER"},"id":4,"v":1}`},
 		{" {\n\"op\":\"unclaim\",\"tag\":\"msg:7\",\"id\":18446744073709551615,\"v\":1}\n", `{"id":18446744073709552000,"v":1}`},
@@ -200,6 +202,8 @@ func TestViolations(t *testing.T) {
 		{name: "argument of another op", opened: true, record: `{"v":1,"id":7,"op":"resolve","tag":"msg:1"}`, id: 7},
 		{name: "two arguments", opened: true, record: `{"v":1,"id":7,"op":"resolve","addr":"10.0.0.2","tag":"msg:1"}`, id: 7},
 		{name: "not an address", opened: true, record: `{"v":1,"id":7,"op":"resolve","addr":"localhost"}`, id: 7},
+		{name: "source that is no address", opened: true, record: `{"v":1,"id":7,"op":"resolve","addr":"10.0.0.2","source":"localhost"}`, id: 7},
+		{name: "source of no destination", opened: true, record: `{"v":1,"id":7,"op":"claim","tag":"msg:1","source":"10.0.0.1"}`, id: 7},
 		{name: "claim before open", record: `{"v":1,"id":7,"op":"claim","tag":"msg:1"}`, id: 7},
 		{name: "resolve before open", record: `{"v":1,"id":7,"op":"resolve","addr":"10.0.0.2"}`, id: 7},
 		{name: "second open", opened: true, record: `{"v":1,"id":7,"op":"open","open":{}}`, id: 7},
@@ -222,7 +226,7 @@ func TestViolations(t *testing.T) {
 					t.Error("the neighbour's lease was closed")
 				}
 			}
-			if _, err := neighbour.Resolve(context.Background(), remoteAddr); err != nil {
+			if _, err := neighbour.Resolve(context.Background(), netip.Addr{}, remoteAddr); err != nil {
 				t.Errorf("neighbour: %v", err)
 			}
 		})

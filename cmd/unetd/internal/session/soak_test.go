@@ -152,7 +152,7 @@ func makeCall(t *testing.T, l *control.Lease, model map[endpoint.Tag]bool, worke
 	switch choice := rand.IntN(8); {
 	case choice < 2:
 		dst := netip.AddrFrom4([4]byte{10, 0, 0, byte(rand.IntN(256))})
-		if r, err := l.Resolve(ctx, dst); !timedOut(err) && (err != nil || r.NextHop != dst) {
+		if r, err := l.Resolve(ctx, netip.Addr{}, dst); !timedOut(err) && (err != nil || r.NextHop != dst) {
 			t.Errorf("Resolve: %+v, %v", r, err)
 		}
 	case choice < 5 && len(model) < 20:
