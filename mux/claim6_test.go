@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -477,7 +478,10 @@ func TestFramesToClaimedPortsReachOwner(t *testing.T) {
 			if tag.Kind == endpoint.TagTCP {
 				p.network = "tcp" + p.network[3:]
 			}
-			fd := p.keep(t, l.B)
+			fd, err := p.start(l.B)
+			testutil.Must(t, err)
+			closing := sync.OnceFunc(func() { unix.Close(fd) })
+			t.Cleanup(closing)
 			testutil.Must(t, connect(fd, to.String())) // TCP: a SYN
 			if tag.Kind == endpoint.TagUDP {
 				_, err := unix.Write(fd, []byte("hello"))
@@ -496,7 +500,7 @@ func TestFramesToClaimedPortsReachOwner(t *testing.T) {
 			if !asSent(p2) || !net.IP(p2.NetworkLayer().NetworkFlow().Dst().Raw()).Equal(tag.Addr.AsSlice()) {
 				t.Errorf("sent to %v %v, received %v", p.network, to, p2)
 			}
-			unix.Close(fd) // no SYN again
+			closing() // no SYN again
 		}
 	}
 	other.wantNothing("to ports of another endpoint")
