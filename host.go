@@ -228,38 +228,57 @@ func (cfg *HostConfig) tags() (tags []endpoint.Tag) {
 // addresses are the addresses of a host and their subnets: those to own, or those of
 // the interface, without IPv6 ones if its MTU is too small for IPv6.
 func (cfg *HostConfig) addresses(id endpoint.Identity) (addr netip.Prefix, addrs6 []netip.Prefix, err error) {
+	addr4, addr6, linkLocal := firstAddrs(id.Addrs)
 	if len(cfg.Addrs) == 0 {
-		for _, p := range []netip.Prefix{id.Addr6, id.LinkLocal} {
+		for _, p := range []netip.Prefix{addr6, linkLocal} {
 			if p.IsValid() && id.MTU >= wire.MinIPv6MTU {
 				addrs6 = append(addrs6, p)
 			}
 		}
-		if !id.Addr.IsValid() && addrs6 == nil {
+		if !addr4.IsValid() && addrs6 == nil {
 			err = fmt.Errorf("interface %s has no address to share: give it one, or set HostConfig.Addrs", id.Interface)
 		}
-		return id.Addr, addrs6, err
+		return addr4, addrs6, err
 	}
 	for _, t := range cfg.tags() {
 		if t.Addr.Is4() {
-			addr = netip.PrefixFrom(t.Addr, max(id.Addr.Bits(), 0))
+			addr = netip.PrefixFrom(t.Addr, max(addr4.Bits(), 0))
 			continue
 		}
-		subnet := id.Addr6
+		subnet := addr6
 		if t.Addr.IsLinkLocalUnicast() {
-			subnet = id.LinkLocal
+			subnet = linkLocal
 		}
 		addrs6 = append(addrs6, netip.PrefixFrom(t.Addr, max(subnet.Bits(), 0)))
 	}
 	return addr, addrs6, nil
 }
 
+// firstAddrs are the first address of each kind; not valid if there is none.
+func firstAddrs(addrs []netip.Prefix) (addr4, addr6, linkLocal netip.Prefix) {
+	for _, p := range addrs {
+		at := &addr6
+		switch {
+		case p.Addr().Is4():
+			at = &addr4
+		case p.Addr().IsLinkLocalUnicast():
+			at = &linkLocal
+		}
+		if !at.IsValid() {
+			*at = p
+		}
+	}
+	return addr4, addr6, linkLocal
+}
+
 // newHost makes a host on a lease and a link.
 func newHost(lease endpoint.Lease, cfg stack.Config) (*Host, error) {
 	releasing := ports.NewLease(lease)
 	var addrs []netip.Addr
+	var subnets []netip.Prefix
 	for _, p := range append([]netip.Prefix{cfg.Addr}, cfg.Addrs6...) {
 		if p.IsValid() {
-			addrs = append(addrs, p.Addr())
+			addrs, subnets = append(addrs, p.Addr()), append(subnets, p)
 		}
 	}
 	h := &Host{
@@ -283,6 +302,7 @@ func newHost(lease endpoint.Lease, cfg stack.Config) (*Host, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	h.watchers = notices.New(ended)
+	h.watchers.Granted(subnets)
 	h.stopNotices = func() { cancel(); <-ended }
 	changes := lease.Notices(ctx)
 	go func() {
@@ -406,9 +426,9 @@ func (h *Host) notice(list []endpoint.Notice) {
 			h.stack.Invalidate(n.Addr)
 		case endpoint.NoticeLinkDown, endpoint.NoticeLinkUp:
 			h.stack.SetLink(n.Kind == endpoint.NoticeLinkUp)
-		case endpoint.NoticeAddrGone, endpoint.NoticeAddrBack:
-			h.stack.SetAddress(n.Addr, n.Kind == endpoint.NoticeAddrBack)
-			if n.Addr.IsValid() && h.locals.At(n.Addr) == nil {
+		case endpoint.NoticeAddrGone, endpoint.NoticeAddrHere:
+			h.stack.SetAddress(n.Addr, n.Kind == endpoint.NoticeAddrHere)
+			if h.locals.At(n.Addr) == nil {
 				continue
 			}
 		}

@@ -202,7 +202,7 @@ func TestLinkDownOrAddressRemovedForATime(t *testing.T) {
 		{"link", netlink.LinkSetDown, netlink.LinkSetUp, endpoint.NoticeLinkDown, endpoint.NoticeLinkUp, syscall.ENETDOWN},
 		{
 			"address", func(link netlink.Link) error { return netlink.AddrDel(link, addr) }, func(link netlink.Link) error { return netlink.AddrAdd(link, addr) },
-			endpoint.NoticeAddrGone, endpoint.NoticeAddrBack, syscall.EADDRNOTAVAIL,
+			endpoint.NoticeAddrGone, endpoint.NoticeAddrHere, syscall.EADDRNOTAVAIL,
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {

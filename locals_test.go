@@ -104,28 +104,22 @@ func TestAddressesThatAHostCannotUse(t *testing.T) {
 
 // The addresses of a host, by its configuration and by the addresses of the interface.
 func TestAddressesOfHosts(t *testing.T) {
-	p := func(s string) (p netip.Prefix) {
-		if s != "" {
-			p = netip.MustParsePrefix(s)
-		}
-		return p
-	}
-	full := [3]string{"10.0.0.1/24", "fd00::1/64", "fe80::1/64"}
+	full := []string{"10.0.0.1/24", "10.0.0.2/25", "fd00::1/64", "fd00::2/65", "fe80::1/64", "fe80::2/65"}
 	for _, c := range []struct {
-		has         [3]string // IPv4, global and link-local
+		has         []string // the interface
 		addr, addr6 string
 		want        string
 		err         string
 	}{
 		{full, "", "", "10.0.0.1/24 [fd00::1/64 fe80::1/64]", ""},
-		{[3]string{full[0]}, "", "", "10.0.0.1/24 []", ""},
-		{[3]string{"", "", full[2]}, "", "", "invalid Prefix [fe80::1/64]", ""},
+		{full[:1], "", "", "10.0.0.1/24 []", ""},
+		{full[4:], "", "", "invalid Prefix [fe80::1/64]", ""},
 		{full, "10.0.0.9", "", "10.0.0.9/24 []", ""},
 		{full, "10.0.0.9", "fd00::9", "10.0.0.9/24 [fd00::9/64]", ""},
 		{full, "fd00::9", "", "invalid Prefix [fd00::9/64]", ""},
 		{full, "fe80::9", "", "invalid Prefix [fe80::9/64]", ""},
-		{[3]string{}, "10.0.0.9", "fd00::9", "10.0.0.9/0 [fd00::9/0]", ""},
-		{[3]string{}, "", "", "", "has no address to share"},
+		{nil, "10.0.0.9", "fd00::9", "10.0.0.9/0 [fd00::9/0]", ""},
+		{nil, "", "", "", "has no address to share"},
 	} {
 		var cfg HostConfig
 		for _, text := range []string{c.addr, c.addr6} {
@@ -133,7 +127,10 @@ func TestAddressesOfHosts(t *testing.T) {
 				cfg.Addrs = append(cfg.Addrs, netip.MustParseAddr(text))
 			}
 		}
-		id := endpoint.Identity{MTU: 1280, Addr: p(c.has[0]), Addr6: p(c.has[1]), LinkLocal: p(c.has[2])}
+		id := endpoint.Identity{MTU: 1280}
+		for _, text := range c.has {
+			id.Addrs = append(id.Addrs, netip.MustParsePrefix(text))
+		}
 		v4, v6, err := cfg.addresses(id)
 		if c.err != "" {
 			if err == nil || !strings.Contains(err.Error(), c.err) {
@@ -145,7 +142,7 @@ func TestAddressesOfHosts(t *testing.T) {
 			t.Errorf("%v, %q and %q: %s, %v; want %s", c.has, c.addr, c.addr6, got, err, c.want)
 		}
 	}
-	id := endpoint.Identity{MTU: 1279, Addr: p(full[0]), Addr6: p(full[1])}
+	id := endpoint.Identity{MTU: 1279, Addrs: []netip.Prefix{netip.MustParsePrefix(full[0]), netip.MustParsePrefix(full[2])}}
 	if _, v6, err := new(HostConfig).addresses(id); err != nil || v6 != nil {
 		t.Errorf("an MTU that is too small for IPv6: %v, %v", v6, err)
 	}

@@ -32,6 +32,7 @@ type memLease struct {
 	mu       sync.Mutex
 	silent   bool       // requests get no answer
 	deny     netip.Addr // tags on it are denied
+	addrs    []netip.Prefix
 	held     []endpoint.Tag
 	claims   int
 	next     uint16
@@ -123,6 +124,7 @@ func (l *memLease) Resolve(ctx context.Context, src, dst netip.Addr) (endpoint.R
 
 func (l *memLease) Notices(ctx context.Context) iter.Seq[[]endpoint.Notice] {
 	l.watchers = notices.New(l.done)
+	l.watchers.Granted(l.addrs)
 	return l.watchers.Notices(ctx)
 }
 
@@ -149,6 +151,7 @@ func newSharedMemHosts(t *testing.T, addrs6 ...string) (a, b *Host, leaseOfA *me
 		for _, format := range addrs6 {
 			cfg.Addrs6 = append(cfg.Addrs6, netip.MustParsePrefix(fmt.Sprintf(format, number)))
 		}
+		lease.addrs = append([]netip.Prefix{cfg.Addr}, cfg.Addrs6...)
 		h, err := newHost(lease, cfg)
 		if err != nil {
 			t.Fatal(err)
@@ -276,11 +279,11 @@ func TestHostNotices(t *testing.T) {
 	other := netip.MustParseAddr("10.0.0.3")
 	for _, n := range []endpoint.Notice{
 		{Kind: endpoint.NoticeLinkDown},
-		{Kind: endpoint.NoticeAddrGone, Addr: other},
+		{Kind: endpoint.NoticeAddrHere, Addr: other, Bits: 24},
 		{Kind: endpoint.NoticeLinkUp},
 		{Kind: endpoint.NoticeAddrGone, Addr: a.Addr()},
-		{Kind: endpoint.NoticeAddrBack, Addr: other},
-		{Kind: endpoint.NoticeAddrBack, Addr: a.Addr()},
+		{Kind: endpoint.NoticeAddrGone, Addr: other},
+		{Kind: endpoint.NoticeAddrHere, Addr: a.Addr(), Bits: 24},
 		{Kind: endpoint.NoticeRoute},
 		{Kind: endpoint.NoticeUnetdGone},
 		{Kind: endpoint.NoticeUnetdBack},
@@ -294,7 +297,7 @@ func TestHostNotices(t *testing.T) {
 		_, err := c.Write(nil)
 		errs = append(errs, err)
 	}
-	if want := []endpoint.NoticeKind{endpoint.NoticeLinkDown, endpoint.NoticeLinkUp, endpoint.NoticeAddrGone, endpoint.NoticeAddrBack, endpoint.NoticeRoute, endpoint.NoticeUnetdGone, endpoint.NoticeUnetdBack}; !slices.Equal(got, want) {
+	if want := []endpoint.NoticeKind{endpoint.NoticeLinkDown, endpoint.NoticeLinkUp, endpoint.NoticeAddrGone, endpoint.NoticeAddrHere, endpoint.NoticeRoute, endpoint.NoticeUnetdGone, endpoint.NoticeUnetdBack}; !slices.Equal(got, want) {
 		t.Fatalf("got %v, want %v", got, want)
 	}
 	for i, want := range []error{syscall.ENETDOWN, nil, syscall.EADDRNOTAVAIL, nil, nil, nil, nil} {

@@ -316,6 +316,13 @@ func (c *connection) deliver(record []byte, fds []int) error {
 		// unetd closes the connection after this, and reclaims the endpoint.
 		c.cause, c.over = a.Error, true
 	}
+	// Before the next record, which may be an event about an address.
+	switch {
+	case a.Grant != nil:
+		c.watchers.Granted(a.Grant.Identity.Addrs)
+	case a.Lease != nil:
+		c.watchers.Renew()
+	}
 	a.Adopt(fds)
 	if before := request.answer.Lease; before != nil && a.Lease != nil {
 		a.Lease.Tags = append(before.Tags, a.Lease.Tags...)

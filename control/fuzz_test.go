@@ -31,7 +31,7 @@ func FuzzClientRecord(f *testing.F) {
 		strings.Replace(grantRecord, `"id":1`, `"id":0`, 1), `{"v":1,"tag":"msg:1"}`,
 		`{"v":1,"event":"routes"}`, `{"v":1,"event":"routes","addrs":["10.0.0.2","fe80::1%eth0"]}`, `{"v":1,"event":"routes","addrs":["x"]}`,
 		`{"v":1,"event":"link","up":false}`, `{"v":1,"event":"link"}`,
-		`{"v":1,"event":"address","addrs":["10.0.0.1"],"up":false}`, `{"v":1,"event":"address","up":true}`, `{"v":1,"event":"closed","message":"why"}`, `{"v":1,"event":"closed"}`,
+		`{"v":1,"event":"address","addrs":["10.0.0.1"],"up":false}`, `{"v":1,"event":"address","prefixes":["10.0.0.1/25","fd00::1/64"],"up":true}`, `{"v":1,"event":"address","up":false}`, `{"v":1,"event":"closed","message":"why"}`, `{"v":1,"event":"closed"}`,
 		`{"v":1,"id":1,"lease":{"id":7,"tags":["msg:7"]}}`, `{"v":1,"id":1,"lease":{"id":7,"tags":["msg:7"],"more":true}}`, `{"v":1,"id":1,"lease":{}}`,
 		strings.Replace(grantRecord, `"grant"`, `"table":true,"grant"`, 1), `{"v":1,"event":"path","path":{"peer":8,"epoch":3,"peer_epoch":1}}`,
 		`{"v":1,"event":"path"}`, `{"v":1,"id":2,"path":{"peer":8}}`, `{"v":1,"event":"path","path":{"peer":-1}}`,

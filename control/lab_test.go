@@ -13,7 +13,7 @@ import (
 
 const grantRecord = `{"v":1,"id":1,"grant":{"id":5,"attach":"port",` +
 	`"geometry":{"frame_size":2048,"frame_count":64,"fill_size":64,"completion_size":64,"rx_size":64,"tx_size":64},` +
-	`"identity":{"interface":"eth0","link_addr":"02:00:00:00:00:01","addr":"10.0.0.1/24","mtu":1500,"partial_checksums":true,"mode":"tcx"},` +
+	`"identity":{"interface":"eth0","link_addr":"02:00:00:00:00:01","addrs":["10.0.0.1/24"],"mtu":1500,"partial_checksums":true,"mode":"tcx"},` +
 	`"tags":["msg:7"]}}`
 
 // noSocket is a path without a socket: a lease that connects again fails.

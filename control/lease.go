@@ -267,7 +267,8 @@ func (l *Lease) repeat(ctx context.Context, o protocol.Operation) (protocol.Answ
 // Notices returns what changes around the endpoint; see [endpoint.Lease]. When the connection
 // is lost, there is a NoticeUnetdGone. When the lease has connected to another unetd, there are a
 // NoticeUnetdBack and a NoticeRoute for all destinations: changes until then were not reported,
-// and the new unetd reports only on destinations that it has resolved itself.
+// and the new unetd reports only on destinations that it has resolved itself. It then reports
+// which addresses have come and gone meanwhile.
 func (l *Lease) Notices(ctx context.Context) iter.Seq[[]endpoint.Notice] {
 	return l.watchers.Notices(ctx)
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"testing"
 
@@ -83,6 +84,41 @@ func TestAbandonedClaimIsUndone(t *testing.T) {
 	close(claimed)
 	if tag, err := l.Claim(t.Context(), endpoint.MessageTag(9)); err != nil || tag != endpoint.MessageTag(9) {
 		t.Errorf("Claim after it was undone: %v, %v", tag, err)
+	}
+	Await(t, "script", scriptDone)
+	closeAfterReading(unetd)
+	l.Close()
+}
+
+// Addresses that change right after the grant are in the first turn of a loop, whenever that begins.
+func TestAddressesChangeBeforeFirstNotice(t *testing.T) {
+	app, unetd := SocketPair(t)
+	_, w := Pipe(t)
+	scriptDone := script(t, unetd, func() {
+		SendAll(t, unetd, grantRecord, w, 2)
+		SendAll(t, unetd, `{"v":1,"event":"address","prefixes":["10.0.0.3/25","fd00::1/64"],"up":true}`, nil, 0)
+		SendAll(t, unetd, `{"v":1,"event":"address","addrs":["10.0.0.1"],"up":false}`, nil, 0)
+	}, func() {
+		SendAll(t, unetd, `{"v":1,"id":2,"tag":"msg:9"}`, nil, 0)
+	})
+	g, l, err := open(t.Context(), app, noSocket, endpoint.Request{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	if _, err := l.Claim(t.Context(), endpoint.MessageTag(9)); err != nil { // its answer comes after the events
+		t.Fatal(err)
+	}
+	want := []endpoint.Notice{
+		{Kind: endpoint.NoticeAddrHere, Addr: netip.MustParseAddr("10.0.0.3"), Bits: 25},
+		{Kind: endpoint.NoticeAddrHere, Addr: netip.MustParseAddr("fd00::1"), Bits: 64},
+		{Kind: endpoint.NoticeAddrGone, Addr: netip.MustParseAddr("10.0.0.1")},
+	}
+	for list := range l.Notices(t.Context()) {
+		if !slices.Equal(list, want) {
+			t.Errorf("the first turn has %v, want %v", list, want)
+		}
+		break
 	}
 	Await(t, "script", scriptDone)
 	closeAfterReading(unetd)

@@ -169,19 +169,24 @@ func (g *Grant) Close() error {
 
 // Identity is the addresses of an endpoint, and the properties of its uplink.
 type Identity struct {
-	Interface string        `json:"interface"`           // name of the uplink
-	Index     int           `json:"index,omitzero"`      // its number, in the network namespace of unetd
-	LinkAddr  wire.LinkAddr `json:"link_addr"`           // MAC address: the mux drops what a port sends from another one
-	Addr      netip.Prefix  `json:"addr"`                // primary address of the uplink and its subnet; zero if none
-	Addr6     netip.Prefix  `json:"addr6,omitzero"`      // IPv6 address of the uplink that is neither link-local, deprecated, temporary nor tentative, and its subnet; zero if none
-	LinkLocal netip.Prefix  `json:"link_local,omitzero"` // link-local IPv6 address of the uplink and its subnet; zero if none
-	MTU       uint32        `json:"mtu"`                 // largest IP packet, bytes: that of the uplink, or less so that a packet for an untrusted owner fits one frame
+	Interface string        `json:"interface"`      // name of the uplink
+	Index     int           `json:"index,omitzero"` // its number, in the network namespace of unetd
+	LinkAddr  wire.LinkAddr `json:"link_addr"`      // MAC address: the mux drops what a port sends from another one
+	// Addrs are the addresses of the uplink on which ports can be claimed, each with its
+	// subnet, in the order in which a wildcard prefers them: primary IPv4 addresses, secondary
+	// ones, global IPv6 addresses, temporary ones (RFC 8981), deprecated ones, link-local ones.
+	// If there are more than MaxIdentityAddrs, the first notices of the lease report the others.
+	Addrs []netip.Prefix `json:"addrs,omitempty"`
+	MTU   uint32         `json:"mtu"` // largest IP packet, bytes: that of the uplink, or less so that a packet for an untrusted owner fits one frame
 	// PartialChecksums: received frames may have a transport checksum of the pseudo-header
 	// only. Programs of the same host and the other end of a virtual link leave it so, and
 	// generic receive offload in what it has merged.
 	PartialChecksums bool   `json:"partial_checksums"`
 	Mode             string `json:"mode"` // "tcx" or "native": how the mux is attached
 }
+
+// MaxIdentityAddrs limits the addresses in an Identity.
+const MaxIdentityAddrs = 64
 
 // Rate limits what is sent, by token buckets; a rate of 0: no limit. It counts Ethernet frames without
 // their checksum.
@@ -272,6 +277,8 @@ var (
 	ErrTagHeld = errors.New("tag already claimed")
 	// ErrTagDenied: the policy forbids the claim, or nobody may claim such a tag.
 	ErrTagDenied = errors.New("tag not allowed")
+	// ErrNoAddr is an ErrTagDenied: the uplink does not have the tag's address now.
+	ErrNoAddr error = noAddr{}
 	// ErrUnreachable: there is no route ([ErrNoRoute]), or the next hop does not answer ARP or
 	// neighbour discovery.
 	ErrUnreachable = errors.New("host unreachable")
@@ -302,6 +309,12 @@ type noRoute struct{}
 
 func (noRoute) Error() string { return "network unreachable" }
 func (noRoute) Unwrap() error { return ErrUnreachable }
+
+// noAddr is ErrNoAddr.
+type noAddr struct{}
+
+func (noAddr) Error() string { return "address not available" }
+func (noAddr) Unwrap() error { return ErrTagDenied }
 
 // CheckDestination returns an [ErrUnreachable] if dst cannot be the address of a host that an
 // endpoint reaches. A zone is refused because every destination is on the uplink, and because a
@@ -342,8 +355,9 @@ const (
 	// NoticeAddrGone: the host does not have the address now. The endpoint's tags on it are
 	// suspended: it keeps them, and neither receives nor sends under them.
 	NoticeAddrGone
-	// NoticeAddrBack: the host has the address again, and the tags are in effect.
-	NoticeAddrBack
+	// NoticeAddrHere: the host has the address. It is new, or back, or its subnet has changed.
+	// The endpoint's tags on it are in effect.
+	NoticeAddrHere
 	// NoticeUnetdGone: the connection to unetd is lost. The endpoint works; requests wait.
 	NoticeUnetdGone
 	// NoticeUnetdBack: a unetd has taken the endpoint over.
@@ -353,9 +367,13 @@ const (
 // Notice is a change in the network around an endpoint.
 type Notice struct {
 	Kind NoticeKind
-	// Addr is the destination (NoticeRoute), or the address that is gone or back. If it is
-	// not valid the notice is about every destination, or all addresses that were gone.
+	// Addr is the destination (NoticeRoute), or the address that is gone or here. A NoticeRoute
+	// without it is about every destination. A NoticeAddrGone without it follows the notices of
+	// all addresses that the host has: any other is gone. Only a mux.Lease that was presented has
+	// that, since the mux does not know what an earlier one has reported.
 	Addr netip.Addr
+	// Bits is the length of the prefix of Addr's subnet (NoticeAddrHere).
+	Bits uint8
 }
 
 // Lease is a process's right to an endpoint and its tags. It ends when it is closed or
@@ -380,9 +398,14 @@ type Lease interface {
 	Resolve(ctx context.Context, src, dst netip.Addr) (Route, error)
 	// Notices returns what changes around the endpoint from now on, for one range loop. Each
 	// turn of the loop gets what has changed since the last one: whether unetd is there first,
-	// then the link, then the endpoint's addresses, then routes of destinations that this lease
-	// has resolved, from any source. For more than 256 destinations there is one notice for all. If unetd is gone,
-	// the link is down or an address is gone, the first turn reports that at once.
+	// then the link, then the addresses of the uplink that are here, then those that are gone,
+	// then routes of destinations that this lease has resolved, from any source. For more than 256
+	// destinations there is one notice for all. If unetd is gone or the link is down, the first turn
+	// reports that at once.
+	//
+	// Each loop starts from the addresses in the grant's Identity. So its first turn reports at
+	// once what has changed since the grant, and the addresses of the uplink are always those
+	// of the grant with what the loop has reported.
 	//
 	// The loop ends when ctx or the lease does. Notices are kept for it from the call on, until
 	// then or until the loop is left. A loop delays no other.

@@ -24,10 +24,9 @@ type addresses struct {
 	host []hostAddr // all addresses
 	// uplink are the addresses of the uplink on which ports can be claimed, with their
 	// subnets, in the order in which a wildcard prefers them.
-	uplink     []netip.Prefix
-	deprecated map[netip.Addr]bool       // those of the uplink's IPv6 addresses that new connections should not use (RFC 4862, section 5.5.4)
-	unfit      map[netip.Addr]string     // the uplink's other addresses, and the reason
-	nat        map[netip.Addr]*nat.Ports // ports of these addresses that are translated; set by query
+	uplink []netip.Prefix
+	unfit  map[netip.Addr]string     // the uplink's other addresses, and the reason
+	nat    map[netip.Addr]*nat.Ports // ports of these addresses that are translated; set by query
 }
 
 // addresses reads the addresses from the kernel, without nat.
@@ -36,7 +35,7 @@ func (m *Mux) addresses() (addresses, error) {
 	if err != nil {
 		return addresses{}, fmt.Errorf("addresses of the host: %w", err)
 	}
-	found := addresses{unfit: map[netip.Addr]string{}, deprecated: map[netip.Addr]bool{}}
+	found := addresses{unfit: map[netip.Addr]string{}}
 	rank := map[netip.Addr]int{}
 	for _, a := range list {
 		ip, ok := netip.AddrFromSlice(a.IP)
@@ -54,7 +53,6 @@ func (m *Mux) addresses() (addresses, error) {
 			continue
 		}
 		rank[ip] = rankOf(ip, a.Flags)
-		found.deprecated[ip] = ip.Is6() && a.Flags&unix.IFA_F_DEPRECATED != 0
 		bits, _ := a.Mask.Size()
 		found.uplink = append(found.uplink, netip.PrefixFrom(ip, bits))
 	}
@@ -73,15 +71,12 @@ func (m *Mux) Addresses() ([]netip.Prefix, error) {
 }
 
 // unfit is the reason why no ports can be claimed on an IPv6 address of the uplink: duplicate
-// address detection has failed or is in progress, or the address is temporary (RFC 8981). "":
-// ports can be claimed.
+// address detection has failed or is in progress. "": ports can be claimed.
 func unfit(ip netip.Addr, flags int) string {
 	switch {
 	case ip.Is4():
 	case flags&unix.IFA_F_DADFAILED != 0:
 		return "another host has this address too (duplicate address detection failed)"
-	case flags&unix.IFA_F_TEMPORARY != 0:
-		return "the host replaces this temporary address (RFC 8981): choose another"
 	case flags&unix.IFA_F_TENTATIVE != 0:
 		return "duplicate address detection of this address is in progress: try again in a second"
 	}
@@ -89,7 +84,9 @@ func unfit(ip netip.Addr, flags int) string {
 }
 
 // rankOf orders addresses for a wildcard: primary IPv4 addresses, secondary IPv4 addresses,
-// IPv6 addresses, deprecated ones, link-local ones. Equal ranks stay in the kernel's order.
+// IPv6 addresses, temporary ones (RFC 8981), which the host replaces, deprecated ones (RFC 4862,
+// section 5.5.4), link-local ones. Equal ranks stay in the kernel's order: of IPv6 addresses it
+// lists that first which it prefers as a source.
 func rankOf(ip netip.Addr, flags int) int {
 	switch {
 	case ip.Is4() && flags&unix.IFA_F_SECONDARY == 0:
@@ -97,8 +94,10 @@ func rankOf(ip netip.Addr, flags int) int {
 	case ip.Is4():
 		return 1
 	case ip.IsLinkLocalUnicast():
-		return 4
+		return 5
 	case flags&unix.IFA_F_DEPRECATED != 0:
+		return 4
+	case flags&unix.IFA_F_TEMPORARY != 0: // the flag is IFA_F_SECONDARY of IPv4
 		return 3
 	}
 	return 2
@@ -120,28 +119,17 @@ func (own *addresses) first(wildcard netip.Addr) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// identityAddrs are the addresses of an endpoint.Identity.
-type identityAddrs struct{ addr, addr6, linkLocal netip.Prefix }
-
-// identity returns the first address of each kind. Of IPv6 addresses of equal rank the kernel
-// lists that first which it prefers as a source.
-func (own *addresses) identity() *identityAddrs {
-	var id identityAddrs
+// known are the addresses of the uplink as leases know them: an IPv4 address that the uplink has
+// in several subnets has the first.
+func (own *addresses) known() (list []netip.Prefix) {
+	has := map[netip.Addr]bool{}
 	for _, p := range own.uplink {
-		a, at := p.Addr(), &id.addr6
-		switch {
-		case a.Is4():
-			at = &id.addr
-		case a.IsLinkLocalUnicast():
-			at = &id.linkLocal
-		case own.deprecated[a]:
-			continue
-		}
-		if !at.IsValid() {
-			*at = p
+		if !has[p.Addr()] {
+			has[p.Addr()] = true
+			list = append(list, p)
 		}
 	}
-	return &id
+	return list
 }
 
 // A port or block is in effect as long as the uplink has its address (ADR 28). While the uplink
@@ -160,15 +148,12 @@ func (m *Mux) updateAddresses() error {
 		m.mu.Unlock()
 		return err
 	}
-	m.own.Store(own.identity())
 	taken, err := m.follow(own)
 	err = errors.Join(err, m.putOwn(own))
-	var here []endpoint.Notice
-	for _, p := range own.uplink {
-		here = append(here, endpoint.Notice{Kind: endpoint.NoticeAddrBack, Addr: p.Addr()})
-	}
-	for _, l := range m.leases { // also leases that have given back their tags on a lost address
-		l.watchers.Tell(here...)
+	known := own.known()
+	m.own.Store(&known)
+	for _, l := range m.leases { // their tags have followed
+		l.tellAddresses(known)
 	}
 	m.mu.Unlock()
 
@@ -182,8 +167,8 @@ func (m *Mux) updateAddresses() error {
 	return err
 }
 
-// follow puts tags into effect or suspends them, and notifies leases of the addresses of their
-// suspended tags. taken are the leases whose owned address the host has taken, and how. m.mu is held.
+// follow puts tags into effect or suspends them. taken are the leases whose owned address the host
+// has taken, and how. m.mu is held.
 func (m *Mux) follow(own addresses) (taken map[*Lease]string, err error) {
 	taken = map[*Lease]string{}
 	lost, back := map[netip.Addr]int{}, map[netip.Addr]int{} // number of tags by address
@@ -212,9 +197,6 @@ func (m *Mux) follow(own addresses) (taken map[*Lease]string, err error) {
 			} else {
 				lost[t.Addr]++
 			}
-		}
-		if c.suspended {
-			c.by.watchers.Tell(endpoint.Notice{Kind: endpoint.NoticeAddrGone, Addr: t.Addr})
 		}
 	}
 	for a, n := range lost {

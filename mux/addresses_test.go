@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -37,8 +38,10 @@ func gone(a string) endpoint.Notice {
 	return endpoint.Notice{Kind: endpoint.NoticeAddrGone, Addr: netip.MustParseAddr(a)}
 }
 
-func back(a string) endpoint.Notice {
-	return endpoint.Notice{Kind: endpoint.NoticeAddrBack, Addr: netip.MustParseAddr(a)}
+// here is the notice of an address with its subnet.
+func here(prefix string) endpoint.Notice {
+	p := netip.MustParsePrefix(prefix)
+	return endpoint.Notice{Kind: endpoint.NoticeAddrHere, Addr: p.Addr(), Bits: uint8(p.Bits())}
 }
 
 // send sends a frame to the other host.
@@ -135,7 +138,7 @@ func TestTagsOfRemovedAddressAreSuspended(t *testing.T) {
 
 			addrOff(t, l.B, l.B.Interface, c.prefix)
 			addrOn(t, l.A, l.A.Interface, c.prefix)
-			testutil.Eventually(t, "a notice that the address is back", func() bool { return notices.has(back(c.addr)) })
+			testutil.Eventually(t, "a notice that the address is back", func() bool { return notices.has(here(c.prefix)) })
 			l.wantSuspended()
 			send("when it is back", "tx_uplink")
 			receive("when it is back", "rx_port")
@@ -143,9 +146,8 @@ func TestTagsOfRemovedAddressAreSuspended(t *testing.T) {
 			if _, err := (program{network: "udp", at: ap}).start(l.A); !errors.Is(err, unix.EADDRINUSE) {
 				t.Errorf("a program binds the port: %v", err)
 			}
-			if others.has(gone(c.addr)) || others.has(back(c.addr)) {
-				t.Error("an endpoint without tags on the address got a notice")
-			}
+			want := []endpoint.Notice{gone(c.addr), here(c.prefix)}
+			testutil.Eventually(t, "the same notices for an endpoint without tags on the address", func() bool { return slices.Equal(others.addrs(), want) })
 			testutil.Must(t, a.lease.Close())
 			l.wantClaims(0)
 		})
@@ -194,15 +196,13 @@ func TestAddressRemovedWhileNoProcessServes(t *testing.T) {
 	}
 	l.present(a)
 	notices, _ := watchNotices(a.lease)
-	testutil.Eventually(t, "notices that both addresses are gone", func() bool { return notices.has(gone("10.0.0.3")) && notices.has(gone("10.0.0.4")) })
-	if got := notices.all()[:2]; got[0] != linkUp || got[1] != (endpoint.Notice{Kind: endpoint.NoticeAddrBack}) {
-		t.Errorf("the first notices to a presented endpoint are %v, not those of the link and all addresses", got)
-	}
+	want := []endpoint.Notice{here("10.0.0.1/24"), here("10.0.0.5/24"), {Kind: endpoint.NoticeAddrGone}}
+	testutil.Eventually(t, "notices of the link and of all addresses", func() bool { return slices.Equal(notices.addrs(), want) && notices.has(linkUp) })
 	l.wantIncrements("from 10.0.0.3", "tx_", func() { a.send(from3) }, "tx_forged_tag")
 	l.wantIncrements("from 10.0.0.4", "tx_", func() { a.send(from4) }, "tx_forged_tag")
 	addrOn(t, l.A, l.A.Interface, "10.0.0.3/24")
 	addrOn(t, l.A, l.A.Interface, "10.0.0.4/24")
-	testutil.Eventually(t, "notices that both addresses are back", func() bool { return notices.has(back("10.0.0.3")) && notices.has(back("10.0.0.4")) })
+	testutil.Eventually(t, "notices that both addresses are back", func() bool { return notices.has(here("10.0.0.3/24")) && notices.has(here("10.0.0.4/24")) })
 	l.wantIncrements("from 10.0.0.3", "tx_", func() { a.send(from3) }, "tx_uplink")
 	l.wantIncrements("from 10.0.0.4", "tx_", func() { a.send(from4) }, "tx_uplink")
 	for _, at := range []string{"10.0.0.3:7000", "10.0.0.4:7000"} {
@@ -373,17 +373,156 @@ func TestClaimsWhileAddressesChange(t *testing.T) {
 	l.wantSuspended()
 }
 
-// The identity of a new endpoint has the uplink's present address.
-func TestIdentityHasPresentAddress(t *testing.T) {
+// awaitAddrs waits until the identity of a new endpoint has these addresses.
+func (l *lab) awaitAddrs(want ...string) {
+	l.t.Helper()
+	testutil.Eventually(l.t, fmt.Sprint("the addresses ", want), func() bool { return fmt.Sprint(l.mux.Identity().Addrs) == fmt.Sprint(want) })
+}
+
+// The identity of a new endpoint has the uplink's present addresses, in the order in which a wildcard prefers them.
+func TestIdentityHasPresentAddresses(t *testing.T) {
+	t.Parallel()
+	l := openLab6(t)
+	addrOff(t, l.A, l.A.Interface, "10.0.0.1/24")
+	l.awaitAddrs("fd00::1/64")
+	addrOn(t, l.A, l.A.Interface, "fe80::a/64")
+	addrOn(t, l.A, l.A.Interface, "10.0.0.5/24")
+	addrOn(t, l.A, l.A.Interface, "10.0.0.6/24") // secondary
+	addrOn(t, l.A, l.A.Interface, "10.0.0.5/32") // the same address in another subnet
+	addrOn(t, l.A, l.A.Interface, "10.1.0.5/24")
+	addrOn(t, l.A, "lo", "10.2.0.5/32")
+	want := []string{"10.0.0.5/24", "10.1.0.5/24", "10.0.0.6/24", "fd00::1/64", "fe80::a/64"}
+	l.awaitAddrs(want...)
+	if g := l.open().grant; fmt.Sprint(g.Identity.Addrs) != fmt.Sprint(want) {
+		t.Errorf("the identity of a new endpoint has %v", g.Identity.Addrs)
+	}
+}
+
+// An endpoint learns of every address that comes and goes, whether it has tags or not, and of a new subnet of the same
+// address. An address that is tentative is told when duplicate address detection has ended, and one that another host
+// has never. A deprecated and a temporary one are told, too.
+func TestLeasesLearnOfAllAddresses(t *testing.T) {
+	t.Parallel()
+	l := openLab6(t)
+	a := l.open()
+	notices, _ := watchNotices(a.lease)
+	var want []endpoint.Notice
+	await := func(what string, next ...endpoint.Notice) {
+		t.Helper()
+		want = append(want, next...)
+		testutil.Eventually(t, what, func() bool { return slices.Equal(notices.addrs(), want) })
+	}
+	up := l.A.Interface
+	addrOn(t, l.A, "lo", "10.2.0.5/32") // not of the uplink
+	addrOn(t, l.A, up, "10.0.0.5/24")
+	await("a new address", here("10.0.0.5/24"))
+	addrOn(t, l.A, up, "10.0.0.5/25")
+	addrOff(t, l.A, up, "10.0.0.5/24")
+	await("another subnet", here("10.0.0.5/25"))
+	addrOff(t, l.A, up, "10.0.0.5/25")
+	await("a removed address", gone("10.0.0.5"))
+	addAddr(t, l.A, "fd00::dead/64", func(a *netlink.Addr) { a.PreferedLft, a.ValidLft = 0, 1000 })
+	await("a deprecated address", here("fd00::dead/64"))
+	sysctl(t, l.A, "ipv6/conf/"+up+"/dad_transmits", "1")
+	addAddr(t, l.A, "fd00::2/64", func(a *netlink.Addr) { a.Flags = 0 }) // host B has it
+	addAddr(t, l.A, "fd00::3/64", func(a *netlink.Addr) { a.Flags = 0 })
+	if addressFlags(t, l.A, "fd00::3")&unix.IFA_F_TENTATIVE == 0 {
+		t.Error("fd00::3 is not tentative")
+	}
+	await("an address without a duplicate", here("fd00::3/64"))
+	temporary := temporaryAddress(t, l.A, "2001:db8::1/64")
+	for _, at := range []string{"2001:db8::1", temporary} {
+		testutil.Eventually(t, "a managed address and its temporary one", func() bool { return notices.has(here(at + "/64")) })
+	}
+	l.awaitAddrs("10.0.0.1/24", "2001:db8::1/64", "fd00::3/64", "fd00::1/64", temporary+"/64", "fd00::dead/64")
+	late, _ := watchNotices(a.lease)
+	testutil.Eventually(t, "a late loop learns what has changed since the grant", func() bool {
+		return len(late.addrs()) == 4 && late.has(here("fd00::dead/64")) && late.has(here("fd00::3/64")) && late.has(here("2001:db8::1/64")) && late.has(here(temporary+"/64"))
+	})
+}
+
+// Addresses change while endpoints are opened and begin to read their notices. In the end each lease knows the present
+// ones: those of its grant, with what its notices have told.
+func TestOpeningMissesNoAddress(t *testing.T) {
 	t.Parallel()
 	l := openLab(t, mux.ModeAuto)
-	addrOff(t, l.A, l.A.Interface, "10.0.0.1/24")
-	testutil.Eventually(t, "no address", func() bool { return !l.mux.Identity().Addr.IsValid() })
-	addrOn(t, l.A, l.A.Interface, "10.0.0.5/24")
-	testutil.Eventually(t, "another address", func() bool { return l.mux.Identity().Addr == netip.MustParsePrefix("10.0.0.5/24") })
-	if g := l.open().grant; g.Identity.Addr != netip.MustParsePrefix("10.0.0.5/24") {
-		t.Errorf("the identity of a new endpoint has %v", g.Identity.Addr)
+	stop, done := make(chan struct{}), make(chan error)
+	go func() {
+		var err error
+		for i := 0; err == nil; i++ {
+			select {
+			case <-stop:
+				done <- nil
+				return
+			default:
+				change := addAddress
+				if i/3%2 == 1 {
+					change = deleteAddress
+				}
+				err = withDevice(l.A, l.A.Interface, change(fmt.Sprintf("10.0.1.%d/32", 1+i%3)))
+			}
+		}
+		<-stop
+		done <- err
+	}()
+	type knows struct {
+		grant   *endpoint.Grant
+		notices *noticeLog
 	}
+	var all []knows
+	for range 30 {
+		a := l.open()
+		n, _ := watchNotices(a.lease)
+		all = append(all, knows{a.grant, n})
+	}
+	close(stop)
+	testutil.Must(t, <-done)
+	addrOn(t, l.A, l.A.Interface, "10.0.2.1/24") // the last
+	for i, k := range all {
+		testutil.Eventually(t, "the last notice", func() bool { return k.notices.has(here("10.0.2.1/24")) })
+		known := map[netip.Addr]bool{}
+		for _, p := range k.grant.Identity.Addrs {
+			known[p.Addr()] = true
+		}
+		for _, n := range k.notices.addrs() {
+			if known[n.Addr] = true; n.Kind == endpoint.NoticeAddrGone {
+				delete(known, n.Addr)
+			}
+		}
+		now, err := l.mux.Addresses()
+		testutil.Must(t, err)
+		for _, p := range now {
+			if !known[p.Addr()] {
+				t.Errorf("endpoint %d does not know %v", i, p)
+			}
+			delete(known, p.Addr())
+		}
+		if len(known) > 0 {
+			t.Errorf("endpoint %d knows %v, which the host does not have", i, known)
+		}
+	}
+}
+
+// Of more addresses than an identity has, the first notices report the others.
+func TestMoreAddressesThanInIdentity(t *testing.T) {
+	t.Parallel()
+	l := openLab(t, mux.ModeAuto)
+	const more = 10
+	for i := range endpoint.MaxIdentityAddrs + more - 1 {
+		addrOn(t, l.A, l.A.Interface, fmt.Sprintf("10.0.1.%d/24", i+1))
+	}
+	now, err := l.mux.Addresses()
+	testutil.Must(t, err)
+	var want []endpoint.Notice
+	for _, p := range now[endpoint.MaxIdentityAddrs:] {
+		want = append(want, here(p.String()))
+	}
+	a := l.open()
+	notices, _ := watchNotices(a.lease)
+	if got := a.grant.Identity.Addrs; !slices.Equal(got, now[:endpoint.MaxIdentityAddrs]) {
+		t.Errorf("granted %v", got)
+	}
+	testutil.Eventually(t, "notices of the others", func() bool { return slices.Equal(notices.addrs(), want) })
 }
 
 // After events about addresses the mux looks for deleted ports. A port that is being made is not

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/gopacket"
 	"github.com/google/gopacket/layers"
@@ -243,25 +242,7 @@ func TestClaimsOnIPv6AddressesOfUplink(t *testing.T) {
 		}
 	}
 	wildcard("fd00::1")
-	identity := func(addr6, linkLocal string) {
-		t.Helper()
-		var id endpoint.Identity
-		text := func(p netip.Prefix) string {
-			if !p.IsValid() {
-				return ""
-			}
-			return p.String()
-		}
-		for deadline := time.Now().Add(testTimeout); ; time.Sleep(time.Millisecond) {
-			if id = l.mux.Identity(); text(id.Addr6) == addr6 && text(id.LinkLocal) == linkLocal {
-				return
-			}
-			if time.Now().After(deadline) {
-				t.Fatalf("the identity has %v and %v, want %q and %q", id.Addr6, id.LinkLocal, addr6, linkLocal)
-			}
-		}
-	}
-	identity("fd00::1/64", "")
+	l.awaitAddrs("10.0.0.1/24", "fd00::1/64")
 	plain := func(*netlink.Addr) {}
 	addAddr(t, l.A, "fe80::a/64", plain)
 	addAddr(t, l.A, "2001:db8::1/64", plain)
@@ -273,7 +254,7 @@ func TestClaimsOnIPv6AddressesOfUplink(t *testing.T) {
 		}
 		return netlink.AddrAdd(lo, &netlink.Addr{IPNet: &net.IPNet{IP: net.ParseIP("2001:db8:1::1"), Mask: net.CIDRMask(128, 128)}})
 	}))
-	identity("2001:db8::1/64", "fe80::a/64") // the kernel prefers the newest
+	l.awaitAddrs("10.0.0.1/24", "2001:db8::1/64", "fd00::1/64", "2001:db8::dead/64", "fe80::a/64") // the kernel prefers the newest
 	for _, kind := range []func(string) endpoint.Tag{udpTag, tcpTag, udpBlock, tcpBlock} {
 		for _, addr := range []string{"fd00::1", "fe80::a", "2001:db8::1", "2001:db8::dead"} {
 			tag := kind("[" + addr + "]:30016") // the kernel chooses from 32768 on
@@ -299,7 +280,7 @@ func TestClaimsOnIPv6AddressesOfUplink(t *testing.T) {
 	wildcard("2001:db8::1")
 	del("2001:db8::1/64")
 	wildcard("2001:db8::dead")
-	identity("", "fe80::a/64")
+	l.awaitAddrs("10.0.0.1/24", "2001:db8::dead/64", "fe80::a/64")
 	del("2001:db8::dead/64")
 	wildcard("fe80::a")
 	testutil.Must(t, a.lease.Unclaim(t.Context(), tcpBlock("[fd00::1]:30016"))) // the claim is still there, without the address
@@ -311,8 +292,32 @@ func TestClaimsOnIPv6AddressesOfUplink(t *testing.T) {
 	l.wantClaims(0)
 }
 
-// No ports can be claimed on a tentative, duplicate or temporary address.
-func TestClaimsOnTentativeAndTemporaryAddressesAreRefused(t *testing.T) {
+// temporaryAddress adds an address for which the kernel makes a temporary one (RFC 8981), and returns that.
+func temporaryAddress(t *testing.T, h *netlab.Host, managed string) (temporary string) {
+	t.Helper()
+	sysctl(t, h, "ipv6/conf/"+h.Interface+"/dad_transmits", "0")
+	sysctl(t, h, "ipv6/conf/"+h.Interface+"/use_tempaddr", "2")
+	addAddr(t, h, managed, func(a *netlink.Addr) {
+		a.Flags, a.PreferedLft, a.ValidLft = unix.IFA_F_MANAGETEMPADDR|unix.IFA_F_NODAD, 10000, 20000
+	})
+	testutil.Eventually(t, "a temporary address", func() bool {
+		testutil.Must(t, h.Do(func() error {
+			list, err := netlink.AddrList(nil, netlink.FAMILY_V6)
+			for _, a := range list {
+				if a.Flags&unix.IFA_F_TEMPORARY != 0 && a.Flags&unix.IFA_F_TENTATIVE == 0 {
+					temporary = a.IP.String()
+				}
+			}
+			return err
+		}))
+		return temporary != ""
+	})
+	return temporary
+}
+
+// No ports can be claimed on a tentative or duplicate address. They can be on a temporary one, which a wildcard does
+// not prefer.
+func TestClaimsOnTentativeAndTemporaryAddresses(t *testing.T) {
 	t.Parallel()
 	l := openLab6(t)
 	a := l.open()
@@ -324,34 +329,20 @@ func TestClaimsOnTentativeAndTemporaryAddressesAreRefused(t *testing.T) {
 	}
 	addAddr(t, l.A, "fd00::2/64", func(a *netlink.Addr) { a.Flags = 0 })
 	testutil.Eventually(t, "fd00::2 found to be host B's", func() bool { return addressFlags(t, l.A, "fd00::2")&unix.IFA_F_DADFAILED != 0 })
-	// A temporary one, which the kernel makes beside a managed address.
-	sysctl(t, l.A, "ipv6/conf/"+l.A.Interface+"/dad_transmits", "0")
-	sysctl(t, l.A, "ipv6/conf/"+l.A.Interface+"/use_tempaddr", "2")
-	addAddr(t, l.A, "2001:db8::1/64", func(a *netlink.Addr) {
-		a.Flags, a.PreferedLft, a.ValidLft = unix.IFA_F_MANAGETEMPADDR|unix.IFA_F_NODAD, 10000, 20000
-	})
-	temporary := ""
-	testutil.Eventually(t, "a temporary address", func() bool {
-		testutil.Must(t, l.A.Do(func() error {
-			list, err := netlink.AddrList(nil, netlink.FAMILY_V6)
-			for _, a := range list {
-				if a.Flags&unix.IFA_F_TEMPORARY != 0 {
-					temporary = a.IP.String()
-				}
-			}
-			return err
-		}))
-		return temporary != ""
-	})
+	temporary := temporaryAddress(t, l.A, "2001:db8::1/64")
 	for _, c := range []struct{ addr, says string }{
 		{"fd00::3", "try again"},
 		{"fd00::2", "duplicate"},
-		{temporary, "temporary address"},
 	} {
 		for _, tag := range []endpoint.Tag{udpTag("[" + c.addr + "]:7000"), tcpBlock("[" + c.addr + "]:0")} {
 			if got, err := a.lease.Claim(t.Context(), tag); !errors.Is(err, endpoint.ErrTagDenied) || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("claim %v: %v, %v; want: %s", tag, got, err, c.says)
 			}
+		}
+	}
+	for _, tag := range []endpoint.Tag{udpTag("[" + temporary + "]:7000"), tcpBlock("[" + temporary + "]:30016")} {
+		if got, err := a.lease.Claim(t.Context(), tag); err != nil || got != tag {
+			t.Errorf("claim %v: %v, %v", tag, got, err)
 		}
 	}
 	for range 10 {

@@ -80,7 +80,7 @@ func (m *Mux) open(ctx context.Context, o Owner, req endpoint.Request) (*endpoin
 		grant.Tags, err = tags.claim(ctx)
 	}
 	if err == nil {
-		err = l.enlist()
+		err = l.enlist(&grant.Identity)
 	}
 	if err != nil {
 		cerr := l.close(nil)
@@ -156,8 +156,9 @@ func paramsOf(g endpoint.Geometry, t Terms) xsk.Params {
 	}
 }
 
-// enlist adds a complete lease to the mux.
-func (l *Lease) enlist() error {
+// enlist adds a complete lease to the mux, and sets the addresses in its identity. They are read
+// here, since updateAddresses may not have seen those of its tags yet; it tells each later change.
+func (l *Lease) enlist(id *endpoint.Identity) error {
 	m := l.m
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -167,8 +168,15 @@ func (l *Lease) enlist() error {
 	if l.closed { // by updateAddresses: the host has taken its owned address
 		return endpoint.ErrLeaseClosed
 	}
+	own, err := m.addresses()
+	if err != nil {
+		return err
+	}
 	l.granted = true
 	l.tellLink(m.down)
+	id.Addrs = forIdentity(own.known())
+	l.watchers.Granted(id.Addrs)
+	l.tellAddresses(own.known())
 	m.leases[l.id] = l
 	return nil
 }

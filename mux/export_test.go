@@ -211,7 +211,10 @@ func (m *Mux) CheckTagTable() error {
 		return err
 	}
 	defer v.Close()
-	addrs := map[netip.Addr]bool{m.own.Load().addr.Addr(): true}
+	addrs := map[netip.Addr]bool{}
+	if own := *m.own.Load(); len(own) > 0 {
+		addrs[own[0].Addr()] = true
+	}
 	for t := range m.tags.held {
 		addrs[t.Addr] = true
 	}

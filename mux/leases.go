@@ -214,7 +214,8 @@ func (m *Mux) routeToOwned(dst netip.Addr) (endpoint.Route, error) {
 }
 
 // Notices returns what changes around the endpoint; see [endpoint.Lease]. If the lease was
-// presented, the first notices report the state of the link and of all addresses.
+// presented, the first turn of each loop reports the state of the link and all addresses: each that
+// is here, then a NoticeAddrGone without an address.
 func (l *Lease) Notices(ctx context.Context) iter.Seq[[]endpoint.Notice] {
 	return l.watchers.Notices(ctx)
 }

@@ -78,9 +78,9 @@ type Mux struct {
 	routes      *route.Resolver
 	nat         *nat.Reader
 	identity    endpoint.Identity
-	uplinkMTU   atomic.Uint32                 // present MTU of the uplink, in bytes
-	own         atomic.Pointer[identityAddrs] // the uplink's addresses, as last read
-	shown       string                        // name of the uplink now; for updateUplink only
+	uplinkMTU   atomic.Uint32                  // present MTU of the uplink, in bytes
+	own         atomic.Pointer[[]netip.Prefix] // the uplink's addresses, as last read
+	shown       string                         // name of the uplink now; for updateUplink only
 	log         *slog.Logger
 	policy      Policy
 	ids         *IDs
@@ -128,9 +128,13 @@ type Mux struct {
 func (m *Mux) Identity() endpoint.Identity {
 	id := m.identity
 	id.MTU = m.mtu()
-	own := m.own.Load()
-	id.Addr, id.Addr6, id.LinkLocal = own.addr, own.addr6, own.linkLocal
+	id.Addrs = forIdentity(*m.own.Load())
 	return id
+}
+
+// forIdentity are those of the addresses of the uplink that an identity has.
+func forIdentity(own []netip.Prefix) []netip.Prefix {
+	return slices.Clone(own[:min(len(own), endpoint.MaxIdentityAddrs)])
 }
 
 // mtu is the longest IP packet that an endpoint may send, in bytes: the uplink's present

@@ -26,6 +26,17 @@ func (m *Mux) ownerChanged(addr netip.Addr) {
 	}
 }
 
+// tellAddresses sends the lease notices of what has changed, where these are all addresses of the
+// uplink now. m.mu is held.
+func (l *Lease) tellAddresses(now []netip.Prefix) {
+	var list []endpoint.Notice
+	for _, p := range now {
+		list = append(list, endpoint.Notice{Kind: endpoint.NoticeAddrHere, Addr: p.Addr(), Bits: uint8(p.Bits())})
+	}
+	l.watchers.Renew()
+	l.watchers.Tell(append(list, endpoint.Notice{Kind: endpoint.NoticeAddrGone})...)
+}
+
 // tellLink sends the lease a notice about the state of the uplink.
 func (l *Lease) tellLink(down bool) {
 	kind := endpoint.NoticeLinkUp

@@ -48,6 +48,13 @@ func (h *noticeLog) all() []endpoint.Notice {
 	return slices.Clone(h.list)
 }
 
+// addrs are the notices of addresses.
+func (h *noticeLog) addrs() []endpoint.Notice {
+	return slices.DeleteFunc(h.all(), func(n endpoint.Notice) bool {
+		return n.Kind != endpoint.NoticeAddrHere && n.Kind != endpoint.NoticeAddrGone
+	})
+}
+
 func (h *noticeLog) has(n endpoint.Notice) bool { return slices.Contains(h.all(), n) }
 
 // onUplink calls a function with the uplink of host A.

@@ -144,7 +144,7 @@ func TestResetsOverIPv6(t *testing.T) {
 	for host, addr := range map[*netlab.Host]string{l.A: "fe80::1/64", l.B: "fe80::2/64"} {
 		addAddr(t, host, addr, func(*netlink.Addr) {})
 	}
-	testutil.Eventually(t, "the address can be claimed", func() bool { return l.mux.Identity().LinkLocal.IsValid() })
+	testutil.Eventually(t, "the address can be claimed", func() bool { return slices.Contains(l.mux.Identity().Addrs, netip.MustParsePrefix("fe80::1/64")) })
 	table, err := datapath.NewConnections()
 	testutil.Must(t, err)
 	defer table.Close()

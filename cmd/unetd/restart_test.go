@@ -3,11 +3,16 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
+	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -15,7 +20,10 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
+	"github.com/unet-go/unet/control"
+	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/internal/route"
 	"github.com/unet-go/unet/internal/testutil"
@@ -221,6 +229,89 @@ func TestRestartAfterKill(t *testing.T) {
 	testutil.Eventually(t, "the endpoint of the earlier unetd is freed", func() bool { return a.ask("open z frames=64") == "[]" })
 	d.stop(syscall.SIGTERM)
 	s.expectNothingLeft(t)
+}
+
+// Addresses come and go between the grant and the first notice, while unetd serves, and while none does. A lease learns
+// of all, and of nothing else.
+func TestAddressesChangeWhileNoUnetdServes(t *testing.T) {
+	pair := netlab.RequirePair(t, netlab.Config{IPv6: true})
+	s := newSite(t, pair.A)
+	change := func(change func(netlink.Link, *netlink.Addr) error, prefix string) {
+		t.Helper()
+		if err := pair.A.Do(func() error {
+			up, err := netlink.LinkByName(pair.A.Interface)
+			if err != nil {
+				return err
+			}
+			addr, err := netlink.ParseAddr(prefix)
+			if err != nil {
+				return err
+			}
+			addr.Flags = unix.IFA_F_NODAD
+			return change(up, addr)
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d := s.serve(t)
+	g, l, err := control.Open(t.Context(), s.socket, endpoint.Request{Geometry: smallGeometry(64), Tags: []endpoint.Tag{endpoint.UDPTag(netip.AddrPortFrom(pair.A.Addr.Addr(), 7000))}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	defer l.Close()
+	known := map[netip.Prefix]bool{}
+	for _, p := range g.Identity.Addrs {
+		known[p] = true
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
+	defer cancel()
+	var next func() ([]endpoint.Notice, bool)
+	await := func(what string, want ...string) {
+		t.Helper()
+		for {
+			var has []string
+			for p := range known {
+				has = append(has, p.String())
+			}
+			slices.Sort(has)
+			if slices.Equal(has, want) {
+				return
+			}
+			list, more := next()
+			if !more {
+				t.Fatalf("%s: the lease knows %v, want %v", what, has, want)
+			}
+			for _, n := range list {
+				switch n.Kind {
+				case endpoint.NoticeAddrHere:
+					maps.DeleteFunc(known, func(p netip.Prefix, _ bool) bool { return p.Addr() == n.Addr }) // another subnet
+					known[netip.PrefixFrom(n.Addr, int(n.Bits))] = true
+				case endpoint.NoticeAddrGone:
+					before := len(known)
+					maps.DeleteFunc(known, func(p netip.Prefix, _ bool) bool { return p.Addr() == n.Addr })
+					if len(known) == before {
+						t.Errorf("%s: %v is gone, and the lease knows %v", what, n.Addr, has)
+					}
+				}
+			}
+		}
+	}
+	change(netlink.AddrAdd, "10.0.0.3/24")
+	change(netlink.AddrDel, "fd00::1/64")
+	next, stop := iter.Pull(l.Notices(ctx))
+	defer stop()
+	await("before the first notice", "10.0.0.1/24", "10.0.0.3/24")
+	change(netlink.AddrAdd, "fd00::5/64")
+	await("while unetd serves", "10.0.0.1/24", "10.0.0.3/24", "fd00::5/64")
+	d.kill()
+	change(netlink.AddrDel, "10.0.0.3/24")
+	change(netlink.AddrDel, "fd00::5/64")
+	change(netlink.AddrAdd, "fd00::5/80")
+	change(netlink.AddrAdd, "fd00::6/64")
+	d = s.serve(t)
+	await("while none served", "10.0.0.1/24", "fd00::5/80", "fd00::6/64")
+	d.stop(syscall.SIGTERM)
 }
 
 // Endpoints whose applications do not connect in time are reclaimed, and a late application

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -51,7 +52,7 @@ func TestServe(t *testing.T) {
 	}
 	defer g.Close()
 	defer l.Close()
-	if g.Identity.LinkAddr != pair.A.LinkAddr || g.Identity.Addr != pair.A.Addr || g.Identity.Mode != "tcx" || len(g.Tags) != 1 || g.Tags[0].Port == 0 {
+	if g.Identity.LinkAddr != pair.A.LinkAddr || !slices.Equal(g.Identity.Addrs, []netip.Prefix{pair.A.Addr}) || g.Identity.Mode != "tcx" || len(g.Tags) != 1 || g.Tags[0].Port == 0 {
 		t.Errorf("grant %+v", g)
 	}
 	raw, err := g.XSK.SyscallConn()

@@ -18,7 +18,8 @@ import (
 const maxAddrs = 256
 
 // Watchers has the loops over the notices of one lease, and the state of unetd, of the link and
-// of the endpoint's addresses.
+// of the addresses. The addresses that a loop has not got yet are the difference between those that
+// it knows and the present ones, so they need no bound of their own.
 type Watchers struct {
 	done <-chan struct{}
 
@@ -29,20 +30,27 @@ type Watchers struct {
 	alone bool // unetd is gone
 	down  bool // +checklocks:mu
 	// +checklocks:mu
-	gone map[netip.Addr]bool // addresses that the host does not have now
+	granted subnets // see Granted; does not change
+	// +checklocks:mu
+	addrs subnets // of the host now
+	// +checklocks:mu
+	stale map[netip.Addr]bool // see Renew
 	// +checklocks:mu
 	presented bool // see Presented
 }
 
+// subnets are addresses with the lengths of their subnets' prefixes.
+type subnets map[netip.Addr]uint8
+
 type watcher struct {
 	wake    chan struct{} // of capacity 1
 	pending pending       // guarded by Watchers.mu
+	known   subnets       // addresses as the loop has got them; replaced, never changed; guarded by Watchers.mu
+	all     bool          // the loop gets that there are no other addresses; guarded by Watchers.mu
 }
 
 // New makes the watchers of a lease that ends when done is closed.
-func New(done <-chan struct{}) *Watchers {
-	return &Watchers{done: done, gone: map[netip.Addr]bool{}}
-}
+func New(done <-chan struct{}) *Watchers { return &Watchers{done: done, addrs: subnets{}} }
 
 // Notices is that of [endpoint.Lease].
 func (w *Watchers) Notices(ctx context.Context) iter.Seq[[]endpoint.Notice] {
@@ -96,18 +104,17 @@ func (w *Watchers) add() *watcher {
 	one := &watcher{wake: make(chan struct{}, 1)}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	one.known = w.granted
+	one.wake <- struct{}{} // addresses may have changed
 	if w.presented {
+		one.known, one.all = nil, true
 		one.add(endpoint.Notice{Kind: endpoint.NoticeLinkUp})
-		one.add(endpoint.Notice{Kind: endpoint.NoticeAddrBack})
 	}
 	if w.alone {
 		one.add(endpoint.Notice{Kind: endpoint.NoticeUnetdGone})
 	}
 	if w.down {
 		one.add(endpoint.Notice{Kind: endpoint.NoticeLinkDown})
-	}
-	for a := range w.gone {
-		one.add(endpoint.Notice{Kind: endpoint.NoticeAddrGone, Addr: a})
 	}
 	w.list = append(w.list, one)
 	return one
@@ -123,7 +130,35 @@ func (w *Watchers) remove(one *watcher) {
 func (w *Watchers) take(one *watcher) []endpoint.Notice {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return one.pending.take()
+	moved := one.known.to(w.addrs)
+	if len(moved) > 0 {
+		one.known = maps.Clone(w.addrs)
+	}
+	if one.all {
+		one.all = false
+		moved = append(moved, endpoint.Notice{Kind: endpoint.NoticeAddrGone})
+	}
+	return one.pending.take(moved)
+}
+
+// to returns the notices by which one who knows s gets to know now: those of addresses that are
+// here first, so that a host that moves from one to another is never without.
+func (s subnets) to(now subnets) []endpoint.Notice {
+	var here, gone []endpoint.Notice
+	for a, bits := range now {
+		if before, known := s[a]; !known || before != bits {
+			here = append(here, endpoint.Notice{Kind: endpoint.NoticeAddrHere, Addr: a, Bits: bits})
+		}
+	}
+	for a := range s {
+		if _, there := now[a]; !there {
+			gone = append(gone, endpoint.Notice{Kind: endpoint.NoticeAddrGone, Addr: a})
+		}
+	}
+	for _, list := range [][]endpoint.Notice{here, gone} {
+		slices.SortFunc(list, func(a, b endpoint.Notice) int { return a.Addr.Compare(b.Addr) })
+	}
+	return append(here, gone...)
 }
 
 // add makes a notice pending and wakes the loop. Watchers.mu is held.
@@ -132,6 +167,29 @@ func (one *watcher) add(n endpoint.Notice) {
 	select {
 	case one.wake <- struct{}{}:
 	default:
+	}
+}
+
+// Granted sets the addresses with which every later loop begins: those of the grant, which are
+// the present ones until Tell changes them.
+func (w *Watchers) Granted(addrs []netip.Prefix) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.granted = subnets{}
+	for _, p := range addrs {
+		w.granted[p.Addr()] = uint8(p.Bits())
+	}
+	w.addrs = maps.Clone(w.granted)
+}
+
+// Renew begins a list of all addresses of the host. A NoticeAddrGone without an address ends it:
+// those that Tell has not named in between are gone.
+func (w *Watchers) Renew() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.stale = map[netip.Addr]bool{}
+	for a := range w.addrs {
+		w.stale[a] = true
 	}
 }
 
@@ -150,7 +208,7 @@ func (w *Watchers) Tell(list ...endpoint.Notice) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, n := range list {
-		for _, n := range w.news(n) {
+		if w.news(n) {
 			for _, one := range w.list {
 				one.add(n)
 			}
@@ -158,53 +216,48 @@ func (w *Watchers) Tell(list ...endpoint.Notice) {
 	}
 }
 
-// news records the state in n and returns the notices of what has changed. w.mu is held.
+// news records the state in n and reports whether it has changed. w.mu is held.
 //
 // +checklocks:w.mu
-func (w *Watchers) news(n endpoint.Notice) []endpoint.Notice {
+func (w *Watchers) news(n endpoint.Notice) bool {
 	switch n.Kind {
 	case endpoint.NoticeUnetdGone, endpoint.NoticeUnetdBack:
 		alone := n.Kind == endpoint.NoticeUnetdGone
 		if alone == w.alone {
-			return nil
+			return false
 		}
 		w.alone = alone
 	case endpoint.NoticeLinkDown, endpoint.NoticeLinkUp:
 		down := n.Kind == endpoint.NoticeLinkDown
 		if down == w.down {
-			return nil
+			return false
 		}
 		w.down = down
+	case endpoint.NoticeAddrHere:
+		delete(w.stale, n.Addr)
+		if bits, here := w.addrs[n.Addr]; here && bits == n.Bits {
+			return false
+		}
+		w.addrs[n.Addr] = n.Bits
 	case endpoint.NoticeAddrGone:
-		if w.gone[n.Addr] {
-			return nil
-		}
-		w.gone[n.Addr] = true
-	case endpoint.NoticeAddrBack:
+		before := len(w.addrs)
+		delete(w.addrs, n.Addr)
 		if !n.Addr.IsValid() {
-			var list []endpoint.Notice
-			for a := range w.gone {
-				list = append(list, endpoint.Notice{Kind: endpoint.NoticeAddrBack, Addr: a})
+			for a := range w.stale {
+				delete(w.addrs, a)
 			}
-			clear(w.gone)
-			return list
+			w.stale = nil
 		}
-		if !w.gone[n.Addr] {
-			return nil
-		}
-		delete(w.gone, n.Addr)
+		return len(w.addrs) < before
 	}
-	return []endpoint.Notice{n}
+	return true
 }
 
-// pending is what a loop has not got yet: one notice for each destination
-// that has changed, and the last state of unetd, of the link and of each address. It has at
-// most as many addresses as the endpoint has tags.
+// pending is what a loop has not got yet, but addresses: one notice for each destination
+// that has changed, and the last state of unetd and of the link.
 type pending struct {
 	unetd  endpoint.NoticeKind // 0: nothing new
 	link   endpoint.NoticeKind // 0: nothing new
-	back   bool                // the host has all the endpoint's addresses again; what is in gone is newer
-	gone   map[netip.Addr]bool // the endpoint's addresses whose state has changed; true: gone, false: back
 	routes map[netip.Addr]bool // destinations
 	all    bool                // of routes: every destination
 }
@@ -215,15 +268,6 @@ func (p *pending) add(n endpoint.Notice) {
 		p.unetd = n.Kind
 	case endpoint.NoticeLinkDown, endpoint.NoticeLinkUp:
 		p.link = n.Kind
-	case endpoint.NoticeAddrGone, endpoint.NoticeAddrBack:
-		if !n.Addr.IsValid() {
-			p.back, p.gone = true, nil
-			return
-		}
-		if p.gone == nil {
-			p.gone = map[netip.Addr]bool{}
-		}
-		p.gone[n.Addr] = n.Kind == endpoint.NoticeAddrGone
 	case endpoint.NoticeRoute:
 		switch {
 		case p.all:
@@ -238,8 +282,9 @@ func (p *pending) add(n endpoint.Notice) {
 	}
 }
 
-// take returns and removes what is pending, in the order of [endpoint.Lease]'s Notices.
-func (p *pending) take() []endpoint.Notice {
+// take returns and removes what is pending, in the order of [endpoint.Lease]'s Notices. moved are
+// those of addresses.
+func (p *pending) take(moved []endpoint.Notice) []endpoint.Notice {
 	var list []endpoint.Notice
 	if p.unetd != 0 {
 		list = append(list, endpoint.Notice{Kind: p.unetd})
@@ -247,16 +292,7 @@ func (p *pending) take() []endpoint.Notice {
 	if p.link != 0 {
 		list = append(list, endpoint.Notice{Kind: p.link})
 	}
-	if p.back {
-		list = append(list, endpoint.Notice{Kind: endpoint.NoticeAddrBack})
-	}
-	for _, a := range slices.SortedFunc(maps.Keys(p.gone), netip.Addr.Compare) {
-		kind := endpoint.NoticeAddrBack
-		if p.gone[a] {
-			kind = endpoint.NoticeAddrGone
-		}
-		list = append(list, endpoint.Notice{Kind: kind, Addr: a})
-	}
+	list = append(list, moved...)
 	if p.all {
 		list = append(list, endpoint.Notice{Kind: endpoint.NoticeRoute})
 	}

@@ -31,19 +31,21 @@ func addrGone(a netip.Addr) endpoint.Notice {
 	return endpoint.Notice{Kind: endpoint.NoticeAddrGone, Addr: a}
 }
 
-func addrBack(a netip.Addr) endpoint.Notice {
-	return endpoint.Notice{Kind: endpoint.NoticeAddrBack, Addr: a}
+func addrHere(a netip.Addr, bits uint8) endpoint.Notice {
+	return endpoint.Notice{Kind: endpoint.NoticeAddrHere, Addr: a, Bits: bits}
 }
 
+// noOthers: the addresses before are all.
+var noOthers = endpoint.Notice{Kind: endpoint.NoticeAddrGone}
+
 // The number of pending notices is limited: each destination is pending once, too many destinations become one
-// notice for all, and of the link and of each address only the last state is pending.
+// notice for all, and of the link and of unetd only the last state is pending.
 func TestPendingAgainstModel(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 300 {
 		var p pending
 		model := map[netip.Addr]bool{}
-		all, link, unetd, back := false, endpoint.NoticeKind(0), endpoint.NoticeKind(0), false
-		gone := map[netip.Addr]bool{}
+		all, link, unetd := false, endpoint.NoticeKind(0), endpoint.NoticeKind(0)
 		for range rng.IntN(3 * maxAddrs) {
 			addr := netip.AddrFrom4([4]byte{10, 0, byte(rng.IntN(2)), byte(rng.IntN(256))})
 			switch r := rng.IntN(1000); {
@@ -64,16 +66,6 @@ func TestPendingAgainstModel(t *testing.T) {
 				unetd = endpoint.NoticeUnetdBack
 			case r < 30:
 				p.add(endpoint.Notice{Kind: 77})
-			case r < 32:
-				p.add(addrBack(netip.Addr{}))
-				back = true
-				clear(gone)
-			case r < 50:
-				p.add(addrGone(addr))
-				gone[addr] = true
-			case r < 60:
-				p.add(addrBack(addr))
-				gone[addr] = false
 			default:
 				p.add(routeTo(addr))
 				model[addr] = true
@@ -87,16 +79,8 @@ func TestPendingAgainstModel(t *testing.T) {
 		if link != 0 {
 			want = append(want, endpoint.Notice{Kind: link})
 		}
-		if back {
-			want = append(want, addrBack(netip.Addr{}))
-		}
-		for _, a := range slices.SortedFunc(maps.Keys(gone), netip.Addr.Compare) {
-			if gone[a] {
-				want = append(want, addrGone(a))
-			} else {
-				want = append(want, addrBack(a))
-			}
-		}
+		moved := []endpoint.Notice{addrHere(here, 24), addrGone(there)}[:rng.IntN(3)]
+		want = append(want, moved...)
 		if all {
 			want = append(want, allRoutes)
 		} else {
@@ -109,10 +93,10 @@ func TestPendingAgainstModel(t *testing.T) {
 				want = append(want, routeTo(a))
 			}
 		}
-		if got := p.take(); !slices.Equal(got, want) {
+		if got := p.take(moved); !slices.Equal(got, want) {
 			t.Fatalf("got %v, want %v", got, want)
 		}
-		if got := p.take(); len(got) != 0 {
+		if got := p.take(nil); len(got) != 0 {
 			t.Fatalf("again %v", got)
 		}
 	}
@@ -133,24 +117,27 @@ func want(t *testing.T, got []endpoint.Notice, want ...endpoint.Notice) {
 }
 
 // A state that has not changed is not delivered. A new loop gets the states that are
-// not normal: unetd gone, link down, address gone.
+// not normal: unetd gone, link down, addresses that are not those of the grant.
 func TestUnchangedStatesAreNotDelivered(t *testing.T) {
 	w := New(nil)
-	w.Tell(unetdBack, linkUp, addrBack(here), addrBack(netip.Addr{}))
+	w.Granted([]netip.Prefix{netip.PrefixFrom(here, 24)})
+	w.Tell(unetdBack, linkUp, addrHere(here, 24), addrGone(there), noOthers)
 	first, _ := watch(t, w)
 	w.Tell(linkDown)
 	want(t, first(), linkDown)
-	w.Tell(linkDown, addrGone(here), addrGone(there), addrGone(here), unetdGone)
-	want(t, first(), unetdGone, addrGone(here), addrGone(there))
+	w.Tell(linkDown, addrGone(here), addrHere(there, 25), addrGone(here), unetdGone)
+	want(t, first(), unetdGone, addrHere(there, 25), addrGone(here))
 	w.Tell(unetdGone)
-	w.Tell(addrBack(there), routeTo(there))
-	want(t, first(), addrBack(there), routeTo(there))
+	w.Tell(addrHere(there, 16), routeTo(there))
+	want(t, first(), addrHere(there, 16), routeTo(there))
 	late, _ := watch(t, w)
-	want(t, late(), unetdGone, linkDown, addrGone(here))
-	w.Tell(addrBack(netip.Addr{}), linkUp, allRoutes, unetdBack)
+	want(t, late(), unetdGone, linkDown, addrHere(there, 16), addrGone(here))
+	w.Tell(addrHere(here, 24), addrGone(there), linkUp, allRoutes, unetdBack)
 	for _, next := range []func() []endpoint.Notice{first, late} {
-		want(t, next(), unetdBack, linkUp, addrBack(here), allRoutes)
+		want(t, next(), unetdBack, linkUp, addrHere(here, 24), addrGone(there), allRoutes)
 	}
+	w.Tell(addrHere(there, 25), addrGone(there), linkDown) // in between there is no turn
+	want(t, first(), linkDown)
 }
 
 // A loop over the notices of a lease that was presented gets every state, the normal ones too.
@@ -158,11 +145,97 @@ func TestLoopOfPresentedLeaseGetsAllStates(t *testing.T) {
 	w := New(nil)
 	w.Presented()
 	usual, _ := watch(t, w)
-	want(t, usual(), linkUp, addrBack(netip.Addr{}))
-	w.Tell(linkDown, addrGone(there))
-	want(t, usual(), linkDown, addrGone(there))
+	want(t, usual(), linkUp, noOthers)
+	w.Tell(linkDown, addrHere(there, 24))
+	want(t, usual(), linkDown, addrHere(there, 24))
 	late, _ := watch(t, w)
-	want(t, late(), linkDown, addrBack(netip.Addr{}), addrGone(there))
+	want(t, late(), linkDown, addrHere(there, 24), noOthers)
+	w.Tell(addrGone(there))
+	want(t, late(), addrGone(there))
+}
+
+// However addresses come and go while a loop begins and takes its turns, it knows the present ones: those of the grant,
+// with what it has got. A list of all addresses, in several calls, says which are gone.
+func TestLoopsKnowTheAddresses(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 4))
+	addr := func() netip.Addr { return netip.AddrFrom4([4]byte{10, 0, byte(rng.IntN(2)), byte(rng.IntN(200))}) }
+	for range 100 {
+		w, now, granted := New(nil), map[netip.Addr]uint8{}, []netip.Prefix{}
+		for range rng.IntN(5) {
+			p := netip.PrefixFrom(addr(), 1+rng.IntN(32))
+			if _, has := now[p.Addr()]; !has {
+				granted, now[p.Addr()] = append(granted, p), uint8(p.Bits())
+			}
+		}
+		w.Granted(granted)
+		type loop struct {
+			one   *watcher
+			known map[netip.Addr]uint8
+		}
+		var loops []loop
+		begin := func() {
+			known := map[netip.Addr]uint8{}
+			for _, p := range granted {
+				known[p.Addr()] = uint8(p.Bits())
+			}
+			loops = append(loops, loop{w.add(), known})
+		}
+		change := func() {
+			a := addr()
+			if now[a] = uint8(1 + rng.IntN(32)); rng.IntN(2) == 0 {
+				delete(now, a)
+			}
+		}
+		turn := func(l loop) {
+			for _, n := range w.take(l.one) {
+				bits, has := l.known[n.Addr]
+				switch {
+				case n.Kind == endpoint.NoticeAddrHere && (!has || bits != n.Bits):
+					l.known[n.Addr] = n.Bits
+				case n.Kind == endpoint.NoticeAddrGone && has:
+					delete(l.known, n.Addr)
+				default:
+					t.Fatalf("%v to a loop that knows %d", n, bits)
+				}
+			}
+			if !maps.Equal(l.known, now) {
+				t.Fatalf("a loop knows %v, want %v", l.known, now)
+			}
+		}
+		for range 50 {
+			switch rng.IntN(4) {
+			case 0:
+				begin()
+			case 1: // one address
+				before := maps.Clone(now)
+				change()
+				for a := range before {
+					if _, has := now[a]; !has {
+						w.Tell(addrGone(a))
+					}
+				}
+				for a, bits := range now {
+					w.Tell(addrHere(a, bits))
+				}
+			case 2: // the next unetd
+				for range rng.IntN(300) {
+					change()
+				}
+				w.Renew()
+				for a, bits := range now {
+					w.Tell(addrHere(a, bits))
+				}
+				w.Tell(noOthers)
+			default:
+				if len(loops) > 0 {
+					turn(loops[rng.IntN(len(loops))])
+				}
+			}
+		}
+		for _, l := range loops {
+			turn(l)
+		}
+	}
 }
 
 // Tell does not wait for a loop that blocks. The notices meanwhile come in one turn.

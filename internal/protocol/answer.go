@@ -48,6 +48,8 @@ type Incoming struct {
 	Up      *bool          `json:"up"`
 	Message string         `json:"message"`
 	Path    *endpoint.Path `json:"path"`
+
+	Prefixes []netip.Prefix `json:"prefixes"`
 }
 
 // ParseIncoming parses a record from unetd. descriptors is the number of those that came
@@ -71,8 +73,10 @@ func ParseIncoming(record []byte, descriptors int) (Incoming, error) {
 		return a, Violation("a record that is neither an answer to a request, nor an error, nor an event")
 	case (a.Event == eventLink || a.Event == eventAddress) && a.Up == nil:
 		return a, Violation("an event %s without up", a.Event)
-	case a.Event == eventAddress && !*a.Up && (len(a.Addrs) == 0 || slices.Contains(a.Addrs, netip.Addr{})):
-		return a, Violation("an event address without the addresses that are gone")
+	case a.Event == eventAddress && !*a.Up && slices.Contains(a.Addrs, netip.Addr{}):
+		return a, Violation("an event address with an empty address")
+	case a.Event == eventAddress && *a.Up && (len(a.Prefixes) == 0 || slices.Contains(a.Prefixes, netip.Prefix{})):
+		return a, Violation("an event address that is up without its prefixes, or with an empty one")
 	case (a.Path != nil) != (a.Event == eventPath):
 		return a, Violation("an event %q, with a path: %v", a.Event, a.Path != nil)
 	case a.Table && a.Grant == nil:

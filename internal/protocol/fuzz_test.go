@@ -78,14 +78,15 @@ func FuzzRequest(f *testing.F) {
 
 const grantRecord = `{"v":1,"id":1,"grant":{"id":5,"attach":"port",` +
 	`"geometry":{"frame_size":2048,"frame_count":64,"fill_size":64,"completion_size":64,"rx_size":64,"tx_size":64},` +
-	`"identity":{"interface":"eth0","link_addr":"02:00:00:00:00:01","addr":"10.0.0.1/24","addr6":"fd00::1/64","link_local":"fe80::1/64","mtu":1500,"partial_checksums":true,"mode":"tcx"},` +
+	`"identity":{"interface":"eth0","link_addr":"02:00:00:00:00:01","addrs":["10.0.0.1/24","fd00::1/64","fe80::1/64"],"mtu":1500,"partial_checksums":true,"mode":"tcx"},` +
 	`"tags":["msg:7"]}}`
 
 // FuzzIncoming parses any record as one from unetd. Its notices are written as events and parsed again, and
 // must be equal; and a record answers only the requests for which it has a result or an error.
 func FuzzIncoming(f *testing.F) {
 	for _, s := range []string{grantRecord, `{"v":1,"event":"routes","addrs":["10.0.0.2","fd00::1"]}`, `{"v":1,"event":"link","up":true}`,
-		`{"v":1,"event":"address","addrs":["10.0.0.1","fd00::1"],"up":false}`, `{"v":1,"event":"address","addrs":[""],"up":true}`, `{"v":1,"event":"address","addrs":[""],"up":false}`,
+		`{"v":1,"event":"address","addrs":["10.0.0.1","fd00::1"],"up":false}`, `{"v":1,"event":"address","addrs":[""],"up":false}`, `{"v":1,"event":"address","up":false}`,
+		`{"v":1,"event":"address","prefixes":["10.0.0.1/24","fd00::1/64"],"up":true}`, `{"v":1,"event":"address","prefixes":[""],"up":true}`, `{"v":1,"event":"address","addrs":["10.0.0.1"],"up":true}`,
 		`{"v":1,"id":1,"endpoints":[],"more":true}`, `{"v":1,"id":1,"counters":[{"name":"n","help":"h","value":18446744073709551615}]}`,
 		`{"v":1,"id":1,"status":[{"id":7,"sockets":[{"record":1,"protocol":"tcp","local":"10.0.0.1:80","remote":"[fd00::1%eth0]:1"}],"sockets_more":true}],"more":true}`,
 		`{"v":1,"id":1,"uplinks":[{"interface":"eth0","index":2,"mode":"tcx","up":true,"endpoints":1}],"draining":true}`,

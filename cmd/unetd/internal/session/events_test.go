@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/internal/protocol"
 	. "github.com/unet-go/unet/internal/protocoltest"
 	"github.com/unet-go/unet/mux"
 )
@@ -33,8 +34,8 @@ func addrGone(a netip.Addr) endpoint.Notice {
 	return endpoint.Notice{Kind: endpoint.NoticeAddrGone, Addr: a}
 }
 
-func addrBack(a netip.Addr) endpoint.Notice {
-	return endpoint.Notice{Kind: endpoint.NoticeAddrBack, Addr: a}
+func addrHere(a netip.Addr) endpoint.Notice {
+	return endpoint.Notice{Kind: endpoint.NoticeAddrHere, Addr: a, Bits: 24}
 }
 
 // The records are those of docs/control-protocol.md.
@@ -54,7 +55,7 @@ func TestEventRecords(t *testing.T) {
 		{linkDown, `{"event":"link","up":false,"v":1}`},
 		{linkUp, linkUpEvent},
 		{addrGone(localAddr), `{"addrs":["10.0.0.1"],"event":"address","up":false,"v":1}`},
-		{addrBack(localAddr), `{"addrs":["10.0.0.1"],"event":"address","up":true,"v":1}`},
+		{addrHere(localAddr), `{"event":"address","prefixes":["10.0.0.1/24"],"up":true,"v":1}`},
 	} {
 		l.notify(c.notice)
 		a.want(c.event)
@@ -208,9 +209,9 @@ func TestNoticesOfLinkAndRoutes(t *testing.T) {
 	}
 }
 
-// Loops get one notice that an address is gone and one that it is back, also if unetd repeats them. A new loop
-// gets the addresses that are gone. The next unetd reports all states again, so loops also get a notice of an
-// address that came back while no unetd ran.
+// Loops get one notice that an address is gone and one that it is here, also if unetd repeats them. A new loop
+// gets what has changed since the grant. The next unetd reports all addresses again, so loops also get a notice of
+// addresses that came and went while no unetd ran.
 func TestNoticesOfAddresses(t *testing.T) {
 	p := newFakeProvider(t)
 	d := newDaemon(t, p)
@@ -219,26 +220,82 @@ func TestNoticesOfAddresses(t *testing.T) {
 	first.collect(t, l)
 	lease := p.newestLease()
 	lease.notify(addrGone(localAddr))
-	lease.notify(addrGone(remoteAddr))
-	until(t, "both notices", func() bool { return len(first.all()) == 2 })
-	lease.notify(addrGone(remoteAddr))
-	lease.notify(addrBack(remoteAddr))
-	first.await(t, addrGone(localAddr), addrGone(remoteAddr), addrBack(remoteAddr))
+	first.await(t, addrGone(localAddr))
+	lease.notify(addrHere(remoteAddr))
+	first.await(t, addrGone(localAddr), addrHere(remoteAddr))
+	lease.notify(addrHere(remoteAddr))
+	lease.notify(addrGone(localAddr))
+	lease.notify(allRoutes)
+	first.await(t, addrGone(localAddr), addrHere(remoteAddr), allRoutes)
 	late.collect(t, l)
-	late.await(t, addrGone(localAddr))
+	late.await(t, addrHere(remoteAddr), addrGone(localAddr))
 
 	d.kill()
-	d.start()
+	d.start() // it has the addresses of the provider: localAddr
 	until(t, "the endpoint to be presented", func() bool { return p.newestLease() != lease })
-	until(t, "the notice that the address is back", func() bool { return slices.Contains(late.all(), addrBack(localAddr)) })
+	until(t, "the notices of what has changed", func() bool {
+		got := late.all()
+		return slices.Contains(got, addrHere(localAddr)) && slices.Contains(got, addrGone(remoteAddr)) && slices.Contains(got, allRoutes)
+	})
 	lease = p.newestLease()
-	lease.notify(addrBack(localAddr)) // not new
-	lease.notify(addrGone(remoteAddr))
-	// One of the four is allRoutes, which may come after the notices of the new connection.
-	until(t, "gone again, and routes", func() bool { got := late.all(); return slices.Contains(got, addrGone(remoteAddr)) && len(got) >= 4 })
-	if got := late.all(); len(got) != 4 {
+	lease.notify(addrHere(localAddr)) // not new
+	lease.notify(addrGone(localAddr))
+	until(t, "gone again", func() bool { got := late.all(); return got[len(got)-1] == addrGone(localAddr) })
+	if got := late.all(); len(got) != 6 {
 		t.Errorf("notices %v", got)
 	}
+}
+
+// More addresses than a grant and an event have room for all reach a lease, also if it has as many tags as it can
+// open with, and again after a restart of unetd. What has not changed meanwhile is not reported.
+func TestManyAddresses(t *testing.T) {
+	p := newFakeProvider(t)
+	p.addrs = nil
+	for i := range 3000 {
+		p.addrs = append(p.addrs, netip.PrefixFrom(netip.AddrFrom16([16]byte{0x20, 0x01, 0xd, 0xb8, 0xaa, 0xaa, 0xbb, 0xbb, 0xcc, 0xcc, 0xdd, 0xdd, 0x10, 14: byte(i>>8) | 0x10, 15: byte(i)}), 128))
+	}
+	var tags []endpoint.Tag
+	for i := range uint16(protocol.MaxTags) {
+		tags = append(tags, endpoint.UDPTag(netip.AddrPortFrom(p.addrs[i].Addr(), 65535)).AsBlock())
+	}
+	d := newDaemon(t, p)
+	g, l := mustOpen(t, d.socket, endpoint.Request{Tags: tags})
+	if !slices.Equal(g.Identity.Addrs, p.addrs[:endpoint.MaxIdentityAddrs]) || !slices.Equal(g.Tags, tags) {
+		t.Errorf("granted %d addresses, %d tags", len(g.Identity.Addrs), len(g.Tags))
+	}
+	var got noticeLog
+	got.collect(t, l)
+	want := map[endpoint.Notice]bool{}
+	for _, a := range p.addrs[endpoint.MaxIdentityAddrs:] {
+		want[endpoint.Notice{Kind: endpoint.NoticeAddrHere, Addr: a.Addr(), Bits: 128}] = true
+	}
+	check := func(what string) {
+		t.Helper()
+		until(t, what, func() bool { return len(got.all()) >= len(want) })
+		for _, n := range got.all() {
+			if !want[n] {
+				t.Fatalf("%s: %v", what, n)
+			}
+			delete(want, n)
+		}
+	}
+	check("the other addresses")
+	lease := p.newestLease()
+	d.kill()
+	p.mu.Lock()
+	gone := p.addrs[2900:]
+	p.addrs = append(slices.Clone(p.addrs[:2900]), netip.PrefixFrom(localAddr, 24))
+	p.mu.Unlock()
+	got.mu.Lock()
+	got.list = nil
+	got.mu.Unlock()
+	want = map[endpoint.Notice]bool{allRoutes: true, addrHere(localAddr): true}
+	for _, a := range gone {
+		want[addrGone(a.Addr())] = true
+	}
+	d.start()
+	until(t, "the endpoint to be presented", func() bool { return p.newestLease() != lease })
+	check("after a restart")
 }
 
 // A loop over notices that blocks delays no other and no answer. It may use the lease.

@@ -60,6 +60,7 @@ type fakeProvider struct {
 	status    []endpoint.Status // by identifier
 	tables    []uint64          // inodes of the tables of connections that were received, in order
 	down      bool              // the state of the link for new leases
+	addrs     []netip.Prefix    // the addresses for new leases
 	draining  bool
 	captures  int
 	uplinks   []endpoint.Uplink // nil: one
@@ -94,7 +95,7 @@ type fakeLease struct {
 const strangerID = 1998
 
 func newFakeProvider(t testing.TB) *fakeProvider {
-	p := &fakeProvider{t: t, closed: make(chan *fakeLease, 4096), endpoints: make(map[uint64]*fakeEndpoint)}
+	p := &fakeProvider{t: t, closed: make(chan *fakeLease, 4096), endpoints: make(map[uint64]*fakeEndpoint), addrs: []netip.Prefix{netip.PrefixFrom(localAddr, 24)}}
 	t.Cleanup(func() {
 		for _, f := range p.others {
 			f.Close()
@@ -206,7 +207,7 @@ func (p *fakeProvider) OpenEndpoint(ctx context.Context, peer mux.Owner, req end
 		XSK: xsk, Segment: segment, Table: table,
 		ID: e.id, Attach: req.Attach, Geometry: g, Tags: req.Tags,
 		Identity: endpoint.Identity{Interface: "eth0", LinkAddr: wire.LinkAddr{2, 0, 0, 0, 0, 1},
-			Addr: netip.PrefixFrom(localAddr, 24), MTU: 1500, PartialChecksums: true, Mode: "tcx"},
+			Addrs: p.addrs[:min(len(p.addrs), endpoint.MaxIdentityAddrs)], MTU: 1500, PartialChecksums: true, Mode: "tcx"},
 	}, p.lease(e), nil
 }
 
@@ -214,6 +215,10 @@ func (p *fakeProvider) OpenEndpoint(ctx context.Context, peer mux.Owner, req end
 func (p *fakeProvider) lease(e *fakeEndpoint) *fakeLease {
 	e.lease = &fakeLease{p: p, e: e, gone: make(chan struct{})}
 	e.lease.watchers = notices.New(e.lease.gone)
+	e.lease.watchers.Granted(p.addrs[:min(len(p.addrs), endpoint.MaxIdentityAddrs)])
+	for _, a := range p.addrs {
+		e.lease.notify(endpoint.Notice{Kind: endpoint.NoticeAddrHere, Addr: a.Addr(), Bits: uint8(a.Bits())})
+	}
 	if p.down {
 		e.lease.notify(endpoint.Notice{Kind: endpoint.NoticeLinkDown})
 	}

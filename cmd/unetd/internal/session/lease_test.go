@@ -57,7 +57,7 @@ func TestOpenClaimResolveClose(t *testing.T) {
 	if g.ID != 1 || g.Attach != endpoint.AttachQueue || g.Geometry != req.Geometry.WithDefaults() || !reflect.DeepEqual(g.Tags, req.Tags) {
 		t.Errorf("grant %+v", g)
 	}
-	if id := g.Identity; id.Interface != "eth0" || id.LinkAddr.String() != "02:00:00:00:00:01" || id.Addr.String() != "10.0.0.1/24" ||
+	if id := g.Identity; id.Interface != "eth0" || id.LinkAddr.String() != "02:00:00:00:00:01" || fmt.Sprint(id.Addrs) != "[10.0.0.1/24]" ||
 		id.MTU != 1500 || !id.PartialChecksums || id.Mode != "tcx" {
 		t.Errorf("identity %+v", id)
 	}

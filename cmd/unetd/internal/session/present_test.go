@@ -47,18 +47,20 @@ func (a *application) want(answer string) {
 	}
 }
 
-// present presents an endpoint, and takes the answer and the two events that follow.
+// present presents an endpoint, and takes the answer and the three events that follow.
 func (a *application) present(fd int) {
 	a.t.Helper()
 	a.send(presentRecord, fd)
 	a.receive()
 	a.want(linkUpEvent)
-	a.want(addrsBackEvent)
+	a.want(hereEvent)
+	a.want(noOthersEvent)
 }
 
 const (
-	linkUpEvent    = `{"event":"link","up":true,"v":1}`
-	addrsBackEvent = `{"event":"address","up":true,"v":1}`
+	linkUpEvent   = `{"event":"link","up":true,"v":1}`
+	hereEvent     = `{"event":"address","prefixes":["10.0.0.1/24"],"up":true,"v":1}`
+	noOthersEvent = `{"event":"address","up":false,"v":1}`
 )
 
 // The records are those of docs/control-protocol.md.
@@ -72,7 +74,8 @@ func TestPresentRecords(t *testing.T) {
 	a.send(presentRecord, fd)
 	a.want(`{"id":1,"lease":{"id":1,"tags":["msg:7","msg:9"]},"v":1}`)
 	a.want(linkUpEvent)
-	a.want(addrsBackEvent)
+	a.want(hereEvent)
+	a.want(noOthersEvent)
 	a.send(`{"v":1,"id":2,"op":"unclaim","tag":"msg:7"}`)
 	a.want(`{"id":2,"v":1}`)
 	a.conn.Close()

@@ -30,7 +30,7 @@ import (
 //	!hop ADDR    the neighbour ADDR has another MAC address
 //	!hops        any route may have changed
 //	!gone ADDR   the host has lost an address
-//	!back [ADDR] it has the address, or all, again
+//	!here ADDR   it has the address
 //	!down, !up   the link
 //	!end         the mux ends the lease
 //
@@ -80,7 +80,7 @@ func sequenceSeeds() map[string][]byte {
 		"300 destinations":  script(append(append([]string{openLine}, many[:300]...), "!hop 10.1.0.1", "!hops", "!down", "!up")...),
 		"longest grant": script(request(1, "open", `"open":{"attach":"port","geometry":{},"tags":[`+strings.Join(blocks, ",")+`]}`), "!gone 2001:db8:aaaa:bbbb:cccc:dddd:8000:ffff",
 			">", request(1, "list", ""), request(2, "status", "")),
-		"notices": script(openLine, "!down", "!down", "!up", "!gone 10.0.0.1", "!gone fd00::1", "!back 10.0.0.1", "!back", resolveLine(2, "10.0.0.2"), "!hop 10.0.0.2",
+		"notices": script(openLine, "!down", "!down", "!up", "!gone 10.0.0.1", "!here fd00::1", "!gone fd00::1", "!here 10.0.0.1", "!here fd00::2", resolveLine(2, "10.0.0.2"), "!hop 10.0.0.2",
 			request(3, "claim", `"tag":"udp:10.0.0.1:0"`), "!end", resolveLine(4, "10.0.0.2")),
 		"present": script(`1{"v":1,"id":1,"op":"present"}`, resolveLine(2, "10.0.0.2"), "!hop 10.0.0.2", "!gone 10.0.0.1", "!end", ">", `1{"v":1,"id":1,"op":"present"}`),
 		"operator": script(openLine, ">", request(1, "list", ""), request(2, "counters", ""), request(3, "status", `"after":1`), request(4, "uplinks", ""), request(5, "reload", ""),
@@ -297,7 +297,7 @@ func (c *client) notice(words []string) {
 		addr, _ = netip.ParseAddr(words[1])
 		addr = addr.WithZone("") // the kernel's addresses have none
 	}
-	l, kind := c.lease, endpoint.NoticeKind(0)
+	l, kind, bits := c.lease, endpoint.NoticeKind(0), uint8(0)
 	switch words[0] {
 	case "hop", "hops":
 		if words[0] == "hops" {
@@ -306,8 +306,8 @@ func (c *client) notice(words []string) {
 		l.hopChanged(addr)
 	case "gone":
 		kind = endpoint.NoticeAddrGone
-	case "back":
-		kind = endpoint.NoticeAddrBack
+	case "here":
+		kind, bits = endpoint.NoticeAddrHere, 24
 	case "down":
 		kind = endpoint.NoticeLinkDown
 	case "up":
@@ -316,8 +316,8 @@ func (c *client) notice(words []string) {
 		l.end(endpoint.ErrLeaseClosed)
 		c.drain()
 	}
-	if kind != 0 && (kind != endpoint.NoticeAddrGone || addr.IsValid()) {
-		l.notify(endpoint.Notice{Kind: kind, Addr: addr})
+	if kind != 0 && (addr.IsValid() || kind == endpoint.NoticeLinkDown || kind == endpoint.NoticeLinkUp) {
+		l.notify(endpoint.Notice{Kind: kind, Addr: addr, Bits: bits})
 	}
 	// The last of the notices: it comes after those above, or with them.
 	last := netip.MustParseAddr("ffff::ffff")

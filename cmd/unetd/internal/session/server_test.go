@@ -131,7 +131,7 @@ func TestRecords(t *testing.T) {
 	geometry, _ := grant["geometry"].(map[string]any)
 	identity, _ := grant["identity"].(map[string]any)
 	if len(fds) != 2 || grant["attach"] != "port" || geometry["frame_size"] != 2048.0 || geometry["tx_size"] != 2048.0 ||
-		identity["link_addr"] != "02:00:00:00:00:01" || identity["addr"] != "10.0.0.1/24" || fmt.Sprint(grant["tags"]) != "[msg:7]" {
+		identity["link_addr"] != "02:00:00:00:00:01" || fmt.Sprint(identity["addrs"]) != "[10.0.0.1/24]" || fmt.Sprint(grant["tags"]) != "[msg:7]" {
 		t.Errorf("%v with %d descriptors", m, len(fds))
 	}
 	for _, c := range []struct{ request, answer string }{
