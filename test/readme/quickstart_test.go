@@ -40,7 +40,7 @@ func TestQuickstart(t *testing.T) {
 	if err := bash.Start(); err != nil {
 		t.Fatal(err)
 	}
-	hung := time.AfterFunc(5*time.Minute, func() { syscall.Kill(-bash.Process.Pid, syscall.SIGKILL) })
+	hung := time.AfterFunc(15*time.Minute, func() { syscall.Kill(-bash.Process.Pid, syscall.SIGKILL) })
 	err := bash.Wait() // for all that holds stdout, unetd and the server among them
 	hung.Stop()
 	syscall.Kill(-bash.Process.Pid, syscall.SIGKILL) // what an unfinished run has left
