@@ -25,10 +25,10 @@
 //
 // # Addresses
 //
-// By default a host shares the addresses of the interface that unetd serves: an IPv4 address, a
-// global IPv6 address and the link-local one, those of them that there are. Each socket claims its
-// port there, at all of them if it listens at no address in particular, as in package net; the
-// error for a port that a kernel program or another host has is EADDRINUSE. Outgoing sockets get their ports from blocks that the host claims as a
+// By default a host shares all addresses of the interface that unetd serves, as they come and go.
+// Each socket claims its port there, at all of them if it listens at no address in particular, as in
+// package net, and at those that come later; the error for a port that a kernel program or another host
+// has is EADDRINUSE. What is sent comes from the address that the kernel would choose. Outgoing sockets get their ports from blocks that the host claims as a
 // whole. A host keeps a TCP port that it listens on until the listener is closed and the
 // last connection accepted there has ended. With [HostConfig].Addrs the host
 // claims addresses of its own, with all their ports, and answers ARP requests, neighbour

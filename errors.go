@@ -29,6 +29,8 @@ func (h *Host) openError(ctx context.Context, call string, err error) error {
 		}
 		return timeout{}
 	case errors.Is(err, syscall.EADDRNOTAVAIL): // of Ports.Obtain; it may wrap one of the errors below
+	case errors.Is(err, endpoint.ErrNoAddr):
+		err = fmt.Errorf("%w: %w", syscall.EADDRNOTAVAIL, err)
 	case errors.Is(err, endpoint.ErrTagHeld):
 		err = fmt.Errorf("%w: %w", syscall.EADDRINUSE, err)
 	case errors.Is(err, endpoint.ErrTagDenied):

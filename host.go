@@ -32,8 +32,8 @@ const DefaultSocket = control.DefaultSocket
 type HostConfig struct {
 	// Addrs are the addresses to own: an IPv4 one, an IPv6 one, or both. They must be free and in
 	// subnets of the interface. New claims by the lease those that the grant does not have. A host
-	// has no other addresses. Empty: share the interface's, port by port: the IPv4 address, the
-	// global IPv6 address and the link-local one.
+	// has no other addresses. Empty: share all addresses of the interface, port by port. They can change:
+	// sockets at no address follow, as those of the kernel do.
 	Addrs []netip.Addr
 
 	Wait       endpoint.WaitMode // how blocked calls wait; adaptive by default
@@ -94,7 +94,7 @@ type Host struct {
 	table  *datapath.Connections // nil: connections are not published
 	paths  *memoryPaths          // nil: the host has no memory paths
 	stack  *stack.Stack
-	locals ports.Locals
+	locals *ports.Locals
 	groups *groups
 	names  *net.Resolver // of hoststack.NewOnLink; nil: the default
 
@@ -157,10 +157,6 @@ func New(ctx context.Context, grant *endpoint.Grant, lease endpoint.Lease, cfg H
 
 // start is New with a table to publish connections in, which may be nil.
 func start(ctx context.Context, grant *endpoint.Grant, lease endpoint.Lease, cfg HostConfig, table *datapath.Connections) (_ *Host, err error) {
-	addr, addrs6, err := cfg.addresses(grant.Identity)
-	if err != nil {
-		return nil, err
-	}
 	for _, tag := range cfg.tags() {
 		if slices.Contains(grant.Tags, tag) {
 			continue
@@ -195,8 +191,7 @@ func start(ctx context.Context, grant *endpoint.Grant, lease endpoint.Lease, cfg
 	h, err := newHost(lease, stack.Config{
 		Link:             paths.link(socket),
 		LinkAddr:         grant.Identity.LinkAddr,
-		Addr:             addr,
-		Addrs6:           addrs6,
+		Addrs:            cfg.addresses(grant.Identity),
 		OwnedAddress:     len(cfg.Addrs) > 0,
 		MTU:              int(grant.Identity.MTU),
 		PartialChecksums: grant.Identity.PartialChecksums,
@@ -227,59 +222,28 @@ func (cfg *HostConfig) tags() (tags []endpoint.Tag) {
 
 // addresses are the addresses of a host and their subnets: those to own, or those of
 // the interface, without IPv6 ones if its MTU is too small for IPv6.
-func (cfg *HostConfig) addresses(id endpoint.Identity) (addr netip.Prefix, addrs6 []netip.Prefix, err error) {
-	addr4, addr6, linkLocal := firstAddrs(id.Addrs)
+func (cfg *HostConfig) addresses(id endpoint.Identity) (addrs []netip.Prefix) {
 	if len(cfg.Addrs) == 0 {
-		for _, p := range []netip.Prefix{addr6, linkLocal} {
-			if p.IsValid() && id.MTU >= wire.MinIPv6MTU {
-				addrs6 = append(addrs6, p)
-			}
-		}
-		if !addr4.IsValid() && addrs6 == nil {
-			err = fmt.Errorf("interface %s has no address to share: give it one, or set HostConfig.Addrs", id.Interface)
-		}
-		return addr4, addrs6, err
+		return slices.DeleteFunc(slices.Clone(id.Addrs), func(p netip.Prefix) bool { return p.Addr().Is6() && id.MTU < wire.MinIPv6MTU })
 	}
 	for _, t := range cfg.tags() {
-		if t.Addr.Is4() {
-			addr = netip.PrefixFrom(t.Addr, max(addr4.Bits(), 0))
-			continue
+		own := netip.PrefixFrom(t.Addr, t.Addr.BitLen())
+		for _, p := range id.Addrs {
+			if p.Contains(t.Addr) && (own.IsSingleIP() || p.Bits() > own.Bits()) {
+				own = netip.PrefixFrom(t.Addr, p.Bits())
+			}
 		}
-		subnet := addr6
-		if t.Addr.IsLinkLocalUnicast() {
-			subnet = linkLocal
-		}
-		addrs6 = append(addrs6, netip.PrefixFrom(t.Addr, max(subnet.Bits(), 0)))
+		addrs = append(addrs, own)
 	}
-	return addr, addrs6, nil
-}
-
-// firstAddrs are the first address of each kind; not valid if there is none.
-func firstAddrs(addrs []netip.Prefix) (addr4, addr6, linkLocal netip.Prefix) {
-	for _, p := range addrs {
-		at := &addr6
-		switch {
-		case p.Addr().Is4():
-			at = &addr4
-		case p.Addr().IsLinkLocalUnicast():
-			at = &linkLocal
-		}
-		if !at.IsValid() {
-			*at = p
-		}
-	}
-	return addr4, addr6, linkLocal
+	return addrs
 }
 
 // newHost makes a host on a lease and a link.
 func newHost(lease endpoint.Lease, cfg stack.Config) (*Host, error) {
 	releasing := ports.NewLease(lease)
 	var addrs []netip.Addr
-	var subnets []netip.Prefix
-	for _, p := range append([]netip.Prefix{cfg.Addr}, cfg.Addrs6...) {
-		if p.IsValid() {
-			addrs, subnets = append(addrs, p.Addr()), append(subnets, p)
-		}
+	for _, p := range cfg.Addrs {
+		addrs = append(addrs, p.Addr())
 	}
 	h := &Host{
 		lease:  releasing,
@@ -302,7 +266,7 @@ func newHost(lease endpoint.Lease, cfg stack.Config) (*Host, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	h.watchers = notices.New(ended)
-	h.watchers.Granted(subnets)
+	h.watchers.Granted(cfg.Addrs)
 	h.stopNotices = func() { cancel(); <-ended }
 	changes := lease.Notices(ctx)
 	go func() {
@@ -374,13 +338,20 @@ func (h *Host) Stats() (st datapath.Stats, err error) {
 	return st, err
 }
 
-// Addr is the host's address: the IPv4 address, or the IPv6 address of a host without one.
-func (h *Host) Addr() netip.Addr { return h.locals[0].Addr }
+// Addr is the first of the host's IPv4 addresses, or, if it has none, of all its addresses. It is not valid
+// while the interface has no address.
+func (h *Host) Addr() netip.Addr {
+	all := h.Addrs()
+	if i := slices.IndexFunc(all, netip.Addr.Is4); i >= 0 {
+		return all[i]
+	}
+	return append(all, netip.Addr{})[0]
+}
 
-// Addrs are the host's addresses: the IPv4 address, the global IPv6 address and the link-local
-// one, those of them that it has.
+// Addrs are the addresses that the host owns, or those that it shares and the interface has now. Those that
+// have come since the host was opened are the last.
 func (h *Host) Addrs() (addrs []netip.Addr) {
-	for _, l := range h.locals {
+	for _, l := range h.locals.List() {
 		addrs = append(addrs, l.Addr)
 	}
 	return addrs
@@ -397,15 +368,15 @@ func (h *Host) Counters() []stack.Counter {
 // resolver is the lease's route service as a [stack.Resolver].
 type resolver struct{ lease endpoint.Lease }
 
-func (r resolver) Resolve(ctx context.Context, dst netip.Addr) (stack.Route, error) {
-	e, err := r.lease.Resolve(ctx, netip.Addr{}, dst)
+func (r resolver) Resolve(ctx context.Context, src, dst netip.Addr) (stack.Route, error) {
+	e, err := r.lease.Resolve(ctx, src, dst)
 	switch { // other errors do not mean this
 	case errors.Is(err, endpoint.ErrNoRoute):
 		err = &unreachable{err, syscall.ENETUNREACH}
 	case errors.Is(err, endpoint.ErrUnreachable):
 		err = &unreachable{err, syscall.EHOSTUNREACH}
 	}
-	return stack.Route{LinkAddr: e.LinkAddr, MTU: int(e.MTU)}, err
+	return stack.Route{Source: e.Source, LinkAddr: e.LinkAddr, MTU: int(e.MTU)}, err
 }
 
 // unreachable is an ENETUNREACH or EHOSTUNREACH with its reason.
@@ -427,8 +398,7 @@ func (h *Host) notice(list []endpoint.Notice) {
 		case endpoint.NoticeLinkDown, endpoint.NoticeLinkUp:
 			h.stack.SetLink(n.Kind == endpoint.NoticeLinkUp)
 		case endpoint.NoticeAddrGone, endpoint.NoticeAddrHere:
-			h.stack.SetAddress(n.Addr, n.Kind == endpoint.NoticeAddrHere)
-			if h.locals.At(n.Addr) == nil {
+			if !h.setAddress(n) {
 				continue
 			}
 		}
@@ -436,12 +406,30 @@ func (h *Host) notice(list []endpoint.Notice) {
 	}
 }
 
+// setAddress takes a notice about an address. It reports whether that concerns the host.
+func (h *Host) setAddress(n endpoint.Notice) bool {
+	here, known := n.Kind == endpoint.NoticeAddrHere, h.locals.At(n.Addr) != nil
+	if here { // before the stack sends from there
+		h.locals.Add(n.Addr)
+	} else {
+		h.locals.Suspend(n.Addr)
+	}
+	forgotten, err := h.stack.SetAddress(netip.PrefixFrom(n.Addr, int(n.Bits)), here)
+	if err != nil {
+		forgotten = append(forgotten, n.Addr)
+	}
+	for _, a := range forgotten {
+		h.locals.Remove(a)
+	}
+	return known || h.locals.At(n.Addr) != nil
+}
+
 // Notices returns what changes around the host from now on, for one range loop: a route has
-// changed, the link is down or up, the machine has lost an address of the host or has it again,
-// unetd is gone or back. When the loop gets a notice the host has acted on it: it asks for the
-// route again, and its sends fail with ENETDOWN while the link is down; those from an address
-// that is gone fail with EADDRNOTAVAIL. If unetd is gone already, the link down, or an address
-// gone, the loop gets that first.
+// changed, the link is down or up, the machine has lost an address of the host, has it again, or
+// has a new one that the host shares, unetd is gone or back. When the loop gets a notice the host
+// has acted on it: it asks for the route again, and its sends fail with ENETDOWN while the link is
+// down; those from an address that is gone fail with EADDRNOTAVAIL. If unetd is gone already, the
+// link down, or an address gone, the loop gets that first.
 //
 // The loop ends when ctx or the host does, or its lease. It may be slow: of the notices that it
 // has not got yet, the last one about unetd, about the link and about each address is kept, and

@@ -62,16 +62,12 @@ func (h *Host) listenTCP(ctx context.Context, network string, asked netip.AddrPo
 	fail := func(err error) (*TCPListener, error) {
 		return nil, opError(network, "listen", asked, netip.AddrPort{}, h.openError(ctx, "bind", err))
 	}
-	some, bound, err := h.listenAt(network, asked.Addr())
+	at, release, err := h.listenAt(ctx, ports.TCP, network, asked)
 	if err != nil {
 		return fail(err)
 	}
-	port, release, err := some.Get(ctx, ports.TCP, asked.Port(), false)
-	if err != nil {
-		return fail(err)
-	}
-	o.Released, o.Network = release, network
-	l, err := h.stack.ListenTCP(netip.AddrPortFrom(bound, port), o)
+	o.Released, o.Network, o.Shown = release, network, at.Shown
+	l, err := h.stack.ListenTCP(netip.AddrPortFrom(at.Addr, at.Port), o)
 	if err != nil {
 		release()
 		return fail(err)
@@ -95,7 +91,7 @@ func (h *Host) dialTCP(ctx context.Context, network string, asked, remote netip.
 	if !remote.IsValid() || remote.Port() == 0 {
 		return fail("connect", syscall.EINVAL)
 	}
-	l, call, err := h.dialFrom(asked.Addr(), remote.Addr())
+	l, call, err := h.dialFrom(ctx, asked.Addr(), remote.Addr())
 	if err != nil {
 		return fail(call, err)
 	}
@@ -164,28 +160,25 @@ func (h *Host) openUDP(ctx context.Context, op, network string, asked, remote ne
 	fail := func(call string, err error) (*UDPConn, error) {
 		return nil, opError(network, op, asked, remote, h.openError(ctx, call, err))
 	}
-	var some ports.Locals
-	var bound netip.Addr
-	call := "bind"
+	var at ports.Binding
+	var release func()
 	var err error
 	if remote.IsValid() {
-		var l *ports.Local
-		if l, call, err = h.dialFrom(asked.Addr(), remote.Addr()); err == nil {
-			some, bound = ports.Locals{l}, l.Addr
+		l, call, err := h.dialFrom(ctx, asked.Addr(), remote.Addr())
+		if err != nil {
+			return fail(call, err)
 		}
-	} else {
-		some, bound, err = h.listenAt(network, asked.Addr())
-	}
-	if err != nil {
-		return fail(call, err)
-	}
-	port, release, err := some.Get(ctx, ports.UDP, asked.Port(), remote.IsValid())
-	if err != nil {
+		at.Addr = l.Addr
+		at.Port, release, err = l.UDP.Get(ctx, asked.Port(), true)
+		if err != nil {
+			return fail("bind", err)
+		}
+	} else if at, release, err = h.listenAt(ctx, ports.UDP, network, asked); err != nil {
 		return fail("bind", err)
 	}
-	local := netip.AddrPortFrom(bound, port)
+	local := netip.AddrPortFrom(at.Addr, at.Port)
 	var c *UDPConn
-	o.Released, o.Network, o.Groups = release, network, h.groups
+	o.Released, o.Network, o.Groups, o.Shown = release, network, h.groups, at.Shown
 	if remote.IsValid() {
 		c, err = h.stack.DialUDP(local, remote, o)
 	} else {
@@ -205,17 +198,15 @@ func (h *Host) openUDPPort(ctx context.Context, asked netip.AddrPort, handler st
 	}
 	addr := asked.Addr()
 	if !addr.IsValid() || addr.IsUnspecified() {
-		addr = h.Addr()
+		if addr = h.Addr(); !addr.IsValid() {
+			return fail(fmt.Errorf("%w: the interface has no address", syscall.EADDRNOTAVAIL))
+		}
 	}
-	some, bound, err := h.listenAt("udp", addr)
+	at, release, err := h.listenAt(ctx, ports.UDP, "udp", netip.AddrPortFrom(addr, asked.Port()))
 	if err != nil {
 		return fail(err)
 	}
-	port, release, err := some.Get(ctx, ports.UDP, asked.Port(), false)
-	if err != nil {
-		return fail(err)
-	}
-	p, err := h.stack.OpenUDPPort(netip.AddrPortFrom(bound, port), handler, release)
+	p, err := h.stack.OpenUDPPort(netip.AddrPortFrom(at.Addr, at.Port), handler, release)
 	if err != nil {
 		release()
 		return fail(err)
@@ -223,14 +214,16 @@ func (h *Host) openUDPPort(ctx context.Context, asked netip.AddrPort, handler st
 	return p, nil
 }
 
-// listenAt is Locals.ForListen for a host whose lease has not ended, and a zone of the host. Of
-// another zone the error is EADDRNOTAVAIL.
-func (h *Host) listenAt(network string, asked netip.Addr) (ports.Locals, netip.Addr, error) {
-	some, bound, err := h.locals.ForListen(network, asked)
-	if err == nil {
-		err = cmp.Or(h.zoneError(syscall.EADDRNOTAVAIL, asked), h.lease.Err())
+// listenAt is Locals.Listen for a host whose lease has not ended, and a zone of the host. Of another zone
+// the error is EADDRNOTAVAIL.
+func (h *Host) listenAt(ctx context.Context, of func(*ports.Local) *ports.Ports, network string, asked netip.AddrPort) (at ports.Binding, release func(), err error) {
+	if a := asked.Addr(); a.IsValid() && !a.IsUnspecified() {
+		_, err = h.locals.ForBind(network, a)
 	}
-	return some, bound, err
+	if err = cmp.Or(err, h.zoneError(syscall.EADDRNOTAVAIL, asked.Addr()), h.lease.Err()); err != nil {
+		return at, nil, err
+	}
+	return h.locals.Listen(ctx, of, network, asked)
 }
 
 // zoneError is errno with the reason if the zone of a link-local address is not the host's
@@ -243,11 +236,20 @@ func (h *Host) zoneError(errno syscall.Errno, a netip.Addr) error {
 	return fmt.Errorf("%w: zone %s is not the host's interface %s", errno, zone, h.zones[0])
 }
 
-// dialFrom is Locals.ForDial for a host whose lease has not ended. call is the system call that
-// package net makes for the step that has failed.
-func (h *Host) dialFrom(asked, remote netip.Addr) (l *ports.Local, call string, err error) {
+// dialFrom is Locals.ForDial for a host whose lease has not ended; where any address will do, it is the
+// one that the kernel would choose. call is the system call that package net makes for the step that has
+// failed.
+func (h *Host) dialFrom(ctx context.Context, asked, remote netip.Addr) (l *ports.Local, call string, err error) {
 	if l, err = h.locals.ForDial(asked, remote); err == nil {
 		err = cmp.Or(h.zoneError(syscall.EADDRNOTAVAIL, asked), h.zoneError(syscall.ENETUNREACH, remote), h.lease.Err())
+	}
+	if err == nil && l == nil {
+		var source netip.Addr
+		if source, err = h.stack.SourceTo(ctx, remote.Unmap().WithZone("")); err == nil {
+			if l = h.locals.At(source); l == nil { // it has just gone
+				err = syscall.EADDRNOTAVAIL
+			}
+		}
 	}
 	if errors.Is(err, syscall.EADDRNOTAVAIL) {
 		return l, "bind", err

@@ -51,8 +51,8 @@ func (l refusingLease) Claim(context.Context, endpoint.Tag) (endpoint.Tag, error
 func TestNoPortIsLeft(t *testing.T) {
 	h := new(Host) // its lease has not ended
 	for _, refused := range []error{endpoint.ErrTagHeld, endpoint.ErrBusy} {
-		all := ports.NewLocals(refusingLease{why: refused}, false, netip.MustParseAddr("10.0.0.1"))
-		_, _, err := all.Get(t.Context(), ports.UDP, 0, true)
+		l := ports.NewLocals(refusingLease{why: refused}, false, netip.MustParseAddr("10.0.0.1")).At(netip.MustParseAddr("10.0.0.1"))
+		_, _, err := l.UDP.Get(t.Context(), 0, true)
 		if err = h.openError(t.Context(), "bind", err); !errors.Is(err, syscall.EADDRNOTAVAIL) || errors.Is(err, syscall.EADDRINUSE) || !errors.Is(err, refused) {
 			t.Errorf("%v: got %v", refused, err)
 		}

@@ -411,5 +411,5 @@ func (own *addresses) mayShare(t endpoint.Tag, uplink string) error {
 	if why := own.unfit[t.Addr]; why != "" {
 		return denied(t, "%s", why)
 	}
-	return denied(t, "the uplink %s does not have this address", uplink)
+	return fmt.Errorf("%w: %v: the uplink %s does not have this address", endpoint.ErrNoAddr, t, uplink)
 }

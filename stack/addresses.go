@@ -1,61 +1,107 @@
 package stack
 
 import (
+	"errors"
+	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"syscall"
 
 	"github.com/unet-go/unet/wire"
 )
 
-// addresses are the addresses of the configuration.
-func (cfg *Config) addresses(mtu int) (addr wire.Addr, addrs6 [2]wire.Addr, err error) {
-	if cfg.Addr.IsValid() || len(cfg.Addrs6) == 0 {
-		addr = wire.AddrFrom(cfg.Addr.Addr())
-		if !cfg.Addr.IsValid() || !cfg.Addr.Addr().Is4() || addr == wire.Any4 || cfg.Addr.Addr().IsMulticast() {
-			return addr, addrs6, errAddr
-		}
-	}
-	for _, p := range cfg.Addrs6 {
-		a, i := wire.AddrFrom(p.Addr()), 0
-		if a.IsLinkLocal() {
-			i = 1
-		}
-		if !p.IsValid() || a.Is4() || !a.IsHost() || a.IsLoopback() || addrs6[i] != (wire.Addr{}) || mtu < wire.MinIPv6MTU {
-			return addr, addrs6, errAddrs6
-		}
-		addrs6[i] = a
-	}
-	return addr, addrs6, nil
+// ends are the source and the destination of packets. A zero source: the one that the route service chooses.
+type ends struct{ from, to wire.Addr }
+
+// addresses are those of a stack. They are replaced as a whole when one is added or removed, so
+// they can be read without the lock.
+type addresses struct {
+	subnets    []netip.Prefix // each address with its subnet; the first ones are preferred as sources
+	all        []wire.Addr    // the same
+	lost       []wire.Addr    // those of them that the host does not have now
+	broadcasts []wire.Addr    // of the IPv4 subnets
+	ipv4, ipv6 bool           // there are addresses of that family
 }
 
-func (s *Stack) hasIPv6() bool { return s.addrs6 != [2]wire.Addr{} }
+var errAddrs = errors.New("stack: an address that no host has, or an IPv6 address with an MTU below 1280")
+
+func newAddresses(subnets []netip.Prefix, lost []wire.Addr, mtu int) (*addresses, error) {
+	own := &addresses{subnets: subnets, lost: lost}
+	for _, p := range subnets {
+		a := wire.AddrFrom(p.Addr())
+		if !p.IsValid() || !a.IsHost() || a.IsLoopback() || !a.Is4() && mtu < wire.MinIPv6MTU {
+			return nil, fmt.Errorf("%w: %v", errAddrs, p)
+		}
+		own.all = append(own.all, a)
+		own.ipv4, own.ipv6 = own.ipv4 || a.Is4(), own.ipv6 || !a.Is4()
+		if a.Is4() && p.Bits() < 31 { // those of 31 and 32 bits have none (RFC 3021)
+			own.broadcasts = append(own.broadcasts, subnetBroadcast(p))
+		}
+	}
+	slices.SortFunc(own.broadcasts, func(a, b wire.Addr) int { return a.Netip().Compare(b.Netip()) })
+	own.broadcasts = slices.Compact(own.broadcasts)
+	return own, nil
+}
 
 // isOurs reports whether a is an address of the stack.
-func (s *Stack) isOurs(a wire.Addr) bool {
-	return (a == s.addr || a == s.addrs6[0] || a == s.addrs6[1]) && a != wire.Addr{}
+func (s *Stack) isOurs(a wire.Addr) bool { return slices.Contains(s.own.Load().all, a) }
+
+// isRecent is isOurs for the destination of a packet, and notes it.
+func (s *Stack) isRecent(a wire.Addr) bool {
+	ours := s.isOurs(a)
+	if ours {
+		s.recent = a
+	}
+	return ours
 }
 
-// source is the address that packets to dst come from: for a link-local destination the
-// link-local one (so for a group of that scope), for another IPv6 destination the global one, if there are both (RFC 6724,
-// section 5, rule 2). Zero: the stack has no address of that family.
-func (s *Stack) source(dst wire.Addr) wire.Addr {
-	if dst.Is4() {
-		return s.addr
+// isBroadcast reports whether a is the broadcast address of a subnet of the stack.
+func (s *Stack) isBroadcast(a wire.Addr) bool {
+	for _, b := range s.own.Load().broadcasts { // without a call: each packet comes here
+		if b == a {
+			return true
+		}
 	}
-	first, second := s.addrs6[0], s.addrs6[1]
-	if dst.IsLinkLocal() || dst.IsLinkLocalMulticast() {
-		first, second = second, first
-	}
-	if first == (wire.Addr{}) {
-		return second
-	}
-	return first
+	return false
 }
+
+// source is the address that packets to dst come from unless the route service knows a better
+// one: one that the host has now, of dst's scope if there is one (RFC 6724, section 5, rule 2), in dst's
+// subnet if there is one of these. sole: there is no other of the same scope. Zero: there is none
+// of the family.
+func (own *addresses) source(dst wire.Addr) (best wire.Addr, sole bool) {
+	linkLocal := dst.IsLinkLocal() || !dst.Is4() && dst.IsLinkLocalMulticast()
+	bestFits, bestNear := false, false
+	for i, a := range own.all {
+		if a.Is4() != dst.Is4() || slices.Contains(own.lost, a) {
+			continue
+		}
+		fits, near := a.IsLinkLocal() == linkLocal, own.subnets[i].Contains(dst.Netip())
+		switch {
+		case best == wire.Addr{}, fits && !bestFits:
+			best, bestFits, bestNear, sole = a, fits, near, true
+		case fits == bestFits:
+			if sole = false; near && !bestNear {
+				best, bestNear = a, true
+			}
+		}
+	}
+	return best, sole
+}
+
+// source is [addresses.source].
+func (s *Stack) source(dst wire.Addr) wire.Addr {
+	a, _ := s.own.Load().source(dst)
+	return a
+}
+
+// has reports whether there are addresses of the family of a.
+func (own *addresses) has(a wire.Addr) bool { return a.Is4() && own.ipv4 || !a.Is4() && own.ipv6 }
 
 // loopback is where the kernel sends what is sent to the unspecified address.
 func (s *Stack) loopback(network string) wire.Addr {
-	if strings.HasSuffix(network, "6") || s.addr == (wire.Addr{}) {
+	if strings.HasSuffix(network, "6") || !s.own.Load().ipv4 {
 		return wire.AddrFrom(netip.IPv6Loopback())
 	}
 	return wire.AddrFrom4([4]byte{127, 0, 0, 1})
@@ -71,7 +117,7 @@ func (s *Stack) remoteEnd(remote netip.AddrPort, network string) (wire.AddrPort,
 		return r, syscall.ENETUNREACH
 	case r.Addr.IsWildcard():
 		r.Addr = s.loopback(network)
-	case s.source(r.Addr) == wire.Addr{}:
+	case !s.own.Load().has(r.Addr):
 		return r, syscall.EAFNOSUPPORT
 	}
 	return r, nil
@@ -81,7 +127,7 @@ func (s *Stack) remoteEnd(remote netip.AddrPort, network string) (wire.AddrPort,
 // remote, or, if that is zero, not. An unspecified address becomes the source for remote, or
 // the wildcard: that of both families for ::, unless the network is of one. EADDRNOTAVAIL: the
 // address is not the stack's; EAFNOSUPPORT: the stack has none of its family; EINVAL: it is not
-// of the family of remote.
+// of the family of remote; ENETUNREACH: no address of the family is there now.
 func (s *Stack) localEnd(local netip.AddrPort, remote wire.Addr, network string) (wire.AddrPort, error) {
 	l := wire.AddrPortFrom(local)
 	switch {
@@ -90,7 +136,9 @@ func (s *Stack) localEnd(local netip.AddrPort, remote wire.Addr, network string)
 	case l.Addr.IsWildcard() && remote.IsLoopback():
 		l.Addr = remote
 	case l.Addr.IsWildcard() && remote != wire.Addr{}:
-		l.Addr = s.source(remote)
+		if l.Addr = s.source(remote); l.Addr == (wire.Addr{}) {
+			return l, syscall.ENETUNREACH
+		}
 	case l.Addr == wire.Addr{}:
 		switch {
 		case strings.HasSuffix(network, "4"):
@@ -100,7 +148,7 @@ func (s *Stack) localEnd(local netip.AddrPort, remote wire.Addr, network string)
 		}
 	case l.Addr == wire.Any4:
 	case l.Addr.IsLoopback() && remote.IsLoopback():
-	case s.source(l.Addr) == wire.Addr{}:
+	case !s.own.Load().has(l.Addr):
 		return l, syscall.EAFNOSUPPORT
 	case !s.isOurs(l.Addr):
 		return l, syscall.EADDRNOTAVAIL
@@ -109,4 +157,12 @@ func (s *Stack) localEnd(local netip.AddrPort, remote wire.Addr, network string)
 		return l, syscall.EINVAL
 	}
 	return l, nil
+}
+
+// shown is a local address as its socket shows it: instead of a wildcard, address a if that is valid.
+func shown(local wire.AddrPort, a netip.Addr) netip.AddrPort {
+	if local.Addr.IsWildcard() && a.IsValid() {
+		return netip.AddrPortFrom(a, local.Port)
+	}
+	return local.Netip()
 }

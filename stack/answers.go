@@ -35,6 +35,7 @@ func (s *Stack) SetRouteService(there bool) {
 		return
 	}
 	s.unserved = !there
+	s.role.broadcast(&s.answered)
 	s.readClock()
 	if there {
 		for _, r := range s.answers {
@@ -51,13 +52,17 @@ func (s *Stack) SetRouteService(there bool) {
 
 // noteSource notes where a datagram that u has accepted came from.
 func (s *Stack) noteSource(u *udp.Socket, p *packet) {
-	if !p.eth.Src.IsGroup() {
-		s.noteAnswer(answer{u, wire.AddrPort{Addr: p.src, Port: binary.BigEndian.Uint16(p.payload)}}, p.eth.Src)
+	from := p.dst
+	if s.isGroup(from) {
+		from = s.source(p.src)
+	}
+	if !p.eth.Src.IsGroup() && from != (wire.Addr{}) {
+		s.noteAnswer(answer{u, wire.AddrPort{Addr: p.src, Port: binary.BigEndian.Uint16(p.payload)}}, from, p.eth.Src)
 	}
 }
 
-// noteAnswer makes link the MAC address that a is sent to.
-func (s *Stack) noteAnswer(a answer, link wire.LinkAddr) *route {
+// noteAnswer makes link the MAC address that a is sent to, from an address of ours.
+func (s *Stack) noteAnswer(a answer, from wire.Addr, link wire.LinkAddr) *route {
 	r := s.answers[a]
 	if r == nil {
 		if s.answers == nil {
@@ -70,35 +75,41 @@ func (s *Stack) noteAnswer(a answer, link wire.LinkAddr) *route {
 			r.state = routeDead
 			delete(s.answers, old)
 		}
-		r = &route{state: routeReady, dst: a.to.Addr, mtu: s.mtu, headers: makeHeaders(s.linkAddr, link, s.addr, a.to.Addr)}
+		r = &route{state: routeReady, ends: ends{from, a.to.Addr}, mtu: s.mtu, source: from, headers: makeHeaders(s.linkAddr, link, from, a.to.Addr)}
 		r.setMTU()
 		s.answers[a] = r
 	}
+	s.setSource(r, from)
 	copy(r.headers.bytes[:6], link[:])
 	return r
 }
 
-// unresolved reports whether the route service is gone and has given no answer about dst.
-func (s *Stack) unresolved(dst wire.Addr) bool {
+// unresolved reports whether the route service is gone and has given no answer about packets from
+// an address, or, if that is zero, from the one that it chooses.
+func (s *Stack) unresolved(from, dst wire.Addr) bool {
 	if !s.unserved {
 		return false
 	}
-	r := s.routes[dst]
+	r := s.routes[s.endsOf(from, dst)]
 	return r == nil || r.state == routeResolving
 }
 
-// answerUDP is where u answers a peer to which no route is known; nil: nowhere.
-func (s *Stack) answerUDP(u *udp.Socket, to udp.AddrPort) *route {
-	if !s.unresolved(to.Addr) {
+// answerUDP is where u answers a peer to which no route from an address is known; nil: nowhere.
+func (s *Stack) answerUDP(u *udp.Socket, from wire.Addr, to udp.AddrPort) *route {
+	if !s.unresolved(from, to.Addr) {
 		return nil
 	}
-	return s.answers[answer{u, to}]
+	r := s.answers[answer{u, to}]
+	if r != nil && from != (wire.Addr{}) {
+		s.setSource(r, from)
+	}
+	return r
 }
 
 // answerTCP is where a connection sends whose peer no route is known to; nil: nowhere. c is nil
 // if it has not been accepted.
 func (s *Stack) answerTCP(conn *tcp.Conn, c *TCPConn) *route {
-	if !s.unresolved(conn.Remote().Addr) {
+	if !s.unresolved(conn.Local().Addr, conn.Remote().Addr) {
 		return nil
 	}
 	link := conn.PeerLink
@@ -110,5 +121,5 @@ func (s *Stack) answerTCP(conn *tcp.Conn, c *TCPConn) *route {
 	if link == (wire.LinkAddr{}) {
 		return nil
 	}
-	return s.noteAnswer(answer{conn, conn.Remote()}, link)
+	return s.noteAnswer(answer{conn, conn.Remote()}, conn.Local().Addr, link)
 }

@@ -28,7 +28,7 @@ type stoppableService struct {
 	answer  func(netip.Addr) (stack.Route, error)
 }
 
-func (r *stoppableService) Resolve(ctx context.Context, dst netip.Addr) (stack.Route, error) {
+func (r *stoppableService) Resolve(ctx context.Context, _, dst netip.Addr) (stack.Route, error) {
 	r.mu.Lock()
 	started := r.started
 	r.mu.Unlock()
@@ -70,7 +70,7 @@ func TestDatagramsAreAnsweredWithoutRouteService(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _ := memlink.Pair(memlink.Config{})
 		service := newStoppableService()
-		s := newStack(t, l, stack.Config{LinkAddr: linkA, Addr: prefixA, Resolver: service, Wait: endpoint.WaitBlock})
+		s := newStack(t, l, stack.Config{LinkAddr: linkA, Addrs: []netip.Prefix{prefixA}, Resolver: service, Wait: endpoint.WaitBlock})
 		defer s.Close()
 		w := tap(t, l)
 		u := testutil.Value(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
@@ -138,7 +138,7 @@ func TestPeersAnsweredWithoutRouteServiceAreBounded(t *testing.T) {
 		l, _ := memlink.Pair(memlink.Config{})
 		service := newStoppableService()
 		service.stop()
-		s := newStack(t, l, stack.Config{LinkAddr: linkA, Addr: prefixA, Resolver: service, Wait: endpoint.WaitBlock})
+		s := newStack(t, l, stack.Config{LinkAddr: linkA, Addrs: []netip.Prefix{prefixA}, Resolver: service, Wait: endpoint.WaitBlock})
 		defer s.Close()
 		s.SetRouteService(false)
 		u := testutil.Value(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
@@ -169,8 +169,8 @@ func TestTCPWithoutRouteService(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				la, lb := memlink.Pair(memlink.Config{})
 				service := newStoppableService()
-				a := newStack(t, la, stack.Config{LinkAddr: linkA, Addr: prefixA, Resolver: service, Wait: endpoint.WaitBlock})
-				b := newStack(t, lb, stack.Config{LinkAddr: linkB, Addr: prefixB, Resolver: neighbours{}, Wait: endpoint.WaitBlock})
+				a := newStack(t, la, stack.Config{LinkAddr: linkA, Addrs: []netip.Prefix{prefixA}, Resolver: service, Wait: endpoint.WaitBlock})
+				b := newStack(t, lb, stack.Config{LinkAddr: linkB, Addrs: []netip.Prefix{prefixB}, Resolver: neighbours{}, Wait: endpoint.WaitBlock})
 				defer a.Close()
 				defer b.Close()
 				wantData := func(c *stack.TCPConn, want string) {

@@ -57,7 +57,7 @@ func arpFrame(op uint16, from, to wire.LinkAddr, sender, target [4]byte) []byte 
 
 func newFeedStack(b testing.TB) (*feedLink, *stack.Stack) {
 	l := &feedLink{}
-	s := testutil.Value(stack.New(stack.Config{Link: l, LinkAddr: linkA, Addr: prefixA, OwnedAddress: true, Resolver: neighbours{}, NoCaretaker: true, Wait: endpoint.WaitSpin}))
+	s := testutil.Value(stack.New(stack.Config{Link: l, LinkAddr: linkA, Addrs: []netip.Prefix{prefixA}, OwnedAddress: true, Resolver: neighbours{}, NoCaretaker: true, Wait: endpoint.WaitSpin}))
 	b.Cleanup(func() { s.Close() })
 	udpSend(testutil.Value(s.DialUDP(netip.AddrPort{}, ap("10.0.0.2:9"), stack.UDPOptions{})), nil)
 	stack.Settle(s) // the route is known
@@ -241,7 +241,7 @@ func TestUDPNoAllocations(t *testing.T) {
 	}
 	// Also beyond the frame quota, once the buffers exist.
 	l, _ := memlink.Pair(memlink.Config{})
-	s := newStack(t, l, stack.Config{LinkAddr: linkA, Addr: prefixA, Resolver: neighbours{}, NoCaretaker: true, FrameQuota: 1})
+	s := newStack(t, l, stack.Config{LinkAddr: linkA, Addrs: []netip.Prefix{prefixA}, Resolver: neighbours{}, NoCaretaker: true, FrameQuota: 1})
 	c := testutil.Value(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 	f := stack.Frame{Data: datagramFrame(9, 7, p)}
 	if n := testing.AllocsPerRun(200, func() {

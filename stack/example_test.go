@@ -13,7 +13,7 @@ import (
 // peers is a route service: the MAC address of 10.0.0.N is 2:0:0:0:0:N.
 type peers struct{}
 
-func (peers) Resolve(_ context.Context, dst netip.Addr) (stack.Route, error) {
+func (peers) Resolve(_ context.Context, _, dst netip.Addr) (stack.Route, error) {
 	return stack.Route{LinkAddr: macOf(dst)}, nil
 }
 
@@ -24,7 +24,7 @@ func Example() {
 	linkA, linkB := memlink.Pair(memlink.Config{})
 	open := func(link stack.Link, addr string) *stack.Stack {
 		p := netip.MustParsePrefix(addr)
-		s, err := stack.New(stack.Config{Link: link, LinkAddr: macOf(p.Addr()), Addr: p, Resolver: peers{}, MTU: 1500})
+		s, err := stack.New(stack.Config{Link: link, LinkAddr: macOf(p.Addr()), Addrs: []netip.Prefix{p}, Resolver: peers{}, MTU: 1500})
 		if err != nil {
 			panic(err)
 		}

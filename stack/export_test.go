@@ -120,7 +120,7 @@ func ForgetRoutes(s *Stack) {
 func RouteState(s *Stack, dst netip.Addr) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r := s.routes[wire.AddrFrom(dst)]
+	r := s.routes[s.endsOf(wire.Addr{}, wire.AddrFrom(dst))]
 	if r == nil {
 		return "none"
 	}
@@ -138,11 +138,11 @@ func WaitForEver(s *Stack) (what []string) {
 	}
 	look := func(r *route, kind string) {
 		if held[r] != r.held {
-			what = append(what, fmt.Sprintf("the %s to %v counts %d held packets instead of %d", kind, r.dst.Netip(), r.held, held[r]))
+			what = append(what, fmt.Sprintf("the %s to %v counts %d held packets instead of %d", kind, r.to.Netip(), r.held, held[r]))
 		}
 		delete(held, r)
 		if r.wanting() && (r.state != routeResolving || !r.asked && r.timer.slot == 0) {
-			what = append(what, fmt.Sprintf("%d connections and %d packets wait for the %s to %v in state %d, asked %t", len(r.waiting), r.held, kind, r.dst.Netip(), r.state, r.asked))
+			what = append(what, fmt.Sprintf("%d connections and %d packets wait for the %s to %v in state %d, asked %t", len(r.waiting), r.held, kind, r.to.Netip(), r.state, r.asked))
 		}
 	}
 	for _, r := range s.routes {
@@ -157,7 +157,7 @@ func WaitForEver(s *Stack) (what []string) {
 		}
 	}
 	for r, n := range held {
-		what = append(what, fmt.Sprintf("%d packets are held for a route to %v that is in no table", n, r.dst.Netip()))
+		what = append(what, fmt.Sprintf("%d packets are held for a route to %v that is in no table", n, r.to.Netip()))
 	}
 	return what
 }

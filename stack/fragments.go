@@ -92,7 +92,7 @@ func (c *UDPConn) queueFragments(r *route, flow *wire.UDPFlow, b []byte, reserve
 		return errNoRoom
 	}
 	wire.PutUDPCopy(s.toDivide(wire.UDPHeaderLen+len(b)), flow, b)
-	if err := s.sendDivided(&r.headers, flow.Src, wire.ProtocolUDP, c.tos, room); err != nil {
+	if err := s.sendDivided(&r.headers, wire.ProtocolUDP, c.tos, room); err != nil {
 		return err
 	}
 	r.sent++
@@ -117,7 +117,7 @@ func (s *Stack) cancelAll(frames []Frame) {
 
 // sendDivided sends the payload in s.divided in fragments, which have room for that many bytes
 // after the IP header. errNoFrame and errNoRoom: the link takes nothing now.
-func (s *Stack) sendDivided(h *headers, from wire.Addr, protocol, tos uint8, room int) error {
+func (s *Stack) sendDivided(h *headers, protocol, tos uint8, room int) error {
 	head := h.len
 	if head == headersLen6 {
 		head, room = head+wire.IPv6FragmentLen, room-wire.IPv6FragmentLen
@@ -148,7 +148,7 @@ func (s *Stack) sendDivided(h *headers, from wire.Addr, protocol, tos uint8, roo
 	for p := range frag.Pieces(len(s.divided), room) {
 		f := &s.pieces[i]
 		f.Data = f.Data[:head+p.Len]
-		h.putFragment(f.Data, from, protocol, tos, p, id)
+		h.putFragment(f.Data, protocol, tos, p, id)
 		copy(f.Data[head:], s.divided[p.Offset:])
 		i++
 	}
@@ -167,17 +167,17 @@ func (s *Stack) sendDivided(h *headers, from wire.Addr, protocol, tos uint8, roo
 }
 
 // putFragment writes the headers of a fragment to the start of b.
-func (h *headers) putFragment(b []byte, from wire.Addr, protocol, tos uint8, p frag.Piece, id uint32) {
+func (h *headers) putFragment(b []byte, protocol, tos uint8, p frag.Piece, id uint32) {
 	ip := b[wire.EthernetHeaderLen:]
 	if h.len == headersLen6 {
-		h.put(b, from, wire.ProtocolFragment, wire.IPv6FragmentLen+p.Len)
+		h.put(b, wire.ProtocolFragment, wire.IPv6FragmentLen+p.Len)
 		wire.PutIPv6Fragment(ip[wire.IPv6HeaderLen:], protocol, p.Field(true), id)
 		if tos != 0 {
 			setTOS(b, tos)
 		}
 		return
 	}
-	h.put(b, from, protocol, p.Len)
+	h.put(b, protocol, p.Len)
 	ip[1] = tos
 	binary.BigEndian.PutUint16(ip[4:], uint16(id))
 	binary.BigEndian.PutUint16(ip[6:], p.Field(false)) // without DF

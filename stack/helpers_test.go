@@ -58,7 +58,7 @@ func newStack(t testing.TB, l *memlink.Link, cfg stack.Config) *stack.Stack {
 // to any other.
 type neighbours struct{}
 
-func (neighbours) Resolve(_ context.Context, dst netip.Addr) (stack.Route, error) {
+func (neighbours) Resolve(_ context.Context, _, dst netip.Addr) (stack.Route, error) {
 	switch {
 	case dst == prefixA.Addr(), dst == prefixes6A[0].Addr(), dst == prefixes6A[1].Addr():
 		return stack.Route{LinkAddr: linkA}, nil
@@ -86,9 +86,9 @@ func newPairOf(t testing.TB, cfg stack.Config, addrs6A, addrs6B []netip.Prefix) 
 	t.Helper()
 	la, lb = memlink.Pair(memlink.Config{})
 	cfg.OwnedAddress, cfg.Resolver = true, neighbours{}
-	cfg.LinkAddr, cfg.Addr, cfg.Addrs6 = linkA, prefixA, addrs6A
+	cfg.LinkAddr, cfg.Addrs = linkA, append([]netip.Prefix{prefixA}, addrs6A...)
 	a = newStack(t, la, cfg)
-	cfg.LinkAddr, cfg.Addr, cfg.Addrs6 = linkB, prefixB, addrs6B
+	cfg.LinkAddr, cfg.Addrs = linkB, append([]netip.Prefix{prefixB}, addrs6B...)
 	b = newStack(t, lb, cfg)
 	return a, b, la, lb
 }

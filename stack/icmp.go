@@ -61,13 +61,13 @@ func (s *Stack) sendEchoReply(p *packet, reply wire.EchoFields, data []byte) {
 		}
 	}
 	mtu, head := s.mtu, headersLen(p.dst)
-	if r := s.routes[p.src]; r != nil {
+	if r := s.routes[ends{p.dst, p.src}]; r != nil {
 		mtu = min(mtu, r.maxPayload+wire.UDPHeaderLen+head-wire.EthernetHeaderLen) // with what ICMP has reported
 	}
 	if room := mtu - (head - wire.EthernetHeaderLen); n > room {
 		h := makeHeaders(s.linkAddr, p.eth.Src, p.dst, p.src)
 		put(s.toDivide(n))
-		if s.sendDivided(&h, p.dst, protocol, 0, room) == nil {
+		if s.sendDivided(&h, protocol, 0, room) == nil {
 			s.count[icmpEchoRepliesSent]++
 		} else {
 			s.count[replyNoFrame]++
@@ -126,7 +126,7 @@ func (s *Stack) sendErrorAbout(packet []byte, link wire.LinkAddr, from, to wire.
 		return
 	}
 	h := makeHeaders(s.linkAddr, link, from, to)
-	h.put(f.Data, from, protocol, n)
+	h.put(f.Data, protocol, n)
 	if from.Is4() {
 		wire.PutICMPv4Error(f.Data[head:], kind, code, word, packet)
 	} else {

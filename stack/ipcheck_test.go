@@ -1,6 +1,7 @@
 package stack_test
 
 import (
+	"net/netip"
 	"testing"
 	"time"
 
@@ -21,7 +22,7 @@ func TestRequirements(t *testing.T) {
 			clk := newClock()
 			l, wire := memlink.Pair(memlink.Config{})
 			s := newStack(t, l, stack.Config{
-				LinkAddr: linkA, Addr: prefixA, Addrs6: prefixes6A, OwnedAddress: true, Resolver: neighbours{}, NoCaretaker: true, Now: clk.now,
+				LinkAddr: linkA, Addrs: append([]netip.Prefix{prefixA}, prefixes6A...), OwnedAddress: true, Resolver: neighbours{}, NoCaretaker: true, Now: clk.now,
 			})
 			echo := testutil.Value(s.ListenUDP(ap("[::]:7007"), stack.UDPOptions{}))
 			testutil.Value(s.ListenTCP(ap("[::]:7007"), stack.TCPListenOptions{}))

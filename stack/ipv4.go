@@ -46,17 +46,13 @@ func (s *Stack) refuseIPv4(p *packet, err error) {
 		return
 	}
 	p.src, p.dst = wire.AddrFrom4(p.ip.Src), wire.AddrFrom4(p.ip.Dst)
-	if p.dst == s.addr && p.eth.Dst == s.linkAddr && p.src != s.addr && !s.impossibleSource(p.src) && p.ip.FragmentOffset() == 0 {
+	if s.isOurs(p.dst) && p.eth.Dst == s.linkAddr && !s.isOurs(p.src) && !s.impossibleSource(p.src) && p.ip.FragmentOffset() == 0 {
 		s.sendICMPError(p, wire.ICMPParameterProblem, 0, uint32(p.ip.ProblemAt)<<24)
 	}
 }
 
-// subnetBroadcast is the address of all hosts of a subnet. For one of 31 or 32 bits,
-// which has none (RFC 3021), it is the limited one (RFC 919).
+// subnetBroadcast is the address of all hosts of a subnet of at most 30 bits.
 func subnetBroadcast(p netip.Prefix) wire.Addr {
-	if p.Bits() >= 31 {
-		return wire.AddrFrom4([4]byte{255, 255, 255, 255})
-	}
 	a := p.Addr().As4()
 	binary.BigEndian.PutUint32(a[:], binary.BigEndian.Uint32(a[:])|^uint32(0)>>p.Bits())
 	return wire.AddrFrom4(a)
@@ -65,7 +61,7 @@ func subnetBroadcast(p netip.Prefix) wire.Addr {
 // impossibleSource reports whether no host sends from a (RFC 1122, section 3.2.1.3; RFC 4291,
 // section 2).
 func (s *Stack) impossibleSource(a wire.Addr) bool {
-	return !a.IsHost() || a.IsLoopback() || a == s.broadcast4
+	return !a.IsHost() || a.IsLoopback() || s.isBroadcast(a)
 }
 
 // headersLen is the length of the headers of a packet to dst.
@@ -78,14 +74,14 @@ func headersLen(dst wire.Addr) int {
 
 // headers is a template of the Ethernet header and the IP header. An IPv4 header has DF set and
 // ID 0 (RFC 6864, section 4.1), an IPv6 header flow label 0. Protocol, length and the IPv4
-// checksum or the IPv6 source are filled in for each packet.
+// checksum are filled in for each packet.
 type headers struct {
 	bytes [headersLen6]byte
 	len   int
 	sum   uint32 // ones-complement sum of the IPv4 header, without protocol, length and checksum
 }
 
-// makeHeaders makes the template for to, from the IPv4 address from.
+// makeHeaders makes the template for packets from an address to another.
 func makeHeaders(src, dst wire.LinkAddr, from, to wire.Addr) (h headers) {
 	h.len = headersLen(to)
 	hops := uint8(ttl)
@@ -95,7 +91,7 @@ func makeHeaders(src, dst wire.LinkAddr, from, to wire.Addr) (h headers) {
 	ip := h.bytes[wire.EthernetHeaderLen:]
 	if h.len == headersLen6 {
 		wire.PutEthernet(h.bytes[:], dst, src, wire.EtherTypeIPv6)
-		wire.PutIPv6(ip, wire.IPv6Fields{HopLimit: hops, Dst: to.As16()})
+		wire.PutIPv6(ip, wire.IPv6Fields{HopLimit: hops, Src: from.As16(), Dst: to.As16()})
 		return h
 	}
 	wire.PutEthernet(h.bytes[:], dst, src, wire.EtherTypeIPv4)
@@ -104,12 +100,11 @@ func makeHeaders(src, dst wire.LinkAddr, from, to wire.Addr) (h headers) {
 	return h
 }
 
-// put writes the headers of a packet with n bytes after the IP header to the start of b. from is
-// the source of an IPv6 packet. The IPv4 checksum is the template's plus protocol and length
-// (RFC 1624).
-func (h *headers) put(b []byte, from wire.Addr, protocol uint8, n int) {
+// put writes the headers of a packet with n bytes after the IP header to the start of b. The IPv4
+// checksum is the template's plus protocol and length (RFC 1624).
+func (h *headers) put(b []byte, protocol uint8, n int) {
 	if h.len == headersLen6 {
-		h.put6(b, from, protocol, n)
+		h.put6(b, protocol, n)
 		return
 	}
 	p := (*[headersLen4]byte)(b)
@@ -123,12 +118,11 @@ func (h *headers) put(b []byte, from wire.Addr, protocol uint8, n int) {
 	binary.BigEndian.PutUint16(p[24:26], ^uint16(sum))
 }
 
-func (h *headers) put6(b []byte, from wire.Addr, protocol uint8, n int) {
+func (h *headers) put6(b []byte, protocol uint8, n int) {
 	p := (*[headersLen6]byte)(b)
 	*p = h.bytes
 	binary.BigEndian.PutUint16(p[18:20], uint16(n))
 	p[20] = protocol
-	from.Put(p[22:38])
 }
 
 // setTOS changes the type of service or the traffic class of a packet, which is 0, and the IPv4
@@ -149,7 +143,7 @@ func setTOS(b []byte, tos uint8) {
 // from, without a route.
 func (s *Stack) replyHeaders(b []byte, p *packet, protocol uint8, n int) {
 	h := makeHeaders(s.linkAddr, p.eth.Src, p.dst, p.src)
-	h.put(b, p.dst, protocol, n)
+	h.put(b, protocol, n)
 }
 
 // inputARP answers requests for our address (RFC 826), if it is ours alone; for a shared
@@ -169,11 +163,11 @@ func (s *Stack) inputARP(b []byte) {
 		link.IsGroup(), link == wire.LinkAddr{},
 		!probe && s.impossibleSource(wire.AddrFrom4(sender)):
 		s.count[arpBogus]++
-	case wire.AddrFrom4(sender) == s.addr:
+	case s.isOurs(wire.AddrFrom4(sender)):
 		if link != s.linkAddr {
 			s.count[arpConflict]++
 		}
-	case wire.AddrFrom4(a.TargetAddr()) != s.addr || a.Op() != wire.ARPRequest:
+	case !s.isOurs(wire.AddrFrom4(a.TargetAddr())) || a.Op() != wire.ARPRequest:
 		s.count[arpNotOurs]++
 	default:
 		f, ok := s.reply(wire.EthernetHeaderLen + wire.ARPLen)
@@ -182,7 +176,7 @@ func (s *Stack) inputARP(b []byte) {
 		}
 		wire.PutEthernet(f.Data, link, s.linkAddr, wire.EtherTypeARP)
 		wire.PutARP(f.Data[wire.EthernetHeaderLen:], wire.ARPFields{
-			Op: wire.ARPReply, SenderLink: s.linkAddr, SenderAddr: s.addr.As4(), TargetLink: link, TargetAddr: sender,
+			Op: wire.ARPReply, SenderLink: s.linkAddr, SenderAddr: a.TargetAddr(), TargetLink: link, TargetAddr: sender,
 		})
 		if s.transmit(f) {
 			s.count[arpRepliesSent]++

@@ -22,7 +22,7 @@ func newScripted(t *testing.T, change func(*stack.Config)) (*stack.Stack, *memli
 	t.Helper()
 	c := newClock()
 	l, _ := memlink.Pair(memlink.Config{})
-	cfg := stack.Config{LinkAddr: linkA, Addr: prefixA, OwnedAddress: true, Resolver: neighbours{}, NoCaretaker: true, Now: c.now}
+	cfg := stack.Config{LinkAddr: linkA, Addrs: []netip.Prefix{prefixA}, OwnedAddress: true, Resolver: neighbours{}, NoCaretaker: true, Now: c.now}
 	if change != nil {
 		change(&cfg)
 	}
@@ -470,7 +470,7 @@ func FuzzPoll(f *testing.F) {
 		clk := newClock()
 		l, _ := memlink.Pair(memlink.Config{FrameCount: 128})
 		s, err := stack.New(stack.Config{
-			Link: l, LinkAddr: linkA, Addr: prefixA, OwnedAddress: true, PartialChecksums: true, Resolver: neighbours{},
+			Link: l, LinkAddr: linkA, Addrs: []netip.Prefix{prefixA}, OwnedAddress: true, PartialChecksums: true, Resolver: neighbours{},
 			NoCaretaker: true, Now: clk.now, FrameQuota: 2,
 		})
 		if err != nil {

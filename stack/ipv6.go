@@ -35,7 +35,7 @@ func (s *Stack) inputIPv6(p *packet, group bool) (kept bool) {
 		s.count[ipv6Source]++
 	case ip.Dst[0] == 0xff && err == nil && ip.Fragment == 0 && ip.Protocol == wire.ProtocolICMPv6:
 		s.inputICMPv6(p)
-	case !s.isOurs(p.dst):
+	case p.dst != s.recent && !s.isRecent(p.dst), p.dst == wire.Addr{}:
 		if err != nil && s.answersGroup(p) {
 			s.count[ipv6Extension]++
 			s.sendICMPError(p, wire.ICMPv6ParameterProblem, ip.Problem.Code, ip.Problem.Pointer)
@@ -85,8 +85,8 @@ func (s *Stack) isMember(group wire.Addr) bool {
 	if group == wire.AddrFrom16(allNodes) {
 		return true
 	}
-	for _, a := range s.addrs6 {
-		if a != (wire.Addr{}) && group == wire.AddrFrom16(wire.SolicitedNode(a.As16())) {
+	for _, a := range s.own.Load().all {
+		if !a.Is4() && group == wire.AddrFrom16(wire.SolicitedNode(a.As16())) {
 			return true
 		}
 	}

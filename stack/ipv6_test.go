@@ -89,32 +89,31 @@ func errorAbout(kind, code uint8, word uint32, packet []byte) []byte {
 	return ip6Frame(wire.IPv6Fields{Protocol: wire.ProtocolICMPv6}, b)
 }
 
-func withIPv6(cfg *stack.Config) { cfg.Addrs6 = prefixes6A }
+func withIPv6(cfg *stack.Config) { cfg.Addrs = append(cfg.Addrs, prefixes6A...) }
 
 func TestIPv6Config(t *testing.T) {
 	l, _ := memlink.Pair(memlink.Config{})
 	p := netip.MustParsePrefix
 	for _, c := range []struct {
-		addr   netip.Prefix
-		addrs6 []netip.Prefix
-		mtu    int
-		ok     bool
+		addrs []netip.Prefix
+		owned bool
+		mtu   int
+		ok    bool
 	}{
-		{prefixA, prefixes6A, 0, true},
-		{netip.Prefix{}, prefixes6A, 0, true},
-		{netip.Prefix{}, prefixes6A[1:], 1280, true},
-		{netip.Prefix{}, nil, 0, false},
-		{prefixA, prefixes6A, 1279, false},
-		{prefixA, []netip.Prefix{prefixA}, 0, false},
-		{prefixA, []netip.Prefix{p("fd00::1/64"), p("fd00::2/64")}, 0, false},
-		{prefixA, []netip.Prefix{p("ff02::1/64")}, 0, false},
-		{prefixA, []netip.Prefix{p("::1/128")}, 0, false},
-		{prefixA, []netip.Prefix{{}}, 0, false},
-		{p("fd00::1/64"), nil, 0, false},
+		{append([]netip.Prefix{prefixA}, prefixes6A...), true, 0, true},
+		{prefixes6A, true, 0, true},
+		{prefixes6A[1:], true, 1280, true},
+		{[]netip.Prefix{prefixA, p("10.9.0.1/24"), p("fd00::1/64"), p("fd01::2/64")}, false, 0, true},
+		{nil, false, 0, true},
+		{nil, true, 0, false},
+		{prefixes6A, false, 1279, false},
+		{[]netip.Prefix{p("ff02::1/64")}, false, 0, false},
+		{[]netip.Prefix{p("::1/128")}, false, 0, false},
+		{[]netip.Prefix{{}}, false, 0, false},
 	} {
-		s, err := stack.New(stack.Config{Link: l, LinkAddr: linkA, Addr: c.addr, Addrs6: c.addrs6, MTU: c.mtu, Resolver: neighbours{}, NoCaretaker: true})
+		s, err := stack.New(stack.Config{Link: l, LinkAddr: linkA, Addrs: c.addrs, OwnedAddress: c.owned, MTU: c.mtu, Resolver: neighbours{}, NoCaretaker: true})
 		if (err == nil) != c.ok {
-			t.Errorf("%v, %v, MTU %d: %v", c.addr, c.addrs6, c.mtu, err)
+			t.Errorf("%v, owned %t, MTU %d: %v", c.addrs, c.owned, c.mtu, err)
 		}
 		if err == nil {
 			s.Close()
@@ -701,7 +700,7 @@ func FuzzIPv6(f *testing.F) {
 		clk := newClock()
 		l, _ := memlink.Pair(memlink.Config{FrameCount: 64})
 		s, err := stack.New(stack.Config{
-			Link: l, LinkAddr: linkA, Addr: prefixA, Addrs6: prefixes6A, OwnedAddress: true, Resolver: neighbours{}, NoCaretaker: true, Now: clk.now,
+			Link: l, LinkAddr: linkA, Addrs: append([]netip.Prefix{prefixA}, prefixes6A...), OwnedAddress: true, Resolver: neighbours{}, NoCaretaker: true, Now: clk.now,
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -246,7 +246,7 @@ func (s *Stack) inputPacket(p *packet) (kept bool) {
 		s.inputARP(eth.Payload)
 		return false
 	case wire.EtherTypeIPv6:
-		if s.hasIPv6() {
+		if s.own.Load().ipv6 {
 			return s.inputIPv6(p, group)
 		}
 		fallthrough
@@ -260,7 +260,7 @@ func (s *Stack) inputPacket(p *packet) (kept bool) {
 	}
 	p.src, p.dst, p.payload, p.ecn = wire.AddrFrom4(ip.Src), wire.AddrFrom4(ip.Dst), ip.Payload, ip.TOS&wire.ECNMask
 	switch {
-	case p.dst != s.addr:
+	case p.dst != s.recent && !s.isRecent(p.dst):
 		if s.isGroup(p.dst) && ip.Fragment == 0 && ip.Protocol == wire.ProtocolUDP && !s.impossibleSource(p.src) {
 			return s.inputGroup(p)
 		}
@@ -268,7 +268,7 @@ func (s *Stack) inputPacket(p *packet) (kept bool) {
 	case group:
 		s.count[ipv4LinkGroup]++
 	// Our own address may be shared with other endpoints of this host, which send from it.
-	case s.impossibleSource(p.src), p.src == s.addr && s.ownedAddress:
+	case s.impossibleSource(p.src), s.ownedAddress && s.isOurs(p.src):
 		s.count[ipv4Source]++
 	case ip.Fragment != 0:
 		s.inputFragment(p)

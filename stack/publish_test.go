@@ -21,9 +21,9 @@ func TestPublishedConnectionRecords(t *testing.T) {
 	cfg := stack.Config{Connections: records, Published: func() { published++ }}
 	la, lb := memlink.Pair(memlink.Config{})
 	cfg.OwnedAddress, cfg.Resolver = true, neighbours{}
-	cfg.LinkAddr, cfg.Addr, cfg.Addrs6 = linkA, prefixA, prefixes6A
+	cfg.LinkAddr, cfg.Addrs = linkA, append([]netip.Prefix{prefixA}, prefixes6A...)
 	a := newStack(t, la, cfg)
-	b := newStack(t, lb, stack.Config{OwnedAddress: true, Resolver: neighbours{}, LinkAddr: linkB, Addr: prefixB, Addrs6: prefixes6B})
+	b := newStack(t, lb, stack.Config{OwnedAddress: true, Resolver: neighbours{}, LinkAddr: linkB, Addrs: append([]netip.Prefix{prefixB}, prefixes6B...)})
 
 	// find returns the record of a socket of A; the zero value: there is none.
 	find := func(protocol uint8, local, remote netip.AddrPort) (c wire.Connection) {

@@ -2,6 +2,7 @@ package stack
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -15,15 +16,17 @@ import (
 )
 
 // Resolver is the route service. Resolve may block until ctx ends; the stack
-// calls it from a goroutine of its own, never under its lock. An error that is
+// calls it from a goroutine of its own, never under its lock. src is the source of the packets;
+// if it is not valid the service chooses one, which may be none of the stack's. An error that is
 // EHOSTUNREACH or ENETUNREACH is a verdict: dst cannot be reached. After any other
 // error, which is no statement about dst, the stack asks again.
 type Resolver interface {
-	Resolve(ctx context.Context, dst netip.Addr) (Route, error)
+	Resolve(ctx context.Context, src, dst netip.Addr) (Route, error)
 }
 
 // Route is how a destination is reached.
 type Route struct {
+	Source   netip.Addr    // of packets that are sent there; may be left out
 	LinkAddr wire.LinkAddr // of the next hop
 	MTU      int           // bytes of IP packet; 0: that of the link
 }
@@ -95,9 +98,11 @@ type route struct {
 	maxPacket  int // of TCP, bytes of IP packet
 	sent       uint64
 
-	dst     wire.Addr
+	ends                       // as the resolver is asked
+	source  wire.Addr          // of packets whose sender names none: from, or the resolver's choice
 	held    int                // packets in Stack.held
 	waiting []*tcp.Conn        // that have something to send
+	askers  int                // goroutines in SourceTo
 	err     error              // of sends while it is failed: EHOSTUNREACH or ENETUNREACH, with the resolver's
 	giveUp  context.CancelFunc // of the first question, while resolving
 
@@ -123,15 +128,30 @@ type route struct {
 func (r *route) resolved() bool { return r.state == routeReady || r.state == routeStale }
 
 // wanting reports whether something waits for r.
-func (r *route) wanting() bool { return r.held > 0 || len(r.waiting) > 0 }
+func (r *route) wanting() bool { return r.held > 0 || len(r.waiting) > 0 || r.askers > 0 }
+
+// endsOf are the ends of packets from an address, or, if that is zero, from the only one that they
+// can have, or else from the one that the route service chooses.
+func (s *Stack) endsOf(from, dst wire.Addr) ends {
+	if from == (wire.Addr{}) {
+		if only, sole := s.own.Load().source(dst); sole {
+			from = only
+		}
+	}
+	return ends{from, dst}
+}
 
 // usableRoute returns a route that is ready, or resolving: then packets to dst are to be
-// held. mu is held, as in all of this file.
-func (s *Stack) usableRoute(dst wire.Addr) (*route, error) {
-	r := s.routes[dst]
+// held. A zero from stands for any address. mu is held, as in all of this file.
+func (s *Stack) usableRoute(from, dst wire.Addr) (*route, error) {
+	by := s.endsOf(from, dst)
+	if slices.Contains(s.own.Load().lost, by.from) {
+		return nil, syscall.EADDRNOTAVAIL
+	}
+	r := s.routes[by]
 	if r == nil {
 		var err error
-		if r, err = s.newRoute(dst); err != nil {
+		if r, err = s.newRoute(by); err != nil {
 			return nil, err
 		}
 	}
@@ -150,18 +170,22 @@ func (s *Stack) usableRoute(dst wire.Addr) (*route, error) {
 	return r, nil
 }
 
-func (s *Stack) newRoute(dst wire.Addr) (*route, error) {
-	if !dst.IsHost() || dst == s.broadcast4 || s.source(dst) == (wire.Addr{}) {
+func (s *Stack) newRoute(by ends) (*route, error) {
+	source := by.from
+	if source == (wire.Addr{}) {
+		source = s.source(by.to)
+	}
+	if !by.to.IsHost() || s.isBroadcast(by.to) || source == (wire.Addr{}) {
 		return nil, syscall.ENETUNREACH
 	}
 	if len(s.routes) >= s.maxRoutes {
 		s.dropRoute(s.victim())
 	}
-	r := &route{dst: dst, mtu: s.mtu, due: never, slot: len(s.routeClock), sentAtHand: 1}
+	r := &route{ends: by, source: source, mtu: s.mtu, due: never, slot: len(s.routeClock), sentAtHand: 1}
 	r.timer.owner = r
-	r.headers = makeHeaders(s.linkAddr, wire.LinkAddr{}, s.addr, dst)
+	r.headers = makeHeaders(s.linkAddr, wire.LinkAddr{}, source, by.to)
 	r.setMTU()
-	s.routes[dst] = r
+	s.routes[by] = r
 	s.routeClock = append(s.routeClock, r)
 	r.newAt = s.readClock()
 	r.lookedAt = r.newAt
@@ -191,7 +215,7 @@ func (s *Stack) dropRoute(r *route) {
 	r.state = routeDead
 	s.resumeWaiting(r)
 	s.stopTimer(&r.timer)
-	delete(s.routes, r.dst)
+	delete(s.routes, r.ends)
 	last := len(s.routeClock) - 1
 	moved := s.routeClock[last]
 	s.routeClock[r.slot], moved.slot = moved, r.slot
@@ -294,7 +318,11 @@ func (s *Stack) nextRefresh() *route {
 
 // resolve asks the route service for r and takes its answer. It is called without the lock.
 func (s *Stack) resolve(ctx context.Context, cancel context.CancelFunc, r *route) {
-	answer, err := s.resolver.Resolve(ctx, r.dst.Netip())
+	var from netip.Addr
+	if r.from != (wire.Addr{}) {
+		from = r.from.Netip()
+	}
+	answer, err := s.resolver.Resolve(ctx, from, r.to.Netip())
 	cancel()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -338,8 +366,11 @@ func (s *Stack) setRoute(r *route, a Route) {
 	} else {
 		s.count[routesRefreshed]++
 		if r.mtu < before { // larger segments in flight are lost
-			s.tcp.SetMTU(tcp.Time(s.now), r.dst, r.mtu)
+			s.tcp.SetMTU(tcp.Time(s.now), r.from, r.to, r.mtu)
 		}
+	}
+	if a := wire.AddrFrom(a.Source); r.from == (wire.Addr{}) && s.isOurs(a) && !slices.Contains(s.own.Load().lost, a) {
+		s.setSource(r, a)
 	}
 	r.state = routeReady
 	copy(r.headers.bytes[:6], a.LinkAddr[:])
@@ -356,7 +387,7 @@ func (s *Stack) failRoute(r *route, err error) {
 	if errors.Is(err, syscall.ENETUNREACH) {
 		errno = syscall.ENETUNREACH
 	}
-	r.err = fmt.Errorf("%w: %v: %w", errno, r.dst.Netip(), err)
+	r.err = fmt.Errorf("%w: %v: %w", errno, r.to.Netip(), err)
 	s.armRoute(r, s.now+failureTime)
 	s.settleHeld(r, r.err)
 	s.loseWaiting(r, r.err)
@@ -387,6 +418,7 @@ func (s *Stack) stopResolving(r *route) {
 		s.resolving = slices.Delete(s.resolving, i, i+1)
 	}
 	r.giveUp = nil
+	s.role.broadcast(&s.answered)
 }
 
 // forgetResolving drops a new destination to which nothing is to be sent any more.
@@ -396,7 +428,7 @@ func (s *Stack) forgetResolving(r *route) {
 	s.dropRoute(r)
 }
 
-// heldPacket waits for its route. It is complete but for the destination MAC address.
+// heldPacket waits for its route. It is complete but for the destination MAC address, and perhaps the source.
 type heldPacket struct {
 	frame Frame
 	sock  *udp.Socket
@@ -472,6 +504,9 @@ func (s *Stack) settleHeld(r *route, err error) {
 		s.held = slices.Delete(s.held, i, i+1)
 		h.route.held--
 		copy(h.frame.Data, h.route.headers.bytes[:6])
+		if h.route.from == (wire.Addr{}) && sourceOf(h.frame.Data) != h.route.source {
+			h.route.readdress(h.frame.Data)
+		}
 		if s.transmit(h.frame) {
 			h.sock.CountSent()
 		}
@@ -485,4 +520,28 @@ func sourceOf(frame []byte) wire.Addr {
 		return wire.AddrFrom4([4]byte(ip[12:]))
 	}
 	return wire.AddrFrom16([16]byte(ip[8:]))
+}
+
+// setSource changes the source of what is sent by r.
+func (s *Stack) setSource(r *route, a wire.Addr) {
+	if r.source != a {
+		r.source = a
+		r.headers = makeHeaders(s.linkAddr, wire.LinkAddr(r.headers.bytes[:6]), a, r.to)
+	}
+}
+
+// readdress gives a datagram that was held the source that the route service has chosen.
+func (r *route) readdress(frame []byte) {
+	ip, datagram := frame[wire.EthernetHeaderLen:], frame[r.headers.len:]
+	tos := ip[1]
+	if r.headers.len == headersLen6 {
+		tos = ip[0]<<4 | ip[1]>>4
+	}
+	wire.PutUDPInPlace(datagram, &wire.UDPFlow{
+		Src: r.source, Dst: r.to, SrcPort: binary.BigEndian.Uint16(datagram), DstPort: binary.BigEndian.Uint16(datagram[2:]),
+	})
+	r.headers.put(frame, wire.ProtocolUDP, len(datagram))
+	if tos != 0 {
+		setTOS(frame, tos)
+	}
 }

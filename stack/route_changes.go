@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"context"
 	"encoding/binary"
 	"net/netip"
 	"slices"
@@ -79,10 +80,14 @@ func (r *route) setMTU() {
 // its next hop. It is accepted if it quotes what a socket here could have sent. Such a quote
 // is not hard to guess, so TCP does not use it.
 func (s *Stack) lowerPathMTU(e *wire.ICMPError) {
-	r := s.routes[e.Dst]
-	if r == nil {
-		return
+	for _, from := range []wire.Addr{{}, e.Src} {
+		if r := s.routes[ends{from, e.Dst}]; r != nil {
+			s.lowerRouteMTU(r, e)
+		}
 	}
+}
+
+func (s *Stack) lowerRouteMTU(r *route, e *wire.ICMPError) {
 	mtu := e.MTU
 	if mtu == 0 {
 		mtu = tcp.PlateauBelow(e.Size)
@@ -101,7 +106,7 @@ func (s *Stack) lowerPathMTU(e *wire.ICMPError) {
 // learnPathMTU takes what a connection has found out about its path: new connections begin
 // with it. What it has from a router, and no probe has verified, is kept for a short time.
 func (s *Stack) learnPathMTU(conn *tcp.Conn) {
-	r := s.routes[conn.Remote().Addr]
+	r := s.routes[ends{conn.Local().Addr, conn.Remote().Addr}]
 	if r == nil {
 		return
 	}
@@ -140,8 +145,13 @@ func (s *Stack) Invalidate(dst netip.Addr) {
 	s.readClock()
 	if !dst.IsValid() {
 		s.invalidateAll()
-	} else if r := s.routes[wire.AddrFrom(dst)]; r != nil {
-		s.invalidate(r)
+		return
+	}
+	to := wire.AddrFrom(dst)
+	for _, from := range append([]wire.Addr{{}}, s.own.Load().all...) {
+		if r := s.routes[ends{from, to}]; r != nil {
+			s.invalidate(r)
+		}
 	}
 }
 
@@ -182,27 +192,137 @@ func (s *Stack) SetLink(up bool) {
 	s.linkOrAddressChanged(up)
 }
 
-// SetAddress sets whether the host has one of our addresses; at first it has all. While it has
-// not, sends from that address fail with EADDRNOTAVAIL, and all else is for that address as while
-// the link is down. Other addresses are not affected.
-func (s *Stack) SetAddress(addr netip.Addr, here bool) {
-	a := wire.AddrFrom(addr)
+// SetAddress sets whether the host has an address, which comes with its subnet. One that is new becomes
+// an address of the stack, if that shares its addresses. While the host has not one of the stack's, sends
+// from it fail with EADDRNOTAVAIL, and all else is for that address as while the link is down. Other
+// addresses are not affected. Shared addresses that the host has not are forgotten if no socket or
+// connection is bound to them and there is another one of their family and scope: SetAddress returns those. The
+// error is for an address that no host has, and for an IPv6 one if the MTU is too small.
+func (s *Stack) SetAddress(addr netip.Prefix, here bool) (forgotten []netip.Addr, err error) {
+	a := wire.AddrFrom(addr.Addr())
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed || !s.isOurs(a) || slices.Contains(s.lost, a) != here {
-		return
+	own := s.own.Load()
+	known := slices.Contains(own.all, a)
+	moved := here && !slices.Contains(own.subnets, addr) // its subnet has another length
+	if s.closed || known && slices.Contains(own.lost, a) != here && !moved || !known && (!here || s.ownedAddress) {
+		return nil, nil
 	}
-	if here {
-		s.lost = slices.DeleteFunc(s.lost, func(l wire.Addr) bool { return l == a })
-	} else {
-		s.lost = append(s.lost, a)
+	subnets, lost := slices.Clone(own.subnets), slices.DeleteFunc(slices.Clone(own.lost), func(l wire.Addr) bool { return l == a })
+	switch {
+	case !known:
+		subnets = append(subnets, addr)
+	case !here:
+		lost = append(lost, a)
+	case moved:
+		subnets[slices.Index(own.all, a)] = addr
+	}
+	changed, err := newAddresses(subnets, lost, s.mtu)
+	if err != nil {
+		return nil, err
+	}
+	if !s.ownedAddress {
+		changed, forgotten = s.forget(changed)
+	}
+	s.own.Store(changed)
+	s.recent = wire.Addr{}
+	for c := range s.udpConns {
+		c.route = nil // the source of what follows may be another one
+	}
+	if !here {
+		s.leaveSource(a)
 	}
 	s.linkOrAddressChanged(here)
+	return forgotten, nil
+}
+
+// leaveSource changes routes by which packets come from an address that has just gone.
+func (s *Stack) leaveSource(a wire.Addr) {
+	for _, r := range s.routes {
+		switch {
+		case r.source != a:
+		case r.from == a:
+			if r.state == routeReady {
+				r.state = routeStale // so that its users look at the address
+			}
+		default: // until the route service has answered again
+			if other := s.source(r.to); other != (wire.Addr{}) {
+				s.setSource(r, other)
+				continue
+			}
+			s.settleHeld(r, syscall.ENETUNREACH)
+			s.stopResolving(r)
+			s.dropRoute(r)
+		}
+	}
+	for by, r := range s.groupRoutes {
+		if r.source == a {
+			delete(s.groupRoutes, by)
+		}
+	}
+	for by, r := range s.answers {
+		if r.source == a {
+			r.state = routeDead
+			delete(s.answers, by)
+		}
+	}
+}
+
+// forget leaves out those lost addresses that can be forgotten.
+func (s *Stack) forget(own *addresses) (left *addresses, forgotten []netip.Addr) {
+	subnets := slices.DeleteFunc(slices.Clone(own.subnets), func(p netip.Prefix) bool {
+		a := wire.AddrFrom(p.Addr())
+		if !slices.Contains(own.lost, a) || s.isBound(a) || !own.hasOther(a) {
+			return false
+		}
+		forgotten = append(forgotten, p.Addr())
+		return true
+	})
+	if forgotten == nil {
+		return own, nil
+	}
+	lost := slices.DeleteFunc(slices.Clone(own.lost), func(a wire.Addr) bool { return slices.Contains(forgotten, a.Netip()) })
+	left, _ = newAddresses(subnets, lost, s.mtu) // they were all valid
+	return left, forgotten
+}
+
+// hasOther reports whether there is another address of the family and scope of a that is not lost.
+func (own *addresses) hasOther(a wire.Addr) bool {
+	return slices.ContainsFunc(own.all, func(o wire.Addr) bool {
+		return o != a && o.Is4() == a.Is4() && o.IsLinkLocal() == a.IsLinkLocal() && !slices.Contains(own.lost, o)
+	})
+}
+
+// isBound reports whether a socket or connection has a local address.
+func (s *Stack) isBound(a wire.Addr) bool {
+	if s.tcp.Uses(a) {
+		return true
+	}
+	for c := range s.tcpConns { // one that has ended keeps its port until it is closed
+		if c.conn.Local().Addr == a {
+			return true
+		}
+	}
+	for l := range s.tcpListeners {
+		if l.listener.Addr().Addr == a {
+			return true
+		}
+	}
+	for c := range s.udpConns {
+		if c.udp.Local().Addr == a {
+			return true
+		}
+	}
+	for p := range s.udpPorts {
+		if p.udp.Local().Addr == a {
+			return true
+		}
+	}
+	return false
 }
 
 // linkOrAddressChanged makes sends fail, or work again.
 func (s *Stack) linkOrAddressChanged(works bool) {
-	s.down = s.linkDown || len(s.lost) > 0
 	for c := range s.udpConns {
 		c.setSlow()
 	}
@@ -220,7 +340,7 @@ func (s *Stack) linkOrAddressChanged(works bool) {
 // downFrom is the error of sends from an address of ours; 0: they do not fail.
 func (s *Stack) downFrom(from wire.Addr) syscall.Errno {
 	switch {
-	case slices.Contains(s.lost, from):
+	case slices.Contains(s.own.Load().lost, from):
 		return syscall.EADDRNOTAVAIL
 	case s.linkDown:
 		return syscall.ENETDOWN
@@ -228,17 +348,86 @@ func (s *Stack) downFrom(from wire.Addr) syscall.Errno {
 	return 0
 }
 
-// unsendable is the reason why nothing can be sent to dst: the source is lost, or the link
-// is down and dst is not another endpoint of this host, behind our own MAC address.
+// unsendable is the reason why nothing can be sent to dst from an address, or, if that is zero, from any:
+// the source is lost, or the link is down and dst is not another endpoint of this host, behind our own MAC
+// address.
 func (s *Stack) unsendable(from, dst wire.Addr) error {
-	if !s.down {
+	if !s.linkDown && len(s.own.Load().lost) == 0 {
 		return nil
 	}
+	r := s.routes[s.endsOf(from, dst)]
+	switch {
+	case from != wire.Addr{}:
+	case r != nil:
+		from = r.source
+	default:
+		from = s.source(dst)
+	}
 	why := s.downFrom(from)
-	r := s.routes[dst]
 	ours := s.isOurs(dst) || r != nil && r.resolved() && wire.LinkAddr(r.headers.bytes[:6]) == s.linkAddr
 	if why == 0 || ours && why == syscall.ENETDOWN {
 		return nil
 	}
 	return why
+}
+
+// SourceTo is the address that packets to dst come from, as the kernel would choose it (RFC 6724): the only
+// one of ours that fits, or the choice of the route service, for whose answer it waits. The error is
+// that of the route or of ctx.
+func (s *Stack) SourceTo(ctx context.Context, dst netip.Addr) (netip.Addr, error) {
+	to := wire.AddrFrom(dst)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	from, sole := s.own.Load().source(to)
+	switch {
+	case from == wire.Addr{}:
+		return netip.Addr{}, syscall.ENETUNREACH
+	case s.isOurs(to):
+		return dst, nil
+	case s.closing || s.broken != nil:
+		return netip.Addr{}, s.ended()
+	case sole:
+		return from.Netip(), nil
+	case s.unserved:
+		if r := s.routes[ends{to: to}]; r != nil && r.resolved() {
+			from = r.source
+		}
+		return from.Netip(), nil
+	}
+	if err := s.unsendable(wire.Addr{}, to); err != nil {
+		return netip.Addr{}, err
+	}
+	s.readClock()
+	r, err := s.usableRoute(wire.Addr{}, to)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	if r.state == routeResolving {
+		defer context.AfterFunc(ctx, func() {
+			s.mu.Lock()
+			s.role.broadcast(&s.answered)
+			s.mu.Unlock()
+		})()
+		r.askers++
+		for r.state == routeResolving && !s.unserved && !s.closing && s.broken == nil && ctx.Err() == nil {
+			s.waitFor(&s.answered, never)
+		}
+		r.askers--
+	}
+	switch {
+	case s.closing || s.broken != nil:
+		return netip.Addr{}, s.ended()
+	case ctx.Err() != nil:
+		return netip.Addr{}, context.Cause(ctx)
+	case r.state == routeFailed:
+		return netip.Addr{}, r.err
+	case r.resolved():
+		from = r.source
+	default:
+		from = s.source(to)
+	}
+	if from == (wire.Addr{}) {
+		return netip.Addr{}, syscall.ENETUNREACH
+	}
+	return from.Netip(), nil
 }

@@ -31,7 +31,7 @@ type routes struct {
 	most   int // the largest value of open
 }
 
-func (r *routes) Resolve(ctx context.Context, dst netip.Addr) (stack.Route, error) {
+func (r *routes) Resolve(ctx context.Context, _, dst netip.Addr) (stack.Route, error) {
 	r.mu.Lock()
 	r.asked++
 	r.open++
@@ -83,7 +83,7 @@ var errNoRoute = errors.New("no entry for the destination")
 func newRouted(t *testing.T, owned bool, r *routes) (*stack.Stack, *memlink.Link, *wiretap) {
 	l, _ := memlink.Pair(memlink.Config{})
 	s := newStack(t, l, stack.Config{
-		LinkAddr: linkA, Addr: prefixA, OwnedAddress: owned, Resolver: r, Wait: endpoint.WaitBlock, FrameQuota: 1024, // as many packets are held as can be
+		LinkAddr: linkA, Addrs: []netip.Prefix{prefixA}, OwnedAddress: owned, Resolver: r, Wait: endpoint.WaitBlock, FrameQuota: 1024, // as many packets are held as can be
 	})
 	return s, l, tap(t, l)
 }
@@ -322,7 +322,7 @@ func TestRouteCacheKeepsRoutesInUse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &routes{answer: answerWith(stack.Route{LinkAddr: linkB})}
 		l, _ := memlink.Pair(memlink.Config{})
-		s := newStack(t, l, stack.Config{LinkAddr: linkA, Addr: prefixA, Resolver: r, Wait: endpoint.WaitBlock})
+		s := newStack(t, l, stack.Config{LinkAddr: linkA, Addrs: []netip.Prefix{prefixA}, Resolver: r, Wait: endpoint.WaitBlock})
 		defer s.Close()
 		u := testutil.Value(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 		send := func(i int) {
@@ -414,7 +414,7 @@ func TestPacketsHeldForARouteAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &routes{delay: time.Second, answer: answerWith(stack.Route{LinkAddr: linkB})}
 		l, _ := memlink.Pair(memlink.Config{})
-		s := newStack(t, l, stack.Config{LinkAddr: linkA, Addr: prefixA, Resolver: r, Wait: endpoint.WaitBlock, FrameQuota: 80})
+		s := newStack(t, l, stack.Config{LinkAddr: linkA, Addrs: []netip.Prefix{prefixA}, Resolver: r, Wait: endpoint.WaitBlock, FrameQuota: 80})
 		defer s.Close()
 		w := tap(t, l)
 		u := testutil.Value(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
@@ -511,7 +511,7 @@ func TestFirstBurst(t *testing.T) {
 func TestHeldPacketsAreDroppedWhenASendNeedsAFrame(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _ := memlink.Pair(memlink.Config{FrameCount: 32})
-		s := newStack(t, l, stack.Config{LinkAddr: linkA, Addr: prefixA, Resolver: &routes{delay: time.Hour}, Wait: endpoint.WaitBlock, FrameQuota: 1024})
+		s := newStack(t, l, stack.Config{LinkAddr: linkA, Addrs: []netip.Prefix{prefixA}, Resolver: &routes{delay: time.Hour}, Wait: endpoint.WaitBlock, FrameQuota: 1024})
 		defer s.Close()
 		u := testutil.Value(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 		start := time.Now()

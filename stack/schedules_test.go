@@ -74,7 +74,7 @@ func port(n uint16) netip.AddrPort {
 
 func (r *scheduleRun) open(caretaker bool) *queueLink {
 	l := &queueLink{wake: make(chan struct{}, 1)}
-	r.s = testutil.Value(New(Config{Link: l, LinkAddr: wire.LinkAddr{2}, Addr: netip.MustParsePrefix("10.0.0.1/24"), OwnedAddress: true, Resolver: noRoutes{},
+	r.s = testutil.Value(New(Config{Link: l, LinkAddr: wire.LinkAddr{2}, Addrs: []netip.Prefix{netip.MustParsePrefix("10.0.0.1/24")}, OwnedAddress: true, Resolver: noRoutes{},
 		Wait: endpoint.WaitBlock, NoCaretaker: !caretaker}))
 	return l
 }
@@ -100,7 +100,7 @@ func (r *scheduleRun) connected() (a, b *TCPConn) {
 
 type noRoutes struct{}
 
-func (noRoutes) Resolve(context.Context, netip.Addr) (Route, error) {
+func (noRoutes) Resolve(context.Context, netip.Addr, netip.Addr) (Route, error) {
 	return Route{}, syscall.EHOSTUNREACH
 }
 

@@ -52,7 +52,7 @@ type sentPacket struct {
 func newSenderTest(t *testing.T, v6, owned bool) *senderTest {
 	l, _ := memlink.Pair(memlink.Config{})
 	e := &senderTest{t: t, v6: v6, l: l, service: newStoppableService(), result: make(chan error, 10), seq: 1000}
-	e.s = newStack(t, l, stack.Config{LinkAddr: linkA, Addr: prefixA, Addrs6: prefixes6A[:1], OwnedAddress: owned, Resolver: e.service, Wait: endpoint.WaitBlock})
+	e.s = newStack(t, l, stack.Config{LinkAddr: linkA, Addrs: append([]netip.Prefix{prefixA}, prefixes6A[:1]...), OwnedAddress: owned, Resolver: e.service, Wait: endpoint.WaitBlock})
 	e.a, e.b = prefixA.Addr(), prefixB.Addr()
 	if v6 {
 		e.a, e.b = prefixes6A[0].Addr(), prefixes6B[0].Addr()

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -28,15 +29,14 @@ const (
 	minMTU = 68 // RFC 791
 )
 
-// Config of a [Stack]. Link, LinkAddr, Addr or Addrs6, and Resolver are required.
+// Config of a [Stack]. Link, LinkAddr and Resolver are required, and Addrs if they are owned.
 type Config struct {
 	Link     Link
 	LinkAddr wire.LinkAddr // the source of every frame
-	// Addr is the stack's IPv4 address and the subnet that is on its link.
-	Addr netip.Prefix
-	// Addrs6 are the stack's IPv6 addresses: a global one, a link-local one, or both. Then Addr
-	// may be the zero value, and MTU must be 1280 or more.
-	Addrs6 []netip.Prefix
+	// Addrs are the stack's addresses, IPv4 and IPv6, with the subnets that are on its link. Where the
+	// route service names no source, the first that fits is one. IPv6 needs an MTU of 1280 or more.
+	// Shared addresses can come and go: see [Stack.SetAddress].
+	Addrs []netip.Prefix
 	// OwnedAddress: no other endpoint shares the addresses. Then the stack answers ARP requests,
 	// neighbour solicitations and pings, and may send ICMP errors. Otherwise the kernel does.
 	OwnedAddress bool
@@ -104,10 +104,9 @@ type Stack struct {
 	link         Link
 	paths        PathLink // the same; nil: it has no paths
 	linkAddr     wire.LinkAddr
-	addr         wire.Addr    // the IPv4 address; zero: none
-	addrs6       [2]wire.Addr // the global IPv6 address and the link-local one; zero: none
-	groupRoutes  map[wire.Addr]*route
-	broadcast4   wire.Addr // of the IPv4 subnet; the limited one if it has none
+	own          atomic.Pointer[addresses]
+	recent       wire.Addr // the one of them that the last packet was sent to
+	groupRoutes  map[ends]*route
 	ownedAddress bool
 	mtu          int // of the link, bytes of IP packet
 	resolver     Resolver
@@ -145,10 +144,11 @@ type Stack struct {
 	publisher     publisher
 
 	// Routes, route.go.
-	routes     map[wire.Addr]*route
+	routes     map[ends]*route
 	routeClock []*route // the same, for choosing the one that is replaced
 	routeHand  int
 	maxRoutes  int
+	answered   event    // a route is not resolving any more
 	resolving  []*route // asked for the first time and not answered, the oldest first
 	refreshing int      // goroutines that ask for routes again
 	toRefresh  []*route // to be asked for again
@@ -186,8 +186,6 @@ type Stack struct {
 	closed   bool
 	gone     chan struct{} // closed when Close has done its work
 	linkDown bool          // the link carries nothing
-	lost     []wire.Addr   // those of our addresses that the host has lost
-	down     bool          // one of these: downFrom says whether sends from an address fail
 	broken   error         // of a link that has failed for good
 	kickErr  error         // of the last kick
 	left     chan struct{} // role or retrying has changed since closed was set
@@ -200,8 +198,7 @@ type Stack struct {
 var (
 	errNoLink     = errors.New("stack: no link")
 	errNoResolver = errors.New("stack: no resolver")
-	errAddr       = errors.New("stack: Addr must be an IPv4 address with its subnet, or Addrs6 set")
-	errAddrs6     = errors.New("stack: Addrs6 must be at most one global and one link-local IPv6 address, and MTU 1280 or more")
+	errNoAddrs    = errors.New("stack: no address to own")
 )
 
 // New makes a stack that is ready to use. It does not own the link: close the
@@ -214,7 +211,10 @@ func New(cfg Config) (*Stack, error) {
 		return nil, errNoResolver
 	}
 	mtu := min(max(cmp.Or(cfg.MTU, DefaultMTU), minMTU), math.MaxUint16)
-	addr, addrs6, err := cfg.addresses(mtu)
+	if cfg.OwnedAddress && len(cfg.Addrs) == 0 {
+		return nil, errNoAddrs
+	}
+	own, err := newAddresses(slices.Clone(cfg.Addrs), nil, mtu)
 	if err != nil {
 		return nil, err
 	}
@@ -225,8 +225,6 @@ func New(cfg Config) (*Stack, error) {
 	s := &Stack{
 		link:         cfg.Link,
 		linkAddr:     cfg.LinkAddr,
-		addr:         addr,
-		addrs6:       addrs6,
 		ownedAddress: cfg.OwnedAddress,
 		mtu:          mtu,
 		resolver:     cfg.Resolver,
@@ -235,7 +233,7 @@ func New(cfg Config) (*Stack, error) {
 		ports:        cfg.TCPPorts,
 		clock:        cfg.Now,
 		timerAt:      never,
-		routes:       make(map[wire.Addr]*route),
+		routes:       make(map[ends]*route),
 		maxRoutes:    maxRoutes,
 		heard:        new(linkTimes),
 		silent:       new(linkTimes),
@@ -247,6 +245,7 @@ func New(cfg Config) (*Stack, error) {
 		left:         make(chan struct{}, 1),
 		gone:         make(chan struct{}),
 	}
+	s.own.Store(own)
 	s.paths, _ = cfg.Link.(PathLink)
 	s.role.init(cfg.Link)
 	if cfg.Connections != nil {
@@ -264,9 +263,6 @@ func New(cfg Config) (*Stack, error) {
 	s.fragmentTimer.owner = &s.fragmentTimer
 	// Held packets must leave frames to send with.
 	s.maxHeld = min(max(s.quota/4, min(s.quota, leastHeld)), maxHeldStack)
-	if cfg.Addr.IsValid() {
-		s.broadcast4 = subnetBroadcast(cfg.Addr)
-	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	if s.epoch = time.Now(); s.clock != nil {
 		s.epoch = s.clock()
@@ -292,6 +288,7 @@ func (s *Stack) Close() error {
 		return nil
 	}
 	defer close(s.gone)
+	s.role.broadcast(&s.answered)
 	for c := range s.udpConns {
 		c.close()
 	}

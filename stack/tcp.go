@@ -213,7 +213,7 @@ func (c *TCPConn) open(from, to tcp.AddrPort, o *TCPOptions) (err error) {
 		if to.Addr.IsLoopback() {
 			return syscall.ECONNREFUSED // no listener
 		}
-		if c.route, err = s.usableRoute(to.Addr); err != nil {
+		if c.route, err = s.usableRoute(from.Addr, to.Addr); err != nil {
 			return err
 		}
 	}

@@ -12,8 +12,9 @@ import (
 
 // TCPListenOptions of a listener. The zero value works.
 type TCPListenOptions struct {
-	Backlog int  // connections that wait to be accepted; 0: [tcp.DefaultAcceptQueue]
-	Shared  bool // see [tcp.ListenOptions]
+	Backlog int        // connections that wait to be accepted; 0: [tcp.DefaultAcceptQueue]
+	Shared  bool       // see [tcp.ListenOptions]
+	Shown   netip.Addr // in Addr instead of an unspecified address; may be left out
 	TCPOptions
 }
 
@@ -50,7 +51,7 @@ func (s *Stack) ListenTCP(local netip.AddrPort, o TCPListenOptions) (*TCPListene
 	if err != nil {
 		return nil, err
 	}
-	l.addr = net.TCPAddrFromAddrPort(l.listener.Addr().Netip())
+	l.addr = net.TCPAddrFromAddrPort(shown(l.listener.Addr(), o.Shown))
 	s.tcpListeners[l] = struct{}{}
 	return l, nil
 }
@@ -108,7 +109,7 @@ func (l *TCPListener) adopt(conn *tcp.Conn) *TCPConn {
 	if c.loop = s.isLoopBackTCP(conn.Local(), conn.Remote()); !c.loop && !s.unserved {
 		// The lookup of the route starts before the application reads the request. An error
 		// is reported when the first segment is sent.
-		c.route, _ = s.usableRoute(conn.Remote().Addr)
+		c.route, _ = s.usableRoute(conn.Local().Addr, conn.Remote().Addr)
 	}
 	return c
 }

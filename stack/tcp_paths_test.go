@@ -25,7 +25,7 @@ type fullPath struct {
 // oneHost is a route service whose hosts have one MAC address.
 type oneHost struct{}
 
-func (oneHost) Resolve(context.Context, netip.Addr) (stack.Route, error) {
+func (oneHost) Resolve(context.Context, netip.Addr, netip.Addr) (stack.Route, error) {
 	return stack.Route{LinkAddr: linkA}, nil
 }
 
@@ -41,14 +41,14 @@ func (l *fullPath) ReservePath(_, dst wire.AddrPort, _ int) (stack.Frame, bool) 
 func TestFullPathHoldsUpItsConnectionsOnly(t *testing.T) {
 	la, lb := memlink.Pair(memlink.Config{})
 	link := &fullPath{Link: la, port: 80}
-	cfg := stack.Config{OwnedAddress: true, Resolver: oneHost{}, Link: link, LinkAddr: linkA, Addr: prefixA}
+	cfg := stack.Config{OwnedAddress: true, Resolver: oneHost{}, Link: link, LinkAddr: linkA, Addrs: []netip.Prefix{prefixA}}
 	a, err := stack.New(cfg)
 	testutil.Must(t, err)
 	t.Cleanup(func() {
 		a.Close()
 		testutil.Must(t, la.Audit())
 	})
-	cfg.Addr = prefixB
+	cfg.Addrs = []netip.Prefix{prefixB}
 	b := newStack(t, lb, cfg)
 	connect := func(port uint16) (client, server *stack.TCPConn) {
 		at := netip.AddrPortFrom(prefixB.Addr(), port)

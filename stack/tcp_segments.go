@@ -62,7 +62,7 @@ func (s *Stack) replyTCP(p *packet, opening *tcp.Conn) {
 	}
 	if opening != nil {
 		opening.PeerLink = p.eth.Src
-		if r := s.routes[p.src]; r != nil && r.resolved() {
+		if r := s.routes[ends{p.dst, p.src}]; r != nil && r.resolved() {
 			opening.SetMTU(tcp.Time(s.now), r.mtu)
 		}
 	}
@@ -134,8 +134,8 @@ func (s *Stack) findRouteTCP(conn *tcp.Conn, c *TCPConn) (r *route, loop bool, e
 	if c == nil && conn.State() == tcp.SynReceived {
 		// Its SYN,ACK has been sent (replyTCP), and is sent again to the same MAC address,
 		// without address resolution for an unknown host.
-		if r = s.routes[conn.Remote().Addr]; r != nil && r.resolved() {
-			r, err = s.usableRoute(conn.Remote().Addr)
+		if r = s.routes[ends{conn.Local().Addr, conn.Remote().Addr}]; r != nil && r.resolved() {
+			r, err = s.usableRoute(conn.Local().Addr, conn.Remote().Addr)
 			return r, false, err
 		}
 		if conn.PeerLink == (wire.LinkAddr{}) {
@@ -147,7 +147,7 @@ func (s *Stack) findRouteTCP(conn *tcp.Conn, c *TCPConn) (r *route, loop bool, e
 		}, false, nil
 	}
 	if r = s.answerTCP(conn, c); r == nil {
-		r, err = s.usableRoute(conn.Remote().Addr)
+		r, err = s.usableRoute(conn.Local().Addr, conn.Remote().Addr)
 	}
 	if c != nil && err == nil {
 		c.route = r
@@ -163,7 +163,7 @@ func (s *Stack) emitTCP(conn *tcp.Conn, c *TCPConn) {
 	if c != nil {
 		r = c.route
 	}
-	if r == nil || r.state != routeReady || s.down || s.kickErr != nil {
+	if r == nil || r.state != routeReady || s.linkDown || s.kickErr != nil {
 		var loop bool
 		var err error
 		switch r, loop, err = s.findRouteTCP(conn, c); {
@@ -188,7 +188,7 @@ func (s *Stack) emitTCP(conn *tcp.Conn, c *TCPConn) {
 		c.mtu = r.maxPacket
 		r.tellPathMTU(now, conn)
 	}
-	head, from := r.headers.len, conn.Local().Addr
+	head := r.headers.len
 	paths := s.paths != nil && wire.LinkAddr(r.headers.bytes[:6]) == s.linkAddr
 	for turn := 0; s.tcp.Ready == conn; turn++ {
 		if turn == segmentsInTurn {
@@ -224,7 +224,7 @@ func (s *Stack) emitTCP(conn *tcp.Conn, c *TCPConn) {
 			n = conn.EmitLong(now, f.Data[head:])
 		}
 		f.Data = f.Data[:head+n]
-		r.headers.put(f.Data, from, wire.ProtocolTCP, n)
+		r.headers.put(f.Data, wire.ProtocolTCP, n)
 		if conn.ECT {
 			setTOS(f.Data, wire.ECNCapable)
 		}

@@ -531,7 +531,7 @@ func TestTCPReclaim(t *testing.T) {
 func TestTCPCongestionControlByName(t *testing.T) {
 	for name, want := range map[string]string{"": "", "cubic": "", "reno": "", "bbr": `stack: no congestion control is called "bbr"; there are cubic and reno`} {
 		l, _ := memlink.Pair(memlink.Config{})
-		s, err := stack.New(stack.Config{Link: l, LinkAddr: linkA, Addr: prefixA, Resolver: neighbours{}, NoCaretaker: true, TCP: stack.TCPConfig{Congestion: name}})
+		s, err := stack.New(stack.Config{Link: l, LinkAddr: linkA, Addrs: []netip.Prefix{prefixA}, Resolver: neighbours{}, NoCaretaker: true, TCP: stack.TCPConfig{Congestion: name}})
 		got := ""
 		if err != nil {
 			got = err.Error()

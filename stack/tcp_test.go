@@ -564,8 +564,8 @@ func TestTCPAfterLinkDownAndAfterFail(t *testing.T) {
 // On a link that loses frames and has few of them, all data arrives, and all frames are returned.
 func TestTCPLossAndFewFrames(t *testing.T) {
 	la, lb := memlink.Pair(memlink.Config{FrameCount: 32, TxSize: 4})
-	a := newStack(t, la, stack.Config{LinkAddr: linkA, Addr: prefixA, OwnedAddress: true, Resolver: neighbours{}, FrameQuota: 4})
-	b := newStack(t, lb, stack.Config{LinkAddr: linkB, Addr: prefixB, OwnedAddress: true, Resolver: neighbours{}, FrameQuota: 4})
+	a := newStack(t, la, stack.Config{LinkAddr: linkA, Addrs: []netip.Prefix{prefixA}, OwnedAddress: true, Resolver: neighbours{}, FrameQuota: 4})
+	b := newStack(t, lb, stack.Config{LinkAddr: linkB, Addrs: []netip.Prefix{prefixB}, OwnedAddress: true, Resolver: neighbours{}, FrameQuota: 4})
 	client, server := connect(t, a, b, stack.TCPOptions{})
 	var n atomic.Uint32
 	lb.Filter(func([]byte) bool { return n.Add(1)%50 != 0 })

@@ -99,10 +99,10 @@ func TestBulkIsSentInTurns(t *testing.T) {
 		la, lb := memlink.Pair(memlink.Config{FrameCount: 16384, TxSize: 2048})
 		link := &countingLink{Link: la}
 		cfg.OwnedAddress, cfg.Resolver = true, neighbours{}
-		cfg.LinkAddr, cfg.Addr, cfg.Link = linkA, prefixA, link
+		cfg.LinkAddr, cfg.Addrs, cfg.Link = linkA, []netip.Prefix{prefixA}, link
 		sa := testutil.Value(stack.New(cfg))
 		defer sa.Close()
-		cfg.LinkAddr, cfg.Addr = linkB, prefixB
+		cfg.LinkAddr, cfg.Addrs = linkB, []netip.Prefix{prefixB}
 		sb := newStack(t, lb, cfg)
 		l := testutil.Value(sa.ListenTCP(ap("10.0.0.1:80"), stack.TCPListenOptions{}))
 		var wg sync.WaitGroup

@@ -18,6 +18,7 @@ type UDPOptions struct {
 	Shared         bool   // see [udp.Options]; only for ListenUDP
 	// Groups claims the groups that the socket joins; nil: nothing has to be claimed.
 	Groups Groups
+	Shown  netip.Addr // in LocalAddr instead of an unspecified address; may be left out
 	// Released is called once, when the socket has been closed. It must be quick and
 	// must not call the stack.
 	Released func()
@@ -46,7 +47,8 @@ type UDPConn struct {
 
 	record *wire.Connection // the published one; nil: none
 
-	route *route // of the last destination
+	route     *route    // of the last destination
+	routeFrom wire.Addr // from when it was looked up
 
 	// recvSlow and sendSlow: the next receive or send has to check more than the queue or
 	// the route, because the socket is closed, an error is pending or a deadline is set.
@@ -57,7 +59,7 @@ type UDPConn struct {
 	reads              uint32 // since the clock was last read for readDeadline
 	readable           event
 	tos                uint8     // type of service of the datagram that queue writes
-	from               wire.Addr // its source, if that is IPv6 and named by a control message; or zero
+	from               wire.Addr // its source, if a control message names it; or zero
 	dontFragment       bool
 	multicastHops      uint8 // TTL or hop limit of what is sent to groups; 0: 1
 	noLoop             bool  // what is sent to groups does not come back to sockets of this stack
@@ -134,7 +136,7 @@ func (c *UDPConn) open(l, remote udp.AddrPort, o UDPOptions) (err error) {
 	if err != nil {
 		return err
 	}
-	c.local = net.UDPAddrFromAddrPort(c.udp.Local().Netip())
+	c.local = net.UDPAddrFromAddrPort(shown(c.udp.Local(), o.Shown))
 	if c.udp.Connected() {
 		c.remote = net.UDPAddrFromAddrPort(remote.Netip())
 	}
@@ -225,7 +227,7 @@ func (c *UDPConn) setDeadlines(t time.Time, read, write bool) error {
 func (c *UDPConn) setSlow() {
 	trouble := c.closed || c.udp.HasError()
 	c.recvSlow = trouble || c.readDeadline != never
-	c.sendSlow = trouble || c.writeDeadline != never || c.stack.down || c.stack.broken != nil || c.stack.kickErr != nil
+	c.sendSlow = trouble || c.writeDeadline != never || c.stack.linkDown || c.stack.broken != nil || c.stack.kickErr != nil
 }
 
 // noteError makes the next call look for the pending error.

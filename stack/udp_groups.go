@@ -31,7 +31,7 @@ var (
 
 // isGroup reports whether a is a multicast or broadcast address.
 func (s *Stack) isGroup(a wire.Addr) bool {
-	return a.IsMulticast() || a == s.broadcast4 || a == limitedBroadcast
+	return a.IsMulticast() || a == limitedBroadcast || s.isBroadcast(a)
 }
 
 // membership is the group that sockets join to receive what is sent to a, for which isGroup is true.
@@ -72,26 +72,29 @@ func (s *Stack) pushToMember(in *udp.Inbound) {
 
 const maxGroupRoutes = 1024
 
-// groupRoute is the route to a group: its MAC address follows from the address (RFC 1112, section 6.4; RFC
+// groupRoute is the route from an address, or, if that is zero, any, to a group: its MAC address follows from the address (RFC 1112, section 6.4; RFC
 // 2464, section 7). ENETUNREACH: the stack has no address of its family.
-func (s *Stack) groupRoute(dst wire.Addr) (*route, error) {
-	if r := s.groupRoutes[dst]; r != nil {
+func (s *Stack) groupRoute(from, dst wire.Addr) (*route, error) {
+	if from == (wire.Addr{}) {
+		if from = s.source(dst); from == (wire.Addr{}) {
+			return nil, syscall.ENETUNREACH
+		}
+	}
+	by := ends{from, dst}
+	if r := s.groupRoutes[by]; r != nil {
 		return r, nil
 	}
-	if s.source(dst) == (wire.Addr{}) {
-		return nil, syscall.ENETUNREACH
-	}
 	if s.groupRoutes == nil || len(s.groupRoutes) >= maxGroupRoutes {
-		s.groupRoutes = map[wire.Addr]*route{} // sockets keep theirs
+		s.groupRoutes = map[ends]*route{} // sockets keep theirs
 	}
 	link := wire.Broadcast
 	if dst.IsMulticast() {
 		link = wire.GroupLink(dst)
 	}
-	r := &route{state: routeReady, group: true, dst: dst, mtu: s.mtu, due: never}
-	r.headers = makeHeaders(s.linkAddr, link, s.addr, dst)
+	r := &route{state: routeReady, group: true, ends: by, source: from, mtu: s.mtu, due: never}
+	r.headers = makeHeaders(s.linkAddr, link, from, dst)
 	r.setMTU()
-	s.groupRoutes[dst] = r
+	s.groupRoutes[by] = r
 	return r, nil
 }
 
@@ -266,7 +269,7 @@ func (c *UDPConn) SetBroadcast(on bool) error {
 	var err error
 	local := c.udp.Local().Addr
 	switch {
-	case !local.Is4() && local != (wire.Addr{}), local.IsMulticast(), c.stack.addr == (wire.Addr{}):
+	case !local.Is4() && local != (wire.Addr{}), local.IsMulticast(), !c.stack.own.Load().ipv4:
 		err = syscall.EINVAL
 	case on:
 		err = c.join(nil, limitedBroadcast)

@@ -58,7 +58,7 @@ func putMessage(b []byte, level, kind, n int) (data, rest []byte) {
 // marks are what control messages say about a datagram to send.
 type marks struct {
 	tos     uint8
-	local   wire.Addr // the source of an IPv6 datagram; zero: none is named
+	local   wire.Addr // the source; zero: none is named
 	segment int       // bytes of payload of each datagram but the last; 0: there is one datagram
 }
 
@@ -89,8 +89,11 @@ func (c *UDPConn) parseMessages(b []byte, to wire.Addr) (m marks, err error) {
 				return m, syscall.EINVAL
 			}
 		case level == levelIP && kind == messagePktInfo && len(data) == pktInfoLen:
-			if local := wire.AddrFrom4([4]byte(data[4:])); local != wire.Any4 && !c.sendsFrom(local, to) {
-				return m, syscall.EINVAL
+			if local := wire.AddrFrom4([4]byte(data[4:])); local != wire.Any4 {
+				if !c.sendsFrom(local, to) {
+					return m, syscall.EINVAL
+				}
+				m.local = local
 			}
 		case level == levelIPv6 && kind == messagePktInfo6 && len(data) == pktInfo6Len:
 			m.local = wire.AddrFrom16([16]byte(data))
@@ -115,19 +118,14 @@ func (c *UDPConn) sendsFrom(a, to wire.Addr) bool {
 // putMessages writes the control messages of a received datagram to oob: IP_TOS with its ECN
 // bits, and IP_PKTINFO with the local address, or those of IPv6. For one to a group the address is the group.
 func (c *UDPConn) putMessages(oob []byte, d *udp.Datagram, group wire.Addr) (n, flags int) {
-	to := c.udp.Local().Addr
+	var to wire.Addr
 	switch from := d.From.Addr; {
 	case from.IsLoopback():
 		to = from // see loopBackSource
 	case group != (wire.Addr{}):
 		to = group
-	case !to.IsWildcard():
-	case from.Is4():
-		to = c.stack.addr
-	case d.LinkLocal:
-		to = c.stack.addrs6[1]
 	default:
-		to = c.stack.addrs6[0]
+		to = d.To
 	}
 	level, tos, tosLen, info, infoLen := levelIP, messageTOS, 1, messagePktInfo, pktInfoLen
 	if !to.Is4() {

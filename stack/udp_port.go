@@ -92,7 +92,7 @@ func (s *Stack) OpenUDPPort(local netip.AddrPort, h UDPHandler, released func())
 	switch {
 	case !l.Addr.Is4():
 		return nil, syscall.EAFNOSUPPORT
-	case l.Addr != s.addr:
+	case !s.isOurs(l.Addr):
 		return nil, syscall.EADDRNOTAVAIL
 	}
 	p := &UDPPort{stack: s, handler: h, local: local, released: released}
@@ -257,7 +257,7 @@ func (p *UDPPort) Reserve(dst [4]byte, n int) []byte {
 	if p.stuck {
 		return nil
 	}
-	if r == nil || r.dst != to || r.state != routeReady || s.down || s.kickErr != nil {
+	if r == nil || r.to != to || r.state != routeReady || s.linkDown || s.kickErr != nil {
 		if r = p.findRoute(to); r == nil {
 			if p.stuck {
 				return nil
@@ -290,13 +290,13 @@ func (p *UDPPort) Reserve(dst [4]byte, n int) []byte {
 
 // findRoute returns the route to dst. nil: p.stuck, or p.reserved says where the packet goes.
 func (p *UDPPort) findRoute(dst wire.Addr) *route {
-	s := p.stack
+	s, from := p.stack, p.udp.Local().Addr
 	p.reserved = reservedLost
 	switch {
-	case dst == s.addr:
+	case dst == from:
 		p.reserved = reservedLoop
 		return nil
-	case p.err != nil || s.broken != nil || s.unsendable(s.addr, dst) != nil:
+	case p.err != nil || s.broken != nil || s.unsendable(from, dst) != nil:
 		return nil
 	case s.kickErr != nil:
 		if s.flush() != nil {
@@ -304,7 +304,7 @@ func (p *UDPPort) findRoute(dst wire.Addr) *route {
 			return nil
 		}
 	}
-	r, err := s.usableRoute(dst)
+	r, err := s.usableRoute(from, dst)
 	if err != nil {
 		return nil
 	}
@@ -456,15 +456,16 @@ func (s *Stack) isForPort(b []byte) bool {
 		return false
 	}
 	ip := eth.Payload
-	if len(ip) < wire.IPv4HeaderLen || ip[9] != wire.ProtocolUDP || wire.AddrFrom4([4]byte(ip[16:])) != s.addr {
+	if len(ip) < wire.IPv4HeaderLen || ip[9] != wire.ProtocolUDP {
 		return false
 	}
+	dst := netip.AddrFrom4([4]byte(ip[16:]))
 	head := int(ip[0]&15) * 4
 	if len(ip) < head+wire.UDPHeaderLen {
 		return false
 	}
 	for p := range s.udpPorts {
-		if p.local.Port() == binary.BigEndian.Uint16(ip[head+2:]) {
+		if p.local == netip.AddrPortFrom(dst, binary.BigEndian.Uint16(ip[head+2:])) {
 			return true
 		}
 	}

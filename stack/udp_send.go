@@ -96,11 +96,11 @@ func (c *UDPConn) Reserve() (UDPBuffer, error) {
 	}
 	end := min(len(f.Data), wire.EthernetHeaderLen+c.stack.mtu)
 	// If the family of the destination is another one, queue moves the payload.
-	family := c.udp.Remote().Addr
-	if !c.udp.Connected() && c.stack.addr != (wire.Addr{}) {
-		family = c.stack.addr
+	head := headersLen(c.udp.Remote().Addr)
+	if !c.udp.Connected() && c.stack.own.Load().ipv4 {
+		head = headersLen4
 	}
-	return UDPBuffer{Payload: f.Data[headersLen(family)+wire.UDPHeaderLen : end : end], frame: f, conn: c}, nil
+	return UDPBuffer{Payload: f.Data[head+wire.UDPHeaderLen : end : end], frame: f, conn: c}, nil
 }
 
 func (c *UDPConn) reserve() (f Frame, err error) {
@@ -185,7 +185,7 @@ func (c *UDPConn) destination(to netip.AddrPort) (udp.AddrPort, error) {
 		if !local.Is4() && local != (wire.Addr{}) {
 			return dst, syscall.ENETUNREACH
 		}
-	case local.Is4() || !s.hasIPv6():
+	case local.Is4():
 		return dst, &net.AddrError{Err: "non-IPv4 address", Addr: to.Addr().String()}
 	}
 	return dst, nil
@@ -228,7 +228,7 @@ func (c *UDPConn) send(to udp.AddrPort, b []byte, reserved *Frame) error {
 // errNoFrame and errNoRoom: the link takes nothing now.
 func (c *UDPConn) queue(to udp.AddrPort, b []byte, reserved *Frame) error {
 	s, r := c.stack, c.route
-	if c.sendSlow || r == nil || r.dst != to.Addr || r.state != routeReady {
+	if c.sendSlow || r == nil || r.to != to.Addr || c.routeFrom != c.from || r.state != routeReady {
 		var err error
 		if r, err = c.prepare(to); err != nil {
 			return err
@@ -239,10 +239,7 @@ func (c *UDPConn) queue(to udp.AddrPort, b []byte, reserved *Frame) error {
 	}
 	head := r.headers.len
 	n := head + wire.UDPHeaderLen + len(b)
-	flow := wire.UDPFlow{Src: s.addr, Dst: to.Addr, SrcPort: c.udp.Local().Port, DstPort: to.Port}
-	if head == headersLen6 {
-		flow.Src = c.sourceTo(to.Addr)
-	}
+	flow := wire.UDPFlow{Src: r.source, Dst: to.Addr, SrcPort: c.udp.Local().Port, DstPort: to.Port}
 	if len(b) > r.maxPayload {
 		return c.queueFragments(r, &flow, b, reserved)
 	}
@@ -269,7 +266,7 @@ func (c *UDPConn) queue(to udp.AddrPort, b []byte, reserved *Frame) error {
 		f.Data = f.Data[:n]
 		wire.PutUDPCopy(f.Data[head:], &flow, b)
 	}
-	r.headers.put(f.Data, flow.Src, wire.ProtocolUDP, n-head)
+	r.headers.put(f.Data, wire.ProtocolUDP, n-head)
 	if c.tos != 0 {
 		setTOS(f.Data, c.tos)
 	}
@@ -313,7 +310,8 @@ func (c *UDPConn) prepare(to udp.AddrPort) (*route, error) {
 	if to.Addr.IsLoopback() || s.isOurs(to.Addr) && (s.ownedAddress || s.udp.Lookup(c.loopBackSource(to), to) != nil) {
 		return nil, nil
 	}
-	if err := s.unsendable(c.sourceTo(to.Addr), to.Addr); err != nil {
+	from := c.boundSource()
+	if err := s.unsendable(from, to.Addr); err != nil {
 		return nil, err
 	}
 	if s.kickErr != nil {
@@ -325,21 +323,21 @@ func (c *UDPConn) prepare(to udp.AddrPort) (*route, error) {
 		return nil, errGroupSends
 	}
 	if s.isGroup(to.Addr) {
-		r, err := s.groupRoute(to.Addr)
+		r, err := s.groupRoute(from, to.Addr)
 		if err == nil && !to.Addr.IsMulticast() && !c.broadcasts {
 			err = errNoBroadcast
 		}
 		if err == nil {
-			c.route = r
+			c.route, c.routeFrom = r, c.from
 		}
 		return r, err
 	}
-	if r := s.answerUDP(c.udp, to); r != nil {
+	if r := s.answerUDP(c.udp, from, to); r != nil {
 		return r, nil // c.route is used for all ports of an address
 	}
-	r, err := s.usableRoute(to.Addr)
+	r, err := s.usableRoute(from, to.Addr)
 	if err == nil {
-		c.route = r
+		c.route, c.routeFrom = r, c.from
 	}
 	return r, err
 }
@@ -416,14 +414,6 @@ func (c *UDPConn) boundSource() wire.Addr {
 		return a
 	}
 	return wire.Addr{}
-}
-
-// sourceTo is the source of a datagram to an address of another host.
-func (c *UDPConn) sourceTo(to wire.Addr) wire.Addr {
-	if a := c.boundSource(); a != (wire.Addr{}) {
-		return a
-	}
-	return c.stack.source(to)
 }
 
 // loopBackSource is the source of a datagram to an address of our own: that address, unless

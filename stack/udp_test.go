@@ -283,7 +283,7 @@ func TestFrameQuota(t *testing.T) {
 	for _, quota := range []int{1, 4} {
 		clk := newClock()
 		la, _ := memlink.Pair(memlink.Config{FrameCount: 64})
-		s := newStack(t, la, stack.Config{LinkAddr: linkA, Addr: prefixA, Resolver: neighbours{}, Now: clk.now, NoCaretaker: true, FrameQuota: quota})
+		s := newStack(t, la, stack.Config{LinkAddr: linkA, Addrs: []netip.Prefix{prefixA}, Resolver: neighbours{}, Now: clk.now, NoCaretaker: true, FrameQuota: quota})
 		slow := testutil.Value(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{QueueDatagrams: 100}))
 		fast := testutil.Value(s.ListenUDP(ap("10.0.0.1:8"), stack.UDPOptions{}))
 		buf := make([]byte, 2048)
@@ -329,7 +329,7 @@ func TestFrameQuota(t *testing.T) {
 func TestDefaultFrameQuotaFollowsTheLink(t *testing.T) {
 	clk := newClock()
 	la, _ := memlink.Pair(memlink.Config{FrameCount: 64})
-	s := newStack(t, la, stack.Config{LinkAddr: linkA, Addr: prefixA, Resolver: neighbours{}, Now: clk.now, NoCaretaker: true})
+	s := newStack(t, la, stack.Config{LinkAddr: linkA, Addrs: []netip.Prefix{prefixA}, Resolver: neighbours{}, Now: clk.now, NoCaretaker: true})
 	testutil.Value(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{QueueDatagrams: 100}))
 	for range 100 {
 		la.Inject(stack.Frame{Data: datagramFrame(9, 7, nil)})
@@ -660,7 +660,7 @@ func TestCallsAfterFail(t *testing.T) {
 // While Do runs no other goroutine uses the link, so its function may read the counters of the link.
 func TestDoExcludesUseOfTheLink(t *testing.T) {
 	l := &feedLink{frame: datagramFrame(9, 7, nil)}
-	s := testutil.Value(stack.New(stack.Config{Link: l, LinkAddr: linkA, Addr: prefixA, OwnedAddress: true, Resolver: neighbours{}, NoCaretaker: true}))
+	s := testutil.Value(stack.New(stack.Config{Link: l, LinkAddr: linkA, Addrs: []netip.Prefix{prefixA}, OwnedAddress: true, Resolver: neighbours{}, NoCaretaker: true}))
 	defer s.Close()
 	u := testutil.Value(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
 	udpSendTo(u, nil, ap("10.0.0.2:9"))

@@ -203,6 +203,7 @@ func (s *Stack) fail(err error) {
 	if s.broken == nil {
 		s.broken = err
 	}
+	s.role.broadcast(&s.answered)
 	for c := range s.udpConns {
 		c.setSlow()
 		s.role.broadcast(&c.readable)

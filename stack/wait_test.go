@@ -360,7 +360,7 @@ func TestConcurrentUse(t *testing.T) {
 func TestFloodDelaysNoDeadline(t *testing.T) {
 	forEachMode(t, func(t *testing.T, cfg stack.Config) {
 		l := &feedLink{frame: datagramFrame(9, 99, nil), waiting: 1 << 62}
-		cfg.Link, cfg.LinkAddr, cfg.Addr, cfg.Resolver = l, linkA, prefixA, neighbours{}
+		cfg.Link, cfg.LinkAddr, cfg.Addrs, cfg.Resolver = l, linkA, []netip.Prefix{prefixA}, neighbours{}
 		s := testutil.Value(stack.New(cfg))
 		defer s.Close()
 		u := testutil.Value(s.ListenUDP(ap("10.0.0.1:7"), stack.UDPOptions{}))
@@ -398,7 +398,7 @@ func TestConcurrentStackCloses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		la, _ := memlink.Pair(memlink.Config{})
 		l := &lateLink{la, make(chan struct{})}
-		s := testutil.Value(stack.New(stack.Config{Link: l, LinkAddr: linkA, Addr: prefixA, OwnedAddress: true, Resolver: neighbours{}}))
+		s := testutil.Value(stack.New(stack.Config{Link: l, LinkAddr: linkA, Addrs: []netip.Prefix{prefixA}, OwnedAddress: true, Resolver: neighbours{}}))
 		for !stack.CaretakerPolls(s) {
 			time.Sleep(time.Millisecond)
 		}

@@ -163,15 +163,14 @@ func Open(o Options) (*LAN, error) {
 	}
 	go l.run()
 	for _, h := range l.hosts {
-		var addrs6 []netip.Prefix
+		addrs := []netip.Prefix{netip.PrefixFrom(h.addr, 24)}
 		if o.IPv6 {
-			addrs6 = []netip.Prefix{netip.PrefixFrom(h.ipv6, 64)}
+			addrs = append(addrs, netip.PrefixFrom(h.ipv6, 64))
 		}
 		made, err := hoststack.NewOnLink(&lease{lan: l, done: make(chan struct{})}, stack.Config{
 			Link:         h.link,
 			LinkAddr:     h.mac,
-			Addr:         netip.PrefixFrom(h.addr, 24),
-			Addrs6:       addrs6,
+			Addrs:        addrs,
 			OwnedAddress: true,
 			MTU:          o.MTU,
 			Wait:         endpoint.WaitBlock, // in a synctest bubble time stands still while a goroutine spins

@@ -79,7 +79,7 @@ func openContext(ctx context.Context, h host, cfg verbs.Config) (*verbs.Context,
 // of its MAC address.
 type lan struct{}
 
-func (lan) Resolve(_ context.Context, dst netip.Addr) (stack.Route, error) {
+func (lan) Resolve(_ context.Context, _, dst netip.Addr) (stack.Route, error) {
 	return stack.Route{LinkAddr: macOf(dst)}, nil
 }
 
@@ -88,7 +88,7 @@ func macOf(a netip.Addr) wire.LinkAddr { return wire.LinkAddr{2, 0, 0, 0, 0, a.A
 // newMemStack is a stack on a link in memory, with an address that ends with n.
 func newMemStack(l stack.Link, n int, cfg stack.Config) (*stack.Stack, netip.Addr) {
 	addr := netip.MustParseAddr(fmt.Sprintf("10.0.0.%d", n))
-	cfg.Link, cfg.LinkAddr, cfg.Addr, cfg.OwnedAddress, cfg.Resolver = l, macOf(addr), netip.PrefixFrom(addr, 24), true, lan{}
+	cfg.Link, cfg.LinkAddr, cfg.Addrs, cfg.OwnedAddress, cfg.Resolver = l, macOf(addr), []netip.Prefix{netip.PrefixFrom(addr, 24)}, true, lan{}
 	s, err := stack.New(cfg)
 	if err != nil {
 		panic(err)

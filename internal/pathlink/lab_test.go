@@ -107,7 +107,7 @@ func (s *socket) Unwatch(fd int) error { return unix.EpollCtl(s.bells, unix.EPOL
 // sameHost answers that every host is this one.
 type sameHost struct{}
 
-func (sameHost) Resolve(context.Context, netip.Addr) (stack.Route, error) {
+func (sameHost) Resolve(context.Context, netip.Addr, netip.Addr) (stack.Route, error) {
 	return stack.Route{LinkAddr: uplink}, nil
 }
 
@@ -179,7 +179,7 @@ func newLab(t testing.TB, cfg stack.Config) *lab {
 		n := &node{lab: l, i: i, port: port, paths: make(chan *endpoint.Path, 16)}
 		n.link = New(newSocket(t, port), n.id(), uplink, view)
 		cfg.Link, cfg.LinkAddr, cfg.OwnedAddress, cfg.Resolver, cfg.MTU = n.link, uplink, true, sameHost{}, cmp.Or(cfg.MTU, 1500)
-		cfg.Addr, cfg.Addrs6 = netip.PrefixFrom(addrs[i], 24), []netip.Prefix{netip.PrefixFrom(addrs6[i], 64)}
+		cfg.Addrs = []netip.Prefix{netip.PrefixFrom(addrs[i], 24), netip.PrefixFrom(addrs6[i], 64)}
 		l.ends[i] = n
 		for _, a := range []netip.Addr{addrs[i], addrs6[i]} {
 			testutil.Must(t, table.Set(endpoint.AddrTag(a), n.id()))

@@ -64,7 +64,7 @@ func (l *manualLease) Done() <-chan struct{} { return l.done }
 func newManual() (*Lease, *Local, *manualLease) {
 	l := newManualLease()
 	releasing := NewLease(l)
-	return releasing, NewLocals(releasing, false, netip.MustParseAddr("10.0.0.1"))[0], l
+	return releasing, NewLocals(releasing, false, netip.MustParseAddr("10.0.0.1")).List()[0], l
 }
 
 func (l *Local) at(port uint16) netip.AddrPort { return netip.AddrPortFrom(l.Addr, port) }

@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"sync"
 	"syscall"
 
 	"github.com/unet-go/unet/endpoint"
@@ -16,50 +19,145 @@ import (
 type Local struct {
 	Addr     netip.Addr
 	UDP, TCP *Ports
+
+	gone  bool // the interface does not have it now; Locals.mu guards it
+	times int  // that Add was called for it; Locals.mu guards it
 }
 
-// Locals are the addresses of a host: the IPv4 address, the global IPv6 address and the
-// link-local one, those of them that it has.
-type Locals []*Local
+// Locals are the addresses of a host, the preferred ones first, but those that came later at the end. A shared address
+// can come and go: Add and Remove. The host's listeners and sockets at all addresses follow.
+type Locals struct {
+	lease endpoint.Lease
+	owned bool
+
+	mu sync.Mutex
+	// +checklocks:mu
+	all []*Local
+	// +checklocks:mu
+	wildcards map[*wildcard]struct{}
+}
 
 // NewLocals makes the addresses of a host; owned: it owns them.
-func NewLocals(lease endpoint.Lease, owned bool, addrs ...netip.Addr) (all Locals) {
+func NewLocals(lease endpoint.Lease, owned bool, addrs ...netip.Addr) *Locals {
+	all := &Locals{lease: lease, owned: owned, wildcards: make(map[*wildcard]struct{})}
 	for _, a := range addrs {
-		none := netip.AddrPortFrom(a, 0)
-		all = append(all, &Local{a, newPorts(lease, endpoint.UDPTag(none), owned), newPorts(lease, endpoint.TCPTag(none), owned)})
+		l := all.local(a)
+		l.times = 1
+		all.all = append(all.all, l)
 	}
 	return all
 }
 
-// At is the address a of the host; nil: it is not one of them.
-func (all Locals) At(a netip.Addr) *Local {
-	if i := slices.IndexFunc(all, func(l *Local) bool { return l.Addr == a }); i >= 0 {
-		return all[i]
+func (all *Locals) local(a netip.Addr) *Local {
+	none := netip.AddrPortFrom(a, 0)
+	return &Local{Addr: a, UDP: newPorts(all.lease, endpoint.UDPTag(none), all.owned), TCP: newPorts(all.lease, endpoint.TCPTag(none), all.owned)}
+}
+
+// Add adds an address that the interface has. Listeners at all addresses of its family get their port
+// there, unless the policy denies it or another endpoint has it, without Add waiting for that. A host that
+// owns its addresses gets no others.
+func (all *Locals) Add(a netip.Addr) {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	if all.owned {
+		return
+	}
+	l := all.at(a)
+	if l == nil {
+		l = all.local(a)
+		all.all = append(all.all, l)
+	}
+	l.gone = false
+	l.times++
+	for w := range all.wildcards {
+		go w.follow(l)
+	}
+}
+
+// Suspend notes that the interface has lost an address. The ports there stay the host's; no socket gets one.
+func (all *Locals) Suspend(a netip.Addr) {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	if l := all.at(a); l != nil {
+		l.gone = true
+	}
+}
+
+// Remove removes an address that the interface has lost, and gives back the ports there that no socket
+// of this address uses.
+func (all *Locals) Remove(a netip.Addr) {
+	all.mu.Lock()
+	l := all.at(a)
+	all.all = slices.DeleteFunc(all.all, func(other *Local) bool { return other == l })
+	var following []*wildcard
+	for w := range all.wildcards {
+		following = append(following, w)
+	}
+	all.mu.Unlock()
+	if l == nil {
+		return
+	}
+	for _, w := range following {
+		w.leave(l)
+	}
+	l.UDP.giveUp()
+	l.TCP.giveUp()
+}
+
+// List is all addresses that the host has now.
+func (all *Locals) List() []*Local {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(all.all), func(l *Local) bool { return l.gone })
+}
+
+// At is the address a of the host, perhaps a suspended one; nil: it is not one of them.
+func (all *Locals) At(a netip.Addr) *Local {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	return all.at(a)
+}
+
+// here is how often l was added, if it is an address of the host; else 0.
+func (all *Locals) here(l *Local) int {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	if all.at(l.Addr) != l {
+		return 0
+	}
+	return l.times
+}
+
+// +checklocks:all.mu
+func (all *Locals) at(a netip.Addr) *Local {
+	if i := slices.IndexFunc(all.all, func(l *Local) bool { return l.Addr == a }); i >= 0 {
+		return all.all[i]
 	}
 	return nil
 }
 
 // Choose and Release make the TCP ports of all addresses a [stack.TCPPorts].
-func (all Locals) Choose(a netip.Addr, pick func([]tcp.PortBlock) uint16) uint16 {
-	return all.At(a).TCP.Choose(pick)
+func (all *Locals) Choose(a netip.Addr, pick func([]tcp.PortBlock) uint16) uint16 {
+	if l := all.At(a); l != nil {
+		return l.TCP.Choose(pick)
+	}
+	return 0
 }
 
-func (all Locals) Release(a netip.Addr, port uint16) { all.At(a).TCP.Release(port) }
+func (all *Locals) Release(a netip.Addr, port uint16) {
+	if l := all.At(a); l != nil {
+		l.TCP.Release(port)
+	}
+}
 
-// UDP and TCP select ports for [Locals.Get].
+// UDP and TCP select ports for [Locals.Get] and [Locals.Listen].
 func UDP(l *Local) *Ports { return l.UDP }
 func TCP(l *Local) *Ports { return l.TCP }
 
 // Family is the part of the addresses that a network is for: those of "tcp4" are IPv4, those of
 // "tcp6" IPv6, those of "tcp" both.
-func (all Locals) Family(network string) Locals {
-	var some Locals
-	for _, l := range all {
-		if InFamily(network, l.Addr) {
-			some = append(some, l)
-		}
-	}
-	return some
+func (all *Locals) Family(network string) []*Local {
+	return slices.DeleteFunc(all.List(), func(l *Local) bool { return !InFamily(network, l.Addr) })
 }
 
 // InFamily reports whether a network, such as "tcp4", has addresses of the family of a.
@@ -76,113 +174,211 @@ func InFamily(network string, a netip.Addr) bool {
 // errLoopback is the reason why no socket of a host can have or reach a loopback address.
 var errLoopback = errors.New("loopback addresses are the kernel's: use package net, or an address of the interface")
 
-// ForListen returns the addresses at which a listener or an unconnected socket of a network that
-// asks for a receives, and the address that it is bound to. As in package net an unspecified
-// address, of either family, stands for all addresses of "tcp" or "udp". Other addresses must be
-// the host's: the error is EADDRNOTAVAIL.
-func (all Locals) ForListen(network string, a netip.Addr) (Locals, netip.Addr, error) {
-	a = a.Unmap()
-	if a.IsValid() && !a.IsUnspecified() {
-		switch l := all.Family(network).At(a.WithZone("")); {
-		case l != nil:
-			return Locals{l}, l.Addr, nil
-		case a.IsLoopback():
-			return nil, a, fmt.Errorf("%w: %w", syscall.EADDRNOTAVAIL, errLoopback)
-		}
-		return nil, a, syscall.EADDRNOTAVAIL
-	}
+// ForBind is the address of the host that a socket asks for. The error for another one is EADDRNOTAVAIL.
+func (all *Locals) ForBind(network string, a netip.Addr) (*Local, error) {
+	a = a.Unmap().WithZone("")
 	some := all.Family(network)
-	switch len(some) {
-	case 0:
-		return nil, a, fmt.Errorf("%w: the host has no address for %s", syscall.EADDRNOTAVAIL, network)
-	case 1:
-		return some, some[0].Addr, nil
+	switch i := slices.IndexFunc(some, func(l *Local) bool { return l.Addr == a }); {
+	case i >= 0:
+		return some[i], nil
+	case a.IsLoopback():
+		return nil, fmt.Errorf("%w: %w", syscall.EADDRNOTAVAIL, errLoopback)
 	}
-	return some, netip.IPv6Unspecified(), nil
+	return nil, syscall.EADDRNOTAVAIL
 }
 
 // ForDial returns the local address of a socket that is connected to remote and asks for a, which
-// is one of the host's or unspecified: for a link-local remote, or group, the link-local one, for another
-// IPv6 address the global one (RFC 6724, section 5, rule 2). Errors: EADDRNOTAVAIL if a is not
-// the host's, ENETUNREACH if the host has no address to reach remote from, EINVAL for addresses
-// of two families, ECONNREFUSED for loopback addresses and the unspecified address, which
-// package net dials as loopback.
-func (all Locals) ForDial(a, remote netip.Addr) (*Local, error) {
+// is one of the host's; nil if a is not valid or unspecified: any will do. Errors: EADDRNOTAVAIL if a is
+// not the host's, EINVAL for addresses of two families, ENETUNREACH if the host has none of remote's, ECONNREFUSED for loopback addresses and the
+// unspecified address, which package net dials as loopback.
+func (all *Locals) ForDial(a, remote netip.Addr) (*Local, error) {
 	a, remote = a.Unmap(), remote.Unmap()
 	if remote.IsLoopback() || remote.IsUnspecified() || !remote.IsValid() {
 		return nil, fmt.Errorf("%w: %w", syscall.ECONNREFUSED, errLoopback)
 	}
-	if a.IsValid() && !a.IsUnspecified() {
-		some, _, err := all.ForListen("any", a)
-		switch {
-		case err != nil:
-			return nil, err
-		case a.Is4() != remote.Is4():
-			return nil, syscall.EINVAL
+	if !a.IsValid() || a.IsUnspecified() {
+		family := map[bool]string{true: "4", false: "6"}[remote.Is4()]
+		if len(all.Family(family)) == 0 {
+			return nil, fmt.Errorf("%w: the host has no IPv%s address", syscall.ENETUNREACH, family)
 		}
-		return some[0], nil
+		return nil, nil
 	}
-	linkLocal := remote.Is6() && (remote.IsLinkLocalUnicast() || remote.IsLinkLocalMulticast())
-	for _, l := range all {
-		if l.Addr.Is4() == remote.Is4() && l.Addr.IsLinkLocalUnicast() == linkLocal {
-			return l, nil
-		}
+	l, err := all.ForBind("any", a)
+	if err == nil && a.Is4() != remote.Is4() {
+		return nil, syscall.EINVAL
 	}
-	// An owned address is the only one of its family, and serves all destinations.
-	for _, l := range all {
-		if l.Addr.Is4() == remote.Is4() {
-			return l, nil
-		}
-	}
-	return nil, fmt.Errorf("%w: the host has no %s address", syscall.ENETUNREACH, familyName(remote))
+	return l, err
 }
 
-func familyName(a netip.Addr) string {
-	if a.Is4() {
-		return "IPv4"
-	}
-	return "IPv6"
+// Binding is what a listener or an unconnected socket is bound to.
+type Binding struct {
+	Addr  netip.Addr // of the host, or unspecified: for all that the host has, now and later
+	Shown netip.Addr // Addr, or the only address that the host has now, which a peer can be told
+	Port  uint16
 }
+
+// Listen makes the caller a user of a port at the addresses at which a listener or an unconnected socket
+// of a network receives that asks for an address: at that one, or, if it is not valid or unspecified, of
+// either family, at all addresses of the network. Port 0 stands for one that is free at all of them.
+// Addresses at which the host may have no such port are left out if there is another one. The
+// caller uses the port until it calls release. The error for an address that is not the host's is EADDRNOTAVAIL.
+func (all *Locals) Listen(ctx context.Context, of func(*Local) *Ports, network string, asked netip.AddrPort) (b Binding, release func(), err error) {
+	a := asked.Addr()
+	if a.IsValid() && !a.IsUnspecified() {
+		l, err := all.ForBind(network, a)
+		if err != nil {
+			return b, nil, err
+		}
+		port, release, err := of(l).Get(ctx, asked.Port(), false)
+		return Binding{l.Addr, l.Addr, port}, release, err
+	}
+	some := all.Family(network)
+	b.Addr = netip.IPv6Unspecified()
+	if network[len(network)-1] == '4' {
+		b.Addr = netip.IPv4Unspecified()
+	}
+	b.Shown = netip.IPv6Unspecified()
+	switch {
+	case len(some) == 1:
+		b.Shown = some[0].Addr
+		if all.owned {
+			b.Addr = b.Shown
+		}
+	case len(some) == 0 && all.owned:
+		return b, nil, fmt.Errorf("%w: the host has no address for %s", syscall.EADDRNOTAVAIL, network)
+	}
+	w := &wildcard{all: all, of: of, network: network, port: asked.Port(), held: make(map[*Local]func())}
+	if err := w.get(ctx, some); err != nil {
+		return b, nil, err
+	}
+	if w.port == 0 && !all.owned { // there is no address: one that is likely to be free where one comes
+		w.port = uint16(firstDynamic + rand.IntN(math.MaxUint16+1-firstDynamic))
+	}
+	b.Port = w.port
+	all.mu.Lock()
+	all.wildcards[w] = struct{}{}
+	for _, l := range all.all { // what has been added, or is back, meanwhile
+		go w.follow(l)
+	}
+	all.mu.Unlock()
+	return b, func() {
+		all.mu.Lock()
+		delete(all.wildcards, w)
+		all.mu.Unlock()
+		w.close()
+	}, nil
+}
+
+// wildcard is the port of a listener at all addresses of a network.
+type wildcard struct {
+	all     *Locals
+	of      func(*Local) *Ports
+	network string
+	port    uint16
+
+	mu sync.Mutex
+	// +checklocks:mu
+	closed bool
+	// +checklocks:mu
+	held map[*Local]func() // where it has the port, and how that is released; nil: it is being claimed
+}
+
+// firstDynamic is the first of the dynamic ports (RFC 6335, section 6).
+const firstDynamic = 49152
 
 // samePortTries is how many free ports are tried until one is free at all addresses.
 const samePortTries = 16
 
-// Get makes the caller a user of the same port at several addresses until it calls release:
-// see [Ports.Get]. Addresses at which the host may have no such port are left out if there is
-// another one; so are addresses that the interface does not have now.
-func (all Locals) Get(ctx context.Context, of func(*Local) *Ports, number uint16, outgoing bool) (port uint16, release func(), err error) {
+// get gets the port at several addresses.
+func (w *wildcard) get(ctx context.Context, some []*Local) (err error) {
+	number := w.port
 	for range samePortTries {
-		port, release, err = all.getOnce(ctx, of, number, outgoing)
-		if number != 0 || !errors.Is(err, endpoint.ErrTagHeld) && !errors.Is(err, syscall.EADDRINUSE) {
+		if w.port, err = w.getOnce(ctx, some, number); number != 0 || !errors.Is(err, endpoint.ErrTagHeld) && !errors.Is(err, syscall.EADDRINUSE) {
 			break
 		}
 	}
-	return port, release, err
+	return err
 }
 
-func (all Locals) getOnce(ctx context.Context, of func(*Local) *Ports, number uint16, outgoing bool) (port uint16, release func(), err error) {
-	var back []func()
-	release = func() {
-		for _, f := range back {
-			f()
-		}
-	}
+func (w *wildcard) getOnce(ctx context.Context, some []*Local, port uint16) (uint16, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	var denied error
-	port = number
-	for _, l := range all {
-		got, f, err := of(l).Get(ctx, port, outgoing)
+	for _, l := range some {
+		got, release, err := w.of(l).Get(ctx, port, false)
 		switch {
 		case err == nil:
-			port, back = got, append(back, f)
+			port, w.held[l] = got, release
+		case errors.Is(err, endpoint.ErrNoAddr): // it has just gone
 		case !errors.Is(err, endpoint.ErrTagDenied):
-			release()
-			return 0, nil, err
+			w.releaseAll()
+			return 0, err
 		case denied == nil:
 			denied = err
 		}
 	}
-	if back == nil {
-		return 0, nil, denied
+	if len(w.held) == 0 {
+		return port, denied
 	}
-	return port, release, nil
+	return port, nil
+}
+
+// follow gets the port at one more address.
+func (w *wildcard) follow(l *Local) {
+	w.mu.Lock()
+	_, has := w.held[l]
+	if has || w.closed || !InFamily(w.network, l.Addr) {
+		w.mu.Unlock()
+		return
+	}
+	w.held[l] = nil
+	w.mu.Unlock()
+	var release func()
+	err := error(endpoint.ErrNoAddr)
+	for seen := 0; errors.Is(err, endpoint.ErrNoAddr); {
+		times := w.all.here(l)
+		if times == 0 || times == seen { // it has gone, and has not come again meanwhile
+			break
+		}
+		seen = times
+		_, release, err = w.of(l).Get(context.Background(), w.port, false) // the end of the lease ends it
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	_, has = w.held[l]
+	switch {
+	case err != nil:
+		delete(w.held, l)
+	case has:
+		w.held[l] = release
+	default: // the address or the listener has gone
+		release()
+	}
+}
+
+// leave releases the port at one address.
+func (w *wildcard) leave(l *Local) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if release := w.held[l]; release != nil {
+		release()
+	}
+	delete(w.held, l)
+}
+
+func (w *wildcard) close() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.closed = true
+	w.releaseAll()
+}
+
+// +checklocks:w.mu
+func (w *wildcard) releaseAll() {
+	for _, release := range w.held {
+		if release != nil {
+			release()
+		}
+	}
+	clear(w.held)
 }

@@ -7,16 +7,22 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/unet-go/unet/endpoint"
+	"github.com/unet-go/unet/proto/tcp"
 )
 
 // grantingLease grants every tag that is free, and denies those at one address.
 type grantingLease struct {
 	endpoint.Lease
 	deny netip.Addr
+	slow time.Duration // that a claim takes
+	mu   sync.Mutex
 	held []endpoint.Tag
 	next uint16
 }
@@ -25,12 +31,17 @@ type grantingLease struct {
 func (l *grantingLease) free() uint16 { return 20000 + l.next }
 
 func (l *grantingLease) Claim(_ context.Context, t endpoint.Tag) (endpoint.Tag, error) {
+	time.Sleep(l.slow)
 	if t.Addr == l.deny {
 		return t, endpoint.ErrTagDenied
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if t.Port == 0 {
 		t.Port = l.free()
-		l.next++
+		if l.next++; t.Block {
+			t = t.AsBlock()
+		}
 	}
 	if slices.Contains(l.held, t) {
 		return t, endpoint.ErrTagHeld
@@ -40,6 +51,8 @@ func (l *grantingLease) Claim(_ context.Context, t endpoint.Tag) (endpoint.Tag, 
 }
 
 func (l *grantingLease) Unclaim(_ context.Context, t endpoint.Tag) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	i := slices.Index(l.held, t)
 	if i < 0 {
 		return errors.New("not held")
@@ -55,87 +68,81 @@ func addrsOf(s string) (list []netip.Addr) {
 	return list
 }
 
-// The addresses that listeners of each network get, and the address that they are bound to.
+// The addresses that listeners of each network get, what they are bound to, and what they show.
 func TestAddressesOfListeners(t *testing.T) {
-	const both = "10.0.0.1 fd00::1 fe80::1"
+	const both = "10.0.0.1 10.9.0.1 fd00::1 fe80::1"
 	for _, c := range []struct {
 		has, network, asked string
-		want, bound         string
+		want, bound, shown  string
 	}{
-		{both, "tcp", "", both, "::"},
-		{both, "tcp", "0.0.0.0", both, "::"},
-		{both, "tcp", "::", both, "::"},
-		{both, "tcp4", "", "10.0.0.1", "10.0.0.1"},
-		{both, "udp4", "0.0.0.0", "10.0.0.1", "10.0.0.1"},
-		{both, "udp6", "::", "fd00::1 fe80::1", "::"},
-		{both, "tcp", "10.0.0.1", "10.0.0.1", "10.0.0.1"},
-		{both, "tcp", "::ffff:10.0.0.1", "10.0.0.1", "10.0.0.1"},
-		{both, "tcp", "fd00::1", "fd00::1", "fd00::1"},
-		{both, "tcp6", "fe80::1%eth0", "fe80::1", "fe80::1"},
-		{both, "tcp", "10.0.0.2", "", ""},
-		{both, "tcp6", "10.0.0.1", "", ""},
-		{both, "tcp4", "fd00::1", "", ""},
-		{both, "tcp", "127.0.0.1", "", ""},
-		{both, "tcp", "::1", "", ""},
-		{"10.0.0.1", "tcp", "", "10.0.0.1", "10.0.0.1"},
-		{"10.0.0.1", "tcp6", "", "", ""},
-		{"fd00::1", "udp", "", "fd00::1", "fd00::1"},
+		{both, "tcp", "", both, "::", "::"},
+		{both, "tcp", "0.0.0.0", both, "::", "::"},
+		{both, "tcp", "::", both, "::", "::"},
+		{both, "tcp4", "", "10.0.0.1 10.9.0.1", "0.0.0.0", "::"},
+		{both, "udp6", "::", "fd00::1 fe80::1", "::", "::"},
+		{both, "tcp", "10.9.0.1", "10.9.0.1", "10.9.0.1", "10.9.0.1"},
+		{both, "tcp", "::ffff:10.0.0.1", "10.0.0.1", "10.0.0.1", "10.0.0.1"},
+		{both, "tcp", "fd00::1", "fd00::1", "fd00::1", "fd00::1"},
+		{both, "tcp6", "fe80::1%eth0", "fe80::1", "fe80::1", "fe80::1"},
+		{both, "tcp", "10.0.0.2", "", "", ""},
+		{both, "tcp6", "10.0.0.1", "", "", ""},
+		{both, "tcp4", "fd00::1", "", "", ""},
+		{both, "tcp", "127.0.0.1", "", "", ""},
+		{both, "tcp", "::1", "", "", ""},
+		{"10.0.0.1", "tcp", "", "10.0.0.1", "::", "10.0.0.1"},
+		{"10.0.0.1 fe80::1", "udp4", "", "10.0.0.1", "0.0.0.0", "10.0.0.1"},
+		{"fd00::1", "udp", "", "fd00::1", "::", "fd00::1"},
 	} {
 		var asked netip.Addr
 		if c.asked != "" {
 			asked = netip.MustParseAddr(c.asked)
 		}
-		some, bound, err := NewLocals(nil, false, addrsOf(c.has)...).ForListen(c.network, asked)
-		var got []string
-		for _, l := range some {
-			got = append(got, l.Addr.String())
-		}
+		lease := &grantingLease{}
+		of := map[byte]func(*Local) *Ports{'t': TCP, 'u': UDP}[c.network[0]]
+		at, _, err := NewLocals(lease, false, addrsOf(c.has)...).Listen(t.Context(), of, c.network, netip.AddrPortFrom(asked, 80))
 		name := fmt.Sprintf("%s: %s %q", c.has, c.network, c.asked)
 		if c.want == "" {
 			if !errors.Is(err, syscall.EADDRNOTAVAIL) || asked.IsLoopback() != errors.Is(err, errLoopback) {
-				t.Errorf("%s: %v, %v", name, got, err)
+				t.Errorf("%s: %v", name, err)
 			}
 			continue
 		}
-		if err != nil || strings.Join(got, " ") != c.want || bound.String() != c.bound {
-			t.Errorf("%s: %v at %v, %v; want %s at %s", name, got, bound, err, c.want, c.bound)
+		var got []string
+		for _, tag := range lease.held {
+			got = append(got, tag.Addr.String())
+		}
+		if want := (Binding{netip.MustParseAddr(c.bound), netip.MustParseAddr(c.shown), 80}); err != nil || strings.Join(got, " ") != c.want || at != want {
+			t.Errorf("%s: %v at %v, %v; want %s at %v", name, got, at, err, c.want, want)
 		}
 	}
 }
 
-// The local address of connected sockets.
+// The local address of connected sockets that ask for one.
 func TestAddressesOfDials(t *testing.T) {
-	const both = "10.0.0.1 fd00::1 fe80::1"
+	all := NewLocals(nil, false, addrsOf("10.0.0.1 10.9.0.1 fd00::1 fe80::1")...)
 	for _, c := range []struct {
-		has, asked, remote string
-		want               string
-		err                error
+		asked, remote string
+		want          string
+		err           error
 	}{
-		{both, "", "192.0.2.1", "10.0.0.1", nil},
-		{both, "", "::ffff:192.0.2.1", "10.0.0.1", nil},
-		{both, "", "2001:db8::1", "fd00::1", nil},
-		{both, "", "fe80::2", "fe80::1", nil},
-		{both, "::", "192.0.2.1", "10.0.0.1", nil},
-		{both, "0.0.0.0", "2001:db8::1", "fd00::1", nil},
-		{both, "fe80::1", "2001:db8::1", "fe80::1", nil},
-		{both, "10.0.0.1", "2001:db8::1", "", syscall.EINVAL},
-		{both, "10.0.0.2", "192.0.2.1", "", syscall.EADDRNOTAVAIL},
-		{both, "", "127.0.0.1", "", errLoopback},
-		{both, "", "::1", "", syscall.ECONNREFUSED},
-		{both, "", "0.0.0.0", "", syscall.ECONNREFUSED},
-		{"10.0.0.1", "", "2001:db8::1", "", syscall.ENETUNREACH},
-		{"fd00::1", "", "192.0.2.1", "", syscall.ENETUNREACH},
-		{"10.0.0.1 fe80::1", "", "2001:db8::1", "fe80::1", nil},
-		{"fd00::1", "", "fe80::2", "fd00::1", nil},
-		{"10.0.0.1 169.254.0.1", "", "169.254.0.9", "10.0.0.1", nil},
+		{"", "192.0.2.1", "", nil},
+		{"::", "192.0.2.1", "", nil},
+		{"0.0.0.0", "2001:db8::1", "", nil},
+		{"10.9.0.1", "192.0.2.1", "10.9.0.1", nil},
+		{"fe80::1", "2001:db8::1", "fe80::1", nil},
+		{"10.0.0.1", "2001:db8::1", "", syscall.EINVAL},
+		{"10.0.0.2", "192.0.2.1", "", syscall.EADDRNOTAVAIL},
+		{"", "127.0.0.1", "", errLoopback},
+		{"", "::1", "", syscall.ECONNREFUSED},
+		{"", "0.0.0.0", "", syscall.ECONNREFUSED},
 	} {
 		var asked netip.Addr
 		if c.asked != "" {
 			asked = netip.MustParseAddr(c.asked)
 		}
-		got, err := NewLocals(nil, false, addrsOf(c.has)...).ForDial(asked, netip.MustParseAddr(c.remote))
-		if !errors.Is(err, c.err) || err == nil && got.Addr.String() != c.want {
-			t.Errorf("%s, from %q to %s: %v, %v; want %s, %v", c.has, c.asked, c.remote, got, err, c.want, c.err)
+		got, err := all.ForDial(asked, netip.MustParseAddr(c.remote))
+		if !errors.Is(err, c.err) || err == nil && (got == nil) != (c.want == "") || got != nil && got.Addr.String() != c.want {
+			t.Errorf("from %q to %s: %v, %v; want %s, %v", c.asked, c.remote, got, err, c.want, c.err)
 		}
 	}
 }
@@ -145,10 +152,13 @@ func TestAddressesOfDials(t *testing.T) {
 // back.
 func TestOnePortAtAllAddresses(t *testing.T) {
 	lease := &grantingLease{}
-	all := NewLocals(lease, false, addrsOf("10.0.0.1 fd00::1 fe80::1")...)
-	tag := func(i int, port uint16) endpoint.Tag {
-		return endpoint.TCPTag(netip.AddrPortFrom(all[i].Addr, port))
+	addrs := addrsOf("10.0.0.1 fd00::1 fe80::1")
+	all := NewLocals(lease, false, addrs...)
+	get := func(port uint16) (uint16, func(), error) {
+		at, release, err := all.Listen(t.Context(), TCP, "tcp", netip.AddrPortFrom(netip.Addr{}, port))
+		return at.Port, release, err
 	}
+	tag := func(i int, port uint16) endpoint.Tag { return endpoint.TCPTag(netip.AddrPortFrom(addrs[i], port)) }
 	wantHeld := func(port uint16, want ...bool) {
 		t.Helper()
 		for i, w := range want {
@@ -157,7 +167,7 @@ func TestOnePortAtAllAddresses(t *testing.T) {
 			}
 		}
 	}
-	port, release, err := all.Get(t.Context(), TCP, 80, false)
+	port, release, err := get(80)
 	if err != nil || port != 80 {
 		t.Fatalf("port %d, %v", port, err)
 	}
@@ -169,7 +179,7 @@ func TestOnePortAtAllAddresses(t *testing.T) {
 	if _, err := lease.Claim(t.Context(), tag(2, 80)); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := all.Get(t.Context(), TCP, 80, false); !errors.Is(err, endpoint.ErrTagHeld) {
+	if _, _, err := get(80); !errors.Is(err, endpoint.ErrTagHeld) {
 		t.Errorf("a port that is held at one address: %v", err)
 	}
 	wantHeld(80, false, false, true)
@@ -178,7 +188,7 @@ func TestOnePortAtAllAddresses(t *testing.T) {
 	if _, err := lease.Claim(t.Context(), tag(2, lease.free())); err != nil {
 		t.Fatal(err)
 	}
-	port, release, err = all.Get(t.Context(), TCP, 0, false)
+	port, release, err = get(0)
 	if err != nil || port == 0 {
 		t.Fatalf("port %d, %v", port, err)
 	}
@@ -186,14 +196,105 @@ func TestOnePortAtAllAddresses(t *testing.T) {
 	release()
 	wantHeld(port, false, false, false)
 
-	lease.deny = all[1].Addr
-	port, release, err = all.Get(t.Context(), TCP, 81, false)
+	lease.deny = addrs[1]
+	port, release, err = get(81)
 	if err != nil || port != 81 {
 		t.Fatalf("with an address denied: port %d, %v", port, err)
 	}
 	wantHeld(81, true, false, true)
 	release()
-	if _, _, err := all[1:2].Get(t.Context(), TCP, 81, false); !errors.Is(err, endpoint.ErrTagDenied) {
+	if _, _, err := NewLocals(lease, false, addrs[1]).Listen(t.Context(), TCP, "tcp", netip.MustParseAddrPort("[::]:81")); !errors.Is(err, endpoint.ErrTagDenied) {
 		t.Errorf("all addresses denied: %v", err)
 	}
+}
+
+// A listener at all addresses gets its port at one that comes, and gives it back with one that goes. So
+// do the blocks of outgoing sockets. A claim that ends after the address or the listener has gone is undone.
+func TestListenersFollowAddresses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lease := &grantingLease{}
+		all := NewLocals(lease, false, addrsOf("10.0.0.1")...)
+		want := func(what, tags string) {
+			t.Helper()
+			synctest.Wait()
+			var got []string
+			for _, tag := range lease.held {
+				got = append(got, tag.String())
+			}
+			slices.Sort(got)
+			if strings.Join(got, " ") != tags {
+				t.Errorf("%s: %v, want %s", what, got, tags)
+			}
+		}
+		a, b, six := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.9.0.1"), netip.MustParseAddr("fd00::1")
+		at, release4, err := all.Listen(t.Context(), TCP, "tcp4", netip.MustParseAddrPort("0.0.0.0:80"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, releaseUDP, err := all.Listen(t.Context(), UDP, "udp", netip.MustParseAddrPort("[::]:53"))
+		if err != nil || at.Port != 80 {
+			t.Fatal(at, err)
+		}
+		want("at first", "tcp:10.0.0.1:80 udp:10.0.0.1:53")
+		all.Add(b)
+		all.Add(six)
+		want("two more", "tcp:10.0.0.1:80 tcp:10.9.0.1:80 udp:10.0.0.1:53 udp:10.9.0.1:53 udp:[fd00::1]:53")
+		all.Add(b)
+		want("known already", "tcp:10.0.0.1:80 tcp:10.9.0.1:80 udp:10.0.0.1:53 udp:10.9.0.1:53 udp:[fd00::1]:53")
+		all.Remove(a)
+		want("one has gone", "tcp:10.9.0.1:80 udp:10.9.0.1:53 udp:[fd00::1]:53")
+		releaseUDP()
+		want("one listener is closed", "tcp:10.9.0.1:80")
+
+		dialled := all.At(b).TCP.Choose
+		if err := all.At(b).TCP.Obtain(t.Context(), all.At(b).TCP.Changes()); err != nil {
+			t.Fatal(err)
+		}
+		port := dialled(func(blocks []tcp.PortBlock) uint16 { return blocks[0].First })
+		left := all.At(b)
+		all.Remove(b)
+		want("with a block in use", fmt.Sprintf("tcp:10.9.0.1:%d-%d", port, port+endpoint.BlockPorts-1))
+		left.TCP.Release(port)
+		want("with none", "")
+
+		lease.slow = time.Second
+		all.Add(a)
+		synctest.Wait() // the claim is in progress
+		all.Remove(a)
+		time.Sleep(2 * time.Second)
+		want("the address went during the claim", "")
+		all.Add(six)
+		all.Add(a)
+		synctest.Wait()
+		release4()
+		time.Sleep(2 * time.Second)
+		want("the listener was closed during the claim", "")
+
+		// Without an address a listener waits for one.
+		all.Remove(a)
+		all.Remove(six)
+		at, release, err := all.Listen(t.Context(), TCP, "tcp", netip.MustParseAddrPort("[::]:7000"))
+		if err != nil || at.Shown != netip.IPv6Unspecified() {
+			t.Fatal(at, err)
+		}
+		any, releaseAny, err := all.Listen(t.Context(), TCP, "tcp", netip.MustParseAddrPort("[::]:0"))
+		if err != nil || any.Port < firstDynamic {
+			t.Fatal(any, err)
+		}
+		all.Add(a)
+		time.Sleep(2 * time.Second)
+		want("the first address comes", fmt.Sprintf("tcp:10.0.0.1:%d tcp:10.0.0.1:7000", any.Port))
+		releaseAny()
+		all.Suspend(a)
+		if _, err := all.ForBind("tcp", a); !errors.Is(err, syscall.EADDRNOTAVAIL) {
+			t.Errorf("a suspended address: %v", err)
+		}
+		want("suspended", "tcp:10.0.0.1:7000")
+		all.Add(a)
+		if _, err := all.ForBind("tcp", a); err != nil {
+			t.Errorf("back: %v", err)
+		}
+		release()
+		want("in the end", "")
+	})
 }

@@ -44,6 +44,8 @@ type Ports struct {
 	// +checklocks:mu
 	noBlocks bool // policy allows no blocks
 	// +checklocks:mu
+	gone bool // the address is gone: blocks without users are released
+	// +checklocks:mu
 	changes int // count of events after which a choice may succeed: a claim, or a Release
 	// +checklocks:mu
 	released chan struct{} // closed by the next Release; nil: no caller waits for it
@@ -244,13 +246,28 @@ func (p *Ports) Release(port uint16) {
 	switch {
 	case !b.whole && b.used&bit == 0:
 		p.remove(b, bit)
-	case b.whole && b.used == 0 && p.room(b) >= endpoint.BlockPorts/2:
+	case b.whole && b.used == 0 && (p.gone || p.room(b) >= endpoint.BlockPorts/2):
 		p.remove(b, ^uint64(0))
 		unused = unused.AsBlock()
 	default:
 		return
 	}
 	p.lease.Unclaim(context.Background(), unused) // does not wait: see Lease
+}
+
+// giveUp releases all blocks without users, and the others when they have none.
+func (p *Ports) giveUp() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.gone = true
+	for _, b := range p.blocks {
+		if b.whole && b.used == 0 {
+			p.remove(b, ^uint64(0))
+			unused := p.any
+			unused.Port = b.first
+			p.lease.Unclaim(context.Background(), unused.AsBlock()) // does not wait: see Lease
+		}
+	}
 }
 
 // room is the number of ports without users in blocks other than b. p.mu is held.
@@ -400,6 +417,9 @@ func (p *Ports) ask(c *portClaim) {
 	defer p.mu.Unlock()
 	p.more = nil
 	switch {
+	case err == nil && p.gone:
+		p.lease.Unclaim(ctx, tag) // does not wait: see Lease
+		c.err = syscall.EADDRNOTAVAIL
 	case err == nil:
 		p.noBlocks = noBlocks // set only if a port was granted: while the host's address is gone, both claims are denied
 		p.had = true

@@ -22,6 +22,7 @@ var codes = []struct {
 }{
 	{"no-path", endpoint.ErrNoPath},
 	{"tag-held", endpoint.ErrTagHeld},
+	{"no-address", endpoint.ErrNoAddr},
 	{"tag-denied", endpoint.ErrTagDenied},
 	{"tag", endpoint.ErrTag},
 	{"geometry", endpoint.ErrGeometry},

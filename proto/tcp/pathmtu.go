@@ -259,9 +259,9 @@ func (c *Conn) blackHole(now Time) {
 }
 
 // SetMTU calls [Conn.SetMTU] of each connection with that host.
-func (t *Table) SetMTU(now Time, remote wire.Addr, mtu int) {
+func (t *Table) SetMTU(now Time, local, remote wire.Addr, mtu int) {
 	for _, c := range t.conns {
-		if c.Remote().Addr == remote {
+		if c.Local().Addr == local && c.Remote().Addr == remote {
 			c.SetMTU(now, mtu)
 		}
 	}

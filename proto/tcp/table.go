@@ -82,6 +82,21 @@ func NewTable(cfg Config) *Table {
 // Len is the number of connections, those in TIME-WAIT left out.
 func (t *Table) Len() int { return len(t.conns) }
 
+// Uses reports whether a connection, perhaps in TIME-WAIT, has a local address.
+func (t *Table) Uses(local wire.Addr) bool {
+	for by := range t.conns {
+		if by.local == local {
+			return true
+		}
+	}
+	for by := range t.waits.records {
+		if by.local == local {
+			return true
+		}
+	}
+	return false
+}
+
 // TimeWaits is the number of connections in TIME-WAIT.
 func (t *Table) TimeWaits() int { return len(t.waits.records) }
 

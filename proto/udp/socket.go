@@ -97,12 +97,11 @@ type Datagram struct {
 	// [Inbound]. The caller releases it, once, after the datagram was popped.
 	Frame uint64
 	From  AddrPort
+	To    wire.Addr // the address that it was sent to
 	// Heap: Payload is memory of the Go heap. The engine does not use Frame.
 	Heap bool
 	// ECN is that of the IP header, see [wire.ECNMask].
 	ECN uint8
-	// LinkLocal: it was sent to an address of fe80::/10.
-	LinkLocal bool
 	// Group is not 0 if it was sent to a group: see [Socket.GroupAt].
 	Group uint8
 }
@@ -142,7 +141,7 @@ func (q *queue) push(in *Inbound, port uint16, payload []byte) bool {
 	slot := &q.ring[q.tail&uint32(len(q.ring)-1)]
 	slot.Payload, slot.Frame, slot.Heap = payload, in.Frame, in.Heap
 	slot.From.Addr, slot.From.Port = in.Src, port
-	slot.ECN, slot.LinkLocal = in.ECN, in.Dst.IsLinkLocal()
+	slot.ECN, slot.To = in.ECN, in.Dst
 	slot.Group = in.Group
 	q.tail++
 	q.bytes += len(payload)
@@ -157,7 +156,7 @@ func (q *queue) Pop(d *Datagram) bool {
 	}
 	slot := &q.ring[q.head&uint32(len(q.ring)-1)]
 	d.Payload, d.Frame = slot.Payload, slot.Frame
-	d.From, d.Heap, d.ECN, d.LinkLocal = slot.From, slot.Heap, slot.ECN, slot.LinkLocal
+	d.From, d.Heap, d.ECN, d.To = slot.From, slot.Heap, slot.ECN, slot.To
 	d.Group = slot.Group
 	if slot.Heap {
 		slot.Payload = nil // let the collector have it
