@@ -252,7 +252,7 @@ func (a answering) Read(b []byte) (int, error) {
 func (a answering) Write(b []byte) (int, error) { return a.WriteTo(b, a.peer.LocalAddr()) }
 func (a answering) RemoteAddr() net.Addr        { return a.peer.LocalAddr() }
 
-// timeTrips times trips, after enough of them that there is a path.
+// timeTrips measures how long round trips take once there is a path.
 func timeTrips(b *testing.B, trip func()) {
 	for range 20000 {
 		trip()

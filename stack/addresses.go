@@ -19,7 +19,7 @@ type ends struct{ from, to wire.Addr }
 type addresses struct {
 	subnets    []netip.Prefix // each address with its subnet; the first ones are preferred as sources
 	all        []wire.Addr    // the same
-	lost       []wire.Addr    // those of them that the host does not have now
+	lost       []wire.Addr    // addresses in all that the host has lost and may get back
 	broadcasts []wire.Addr    // of the IPv4 subnets
 	ipv4, ipv6 bool           // there are addresses of that family
 }

@@ -46,7 +46,7 @@ type watcher struct {
 	wake    chan struct{} // of capacity 1
 	pending pending       // guarded by Watchers.mu
 	known   subnets       // addresses as the loop has got them; replaced, never changed; guarded by Watchers.mu
-	all     bool          // the loop gets that there are no other addresses; guarded by Watchers.mu
+	all     bool          // the next turn ends with a NoticeAddrGone without an address; guarded by Watchers.mu
 }
 
 // New makes the watchers of a lease that ends when done is closed.

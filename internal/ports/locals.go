@@ -150,7 +150,7 @@ func (all *Locals) Release(a netip.Addr, port uint16) {
 	}
 }
 
-// UDP and TCP select ports for [Locals.Get] and [Locals.Listen].
+// UDP and TCP select ports for [Locals.Listen].
 func UDP(l *Local) *Ports { return l.UDP }
 func TCP(l *Local) *Ports { return l.TCP }
 
@@ -189,15 +189,18 @@ func (all *Locals) ForBind(network string, a netip.Addr) (*Local, error) {
 
 // ForDial returns the local address of a socket that is connected to remote and asks for a, which
 // is one of the host's; nil if a is not valid or unspecified: any will do. Errors: EADDRNOTAVAIL if a is
-// not the host's, EINVAL for addresses of two families, ENETUNREACH if the host has none of remote's, ECONNREFUSED for loopback addresses and the
-// unspecified address, which package net dials as loopback.
+// not the host's, EINVAL for addresses of two families, ENETUNREACH if the host has none of remote's,
+// ECONNREFUSED for loopback addresses and the unspecified address, which package net dials as loopback.
 func (all *Locals) ForDial(a, remote netip.Addr) (*Local, error) {
 	a, remote = a.Unmap(), remote.Unmap()
 	if remote.IsLoopback() || remote.IsUnspecified() || !remote.IsValid() {
 		return nil, fmt.Errorf("%w: %w", syscall.ECONNREFUSED, errLoopback)
 	}
 	if !a.IsValid() || a.IsUnspecified() {
-		family := map[bool]string{true: "4", false: "6"}[remote.Is4()]
+		family := "6"
+		if remote.Is4() {
+			family = "4"
+		}
 		if len(all.Family(family)) == 0 {
 			return nil, fmt.Errorf("%w: the host has no IPv%s address", syscall.ENETUNREACH, family)
 		}

@@ -1,8 +1,8 @@
 //go:build linux
 
 // Package route answers how packets from a source reach a destination: next hop, its MAC
-// address, and MTU; also the source, if the kernel is to choose it. All answers come from the kernel: a [Resolver] reads its routing table and
-// its neighbour table over netlink.
+// address, and MTU; also the source, if the kernel is to choose it. All answers come from the
+// kernel: a [Resolver] reads its routing table and its neighbour table over netlink.
 //
 // A source and a destination, IPv4 or IPv6, take two requests. One more chooses the source if there
 // is none:

@@ -113,7 +113,7 @@ func virtual(name string, f family, addr, bits string) row {
 	}}
 }
 
-// secondary is three addresses of one subnet, of which the first goes.
+// secondary is a row in which an interface with three addresses of one subnet loses the first.
 func secondary(name, promote string) row {
 	return row{name, func(s *scene) {
 		s.sysctl("ipv4/conf/uplink/promote_secondaries", promote, "0")
