@@ -97,7 +97,7 @@ func (t *Table) Process(now Time, in *Inbound) Result {
 	s.seq, s.ack = seq.New(s.Seq), seq.New(s.Ack)
 	s.frame, s.memory, s.ecn = in.Frame, in.Memory, in.ECN
 	s.placed, s.trimmed, s.echo = false, false, false
-	expected := c != nil && c.expects(s) && !t.cfg.noPrediction
+	expected := c != nil && (c.sums != unknownSums || in.NoChecksum) && c.expects(s) && !t.cfg.noPrediction
 	partial := t.cfg.PartialChecksums && s.AcceptPartial(in.Src, in.Dst) && !in.Reassembled
 	switch {
 	case in.NoChecksum:
@@ -151,7 +151,7 @@ func (t *Table) Process(now Time, in *Inbound) Result {
 }
 
 // peerSums is the kind of checksums that the peer of a connection sends. The first segment
-// in a synchronized state decides. It matters on a virtual link only, see
+// in a synchronized state that has a checksum decides. It matters on a virtual link only, see
 // docs/tcp-engine.md.
 type peerSums uint8
 
