@@ -34,7 +34,7 @@ var counters = [NumCounters]struct{ name, help string }{
 	MuxUnetCounterUNET_RX_PASS:             {"rx_pass", "from the wire, claimed by no tag: left to the kernel"},
 	MuxUnetCounterUNET_RX_PASS_TRUNCATED:   {"rx_pass_truncated", "from the wire, too short for a tag to be read: left to the kernel"},
 	MuxUnetCounterUNET_RX_PASS_VLAN:        {"rx_pass_vlan", "from the wire, of a VLAN other than 0: left to the kernel"},
-	MuxUnetCounterUNET_RX_PASS_PORT_GONE:   {"rx_pass_port_gone", "from the wire, the owner's process has died: left to the kernel"},
+	MuxUnetCounterUNET_RX_PASS_PORT_GONE:   {"rx_pass_port_gone", "from the wire, the owner's process has died, or the tag is suspended: left to the kernel"},
 	MuxUnetCounterUNET_RX_PASS_OTHER_QUEUE: {"rx_pass_other_queue", "from the wire, the owner is bound to another queue: left to the kernel (lead its frames there: ethtool -N, -X)"},
 	MuxUnetCounterUNET_RX_PORT:             {"rx_port", "from the wire, sent to a port"},
 	MuxUnetCounterUNET_RX_QUEUE:            {"rx_queue", "from the wire, put into the socket of a queue attachment"},

@@ -3,7 +3,7 @@
 // waits for it. A Link is an AF_XDP endpoint, a pair in memory (package
 // memlink) or a test; the stack makes no system call and runs on any system.
 //
-//	Link.Borrow ─ input ─ receive ─ inputPacket ─┬─ inputUDP ─ socket's queue ─ signal
+//	input ─ receive ─ Link.Borrow ─ inputPacket ─┬─ inputUDP ─ socket's queue ─ signal
 //	                                             ├─ inputICMP ─ echo reply, or an error for a socket
 //	                                             ├─ inputTCP ─ engine ─ settle: events, output
 //	                                             ├─ inputGroup ─ copies for the members

@@ -56,7 +56,8 @@ type Link interface {
 	// Flush starts the transmission of all that was sent, with one kick.
 	Flush() error
 	// Pending reports whether Borrow would return something. It must be cheap:
-	// it is spun on.
+	// it is spun on. After a Borrow that has not emptied the link it may be true
+	// once without a reason.
 	Pending() bool
 	// Sleep blocks until a frame waits, Wake is called, or the time until has
 	// come (zero: no limit). A Wake that comes before Sleep is not lost: the
@@ -76,7 +77,7 @@ type Link interface {
 type PathLink interface {
 	Link
 	// ReservePath is Reserve for a frame of TCP from src to dst, which goes to the stack's own MAC address. The frame must be sent or canceled
-	// before anything else is reserved or sent. ok is false if there is no path: such a frame is one of Reserve. Data is
+	// before anything else is reserved or sent. ok is false if there is no path, or none that takes frames: such a frame is one of Reserve. Data is
 	// nil if the path is full at the moment.
 	ReservePath(src, dst wire.AddrPort, n int) (f Frame, ok bool)
 }

@@ -31,7 +31,7 @@ func (s *Stack) settle() {
 	if len(s.touchedPorts) > 0 {
 		s.runPorts()
 	}
-	last := s.count[framesSent] + segmentsAtOnce - segmentsInTurn // when the last turn begins
+	last := s.count[framesSent] + segmentsAtOnce - segmentsInTurn // the count with which the last turn may begin
 	for {
 		for conn, e := s.tcp.NextEvent(); conn != nil; conn, e = s.tcp.NextEvent() {
 			if e&tcp.Acceptable != 0 {

@@ -15,7 +15,7 @@ import (
 // Connections that have much to send take turns, and what has arrived is received between two rounds of
 // turns (ADR 56). Where nobody will poll soon, all that is ready is sent at once.
 //
-// A connection is held (tcp.Conn.Hold) while the route to its peer is not known.
+// A connection is held (tcp.Conn.Hold) while the route to its peer is not known, and while the memory path to it is full.
 
 const (
 	// segmentsInTurn is how many segments one connection sends before the others send.

@@ -27,7 +27,7 @@ func (s *Stack) waitFor(e *event, deadline instant) {
 		switch {
 		case s.role.is(roleFree):
 			if s.role.hasWoken() {
-				break // they run first, and the last of them sees to the role
+				break // to park: they run first, and the last of them sees to the role
 			}
 			s.pollUntil(roleApplication, e, seq, deadline, &s.spinner)
 			return
@@ -103,7 +103,7 @@ func (s *Stack) pollUntil(h holder, e *event, seq uint32, deadline instant, spin
 		if !spinner.On() {
 			s.role.goAway(sleeping)
 			s.mu.Unlock()
-			err := s.link.Sleep(s.time(limit), s.spinner.SleepsAgain())
+			err := s.link.Sleep(s.time(limit), s.spinner.SleepsAgain()) // the application's: its next wait follows
 			s.mu.Lock()
 			s.role.comeBack()
 			if err != nil {
@@ -135,8 +135,8 @@ func (s *Stack) pollUntil(h holder, e *event, seq uint32, deadline instant, spin
 }
 
 // spin looks at the link, without the lock, until a frame waits, the goroutine is wanted, or the
-// clock has reached limit or the end of the budget, or for a round if a small write waits for more. It returns
-// the time as last read, or 0.
+// clock has reached limit or the end of the budget. While a small write waits for more, it looks for one
+// round only. It returns the time as last read, or 0.
 func (s *Stack) spin(spinner *wait.Spinner, limit instant) (now instant) {
 	for spinner.On() && now < limit {
 		wait.Yield()

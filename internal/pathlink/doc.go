@@ -17,7 +17,7 @@
 // a source that is the writer's by the tag table, a destination that is this endpoint's, and this host's MAC addresses. After that it
 // is a frame like any other: the stack checks its headers, and all checksums but that of TCP.
 //
-// TCP writes into the ring itself ([Link.ReservePath]), and frames that may be longer than the socket's. Such a frame is
+// TCP writes long segments into the ring itself ([Link.ReservePath]): they may be longer than the socket's frames. Such a frame is
 // received into a buffer of the link, which the next one overwrites.
 //
 // Paths without frames cost little. After a few milliseconds without one a path is parked: of all paths, parked or not, every eighth

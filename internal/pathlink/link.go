@@ -60,7 +60,7 @@ type Link struct {
 	peers    map[uint64]*peer    // by endpoint
 	last     *peer               // that a frame was sent to last
 	reserved *path               // in which ReservePath has reserved room last
-	room     []byte              // that room, if the frame is in short; nil: the frame is there
+	room     []byte              // of the ring, if the frame is in short and Send copies it; nil: the frame is in the ring
 	short    [2048]byte
 	long     []byte    // of the frame that was borrowed last and is longer than the socket's
 	turn     uint32    // counts calls of Borrow
@@ -97,7 +97,7 @@ func New(socket Socket, id uint64, addr wire.LinkAddr, table *tagtable.View) *Li
 	return &Link{socket: socket, id: id, addr: addr, table: table, peers: map[uint64]*peer{}, work: make(chan struct{}, 1)}
 }
 
-// Send implements [stack.Link]. A frame for a path is in it when Send returns, and f is free.
+// Send implements [stack.Link]. A frame for a path is copied there before Send returns true, or dropped, and f is free.
 func (l *Link) Send(f stack.Frame) bool {
 	if f.ID == inPath {
 		copy(l.room, f.Data)
@@ -125,7 +125,7 @@ func (l *Link) Send(f stack.Frame) bool {
 		l.counts[pathLies]++
 		l.retire(p, lieTime)
 		return l.socket.Send(f)
-	case p.isFrozen() || p.stalled():
+	case p.isFrozen() || p.outOfPatience():
 		l.counts[pathStalled]++
 	default:
 		l.waitForRoom(p)
@@ -186,8 +186,8 @@ func (l *Link) pathFor(src, dst end, n int) *path {
 	case !p.valid(l.table, l.id):
 		l.retire(p, 0)
 	default:
-		if !p.ready { // what goes there by the port is on its way before the first frame that goes by the path
-			p.ready = true
+		if !p.sending { // what goes there by the port is on its way before the first frame that goes by the path
+			p.sending = true
 			l.socket.Flush() // the next Flush reports an error
 		}
 		return p
@@ -280,8 +280,8 @@ func (l *Link) fromSocket(frames []stack.Frame) int {
 	l.borrowed += uint64(n)
 	if len(l.begun) > 0 {
 		l.begun = slices.DeleteFunc(l.begun, func(p *path) bool {
-			p.settled = n == 0 || l.borrowed >= p.limit
-			return p.settled
+			p.mayTake = n == 0 || l.borrowed >= p.limit
+			return p.mayTake
 		})
 	}
 	return n
@@ -320,7 +320,7 @@ func (l *Link) take(s *set, frames []stack.Frame) (n int) {
 func (l *Link) takeNext(s *set, i int, frames []stack.Frame) int {
 	p := s.paths[i]
 	p.recent = true
-	if !p.settled {
+	if !p.mayTake {
 		if !p.begun {
 			p.begun, p.limit = true, l.borrowed+uint64(l.socket.Frames())
 			l.begun = append(l.begun, p)

@@ -17,10 +17,10 @@ type path struct {
 	epoch, peerEpoch uint64 // when it was made
 	ring             *mempath.Path
 
-	ready   bool   // a frame was put in, or may be
+	sending bool   // a frame was put in, or may be
 	begun   bool   // a frame was seen in it, and the path is or was in Link.begun
-	limit   uint64 // settled when the socket has lent so many frames, if it never gets empty
-	settled bool   // what the other end has sent by the port before was taken in: frames may be taken
+	limit   uint64 // mayTake when the socket has lent so many frames, if it never gets empty
+	mayTake bool   // what the other end has sent by the port before was taken in
 	closing bool   // no frame is put in any more
 	ended   bool   // it is not in the set any more
 	dirty   bool   // it is in Link.dirty
@@ -42,9 +42,9 @@ func (p *path) valid(t *tagtable.View, own uint64) bool {
 	return t.Epoch(own) == p.epoch && t.Epoch(p.id) == p.peerEpoch
 }
 
-// stalled is called when the path is full. It reports whether frames for it are to be dropped: the writer has waited for room for patience in this
-// period already. Others wait meanwhile.
-func (p *path) stalled() bool {
+// outOfPatience is called when the path is full; the wait for room begins with the first call. It reports whether frames for it are to be
+// dropped: the writer has waited for patience in this period already. Others wait meanwhile.
+func (p *path) outOfPatience() bool {
 	now := time.Now()
 	if p.fullAt.IsZero() {
 		p.fullAt = now

@@ -235,9 +235,9 @@ func (c *Conn) LongLen() int {
 	return wire.MaxTCPHeaderLen + max(n, c.mss)
 }
 
-// EmitLong is Emit for a path through memory, whose end reads the segment with [Inbound.NoChecksum]: the checksum leaves
+// EmitLong is Emit for a link through memory, whose end reads the segment with [Inbound.NoChecksum]: the checksum leaves
 // out the data. A segment may have all data that could be sent now in several, as far as b has room, and so more
-// than the MSS. Only new data is sent so: what is sent again fits every path. An MTU probe is not sent so: it would prove nothing.
+// than the MSS. Only new data is sent so: what is sent again fits every MTU. An MTU probe is not sent so: it would prove nothing.
 func (c *Conn) EmitLong(now Time, b []byte) int {
 	if n := min(c.LongLen(), len(b), math.MaxUint16) - wire.MaxTCPHeaderLen; n > c.next.data || c.next.action == sendData && c.next.data > c.mss {
 		c.next.data = n

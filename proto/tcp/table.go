@@ -278,7 +278,7 @@ func (c *Conn) setReady(ready bool) {
 	c.readyNext, c.readyPrev = nil, nil
 }
 
-// Hold keeps c from being ready until Resume: the driver has no route for it yet.
+// Hold keeps c from being ready until Resume: the driver has no route for it yet, or no room.
 func (c *Conn) Hold() {
 	c.held = true
 	c.setReady(false)
