@@ -58,11 +58,9 @@ func newCommand() *cobra.Command {
 	root.AddCommand(benchmarks...)
 	root.AddCommand(&cobra.Command{
 		Use: "child", Hidden: true, Args: cli.Args(0),
-		RunE: func(*cobra.Command, []string) error {
-			if lab.RunChild(os.Stdin, os.Stdout) != nil {
-				return cli.ErrReported
-			}
-			return nil
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			context.AfterFunc(cmd.Context(), func() { os.Exit(0) }) // a server serves until SIGTERM
+			return lab.RunChild(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout())
 		},
 	})
 	return root
@@ -76,42 +74,12 @@ func about(all []transport.Transport) (text string) {
 	return text
 }
 
-// flag is a flag of a command. Its default is the value that it points to.
-type flag struct {
-	name  string
-	value any
-	usage string
-}
-
-// addFlags adds flags to a command.
-func addFlags(cmd *cobra.Command, all ...flag) {
-	f := cmd.Flags()
-	for _, x := range all {
-		switch v := x.value.(type) {
-		case *bool:
-			f.BoolVar(v, x.name, *v, x.usage)
-		case *string:
-			f.StringVar(v, x.name, *v, x.usage)
-		case *[]string:
-			f.StringSliceVar(v, x.name, *v, x.usage)
-		case *int:
-			f.IntVar(v, x.name, *v, x.usage)
-		case *[]int:
-			f.IntSliceVar(v, x.name, *v, x.usage)
-		case *uint64:
-			f.Uint64Var(v, x.name, *v, x.usage)
-		case *time.Duration:
-			f.DurationVar(v, x.name, *v, x.usage)
-		default:
-			panic(fmt.Sprintf("BUG: flag --%s of type %T", x.name, v))
-		}
-	}
-}
-
 // messageTimeout is the time after which a message counts as lost. Tests have a longer one.
 var messageTimeout = 250 * time.Millisecond
 
 var attachments = []string{"port", "queue"}
+
+const attachUsage = "attachment of endpoints: port, queue"
 
 const placeUsage = "where client and server are: pair (two hosts), crowd (two hosts with 255 other endpoints each), local (both on one host)"
 
@@ -121,37 +89,40 @@ func defaultSelection(b workload.Bench) plan.Selection {
 		Bench:      b,
 		Transports: transport.Names(transport.All),
 		Attach:     attachments,
-		Places:     []string{plan.Pair},
+		Places:     []string{workload.Pair},
 		Wait:       []string{"spin"},
 		Sizes:      []int{64},
 		Batches:    []int{1},
 		Rounds:     5,
-		WarmUp:     2000,
-		Timeout:    messageTimeout,
+		Effort:     workload.Effort{WarmUp: 2000, Timeout: messageTimeout},
 	}
 }
 
-// newSelected is a command that measures one selection, with some of the flags of what is combined
-// and others.
-func (c *common) newSelected(cmd *cobra.Command, s *plan.Selection, names string, more ...flag) *cobra.Command {
-	for _, x := range []flag{
-		{"transport", &s.Transports, "transports to measure"},
-		{"attach", &s.Attach, "attachment of endpoints: port, queue"},
-		{"place", &s.Places, placeUsage},
-		{"wait", &s.Wait, "wait mode of endpoints: spin, adaptive, block"},
-		{"size", &s.Sizes, "sizes of messages or writes, bytes of payload"},
-		{"rounds", &s.Rounds, "rounds of every combination"},
-		{"n", &s.N, "messages (rtt: round trips, connect: connections) a round, at most"},
-		{"warm-up", &s.WarmUp, "messages or connections before the measured ones"},
-		{"limit", &s.Limit, "end a round after this time; bandwidth: measured time of a round"},
-		{"batch", &s.Batches, "messages sent together"},
-		{"mtu", &s.MTUs, "MTUs of the network, bytes"},
-	} {
-		if slices.Contains(strings.Fields(names), x.name) {
-			addFlags(cmd, x)
-		}
+// newSelected is a command that measures one selection, with some of the flags of what is combined. It may
+// have others.
+func (c *common) newSelected(cmd *cobra.Command, s *plan.Selection, names string) *cobra.Command {
+	all := new(cobra.Command).Flags()
+	all.StringSliceVar(&s.Transports, "transport", s.Transports, "transports to measure")
+	all.StringSliceVar(&s.Attach, "attach", s.Attach, attachUsage)
+	all.StringSliceVar(&s.Places, "place", s.Places, placeUsage)
+	all.StringSliceVar(&s.Wait, "wait", s.Wait, "wait mode of endpoints: spin, adaptive, block")
+	all.IntSliceVar(&s.Sizes, "size", s.Sizes, "sizes of messages or writes, bytes of payload")
+	all.IntVar(&s.Rounds, "rounds", s.Rounds, "rounds of every combination")
+	all.IntVar(&s.N, "n", s.N, "messages (rtt: round trips, connect: connections) a round, at most")
+	all.IntVar(&s.WarmUp, "warm-up", s.WarmUp, "messages or connections before the measured ones")
+	all.DurationVar(&s.Limit, "limit", s.Limit, "end a round after this time; bandwidth: measured time of a round")
+	all.IntSliceVar(&s.Batches, "batch", s.Batches, "messages sent together")
+	all.IntSliceVar(&s.MTUs, "mtu", s.MTUs, "MTUs of the network, bytes")
+	all.IntSliceVar(&s.Waiters, "waiters", s.Waiters, "goroutines that wait on TCP connections of their own, at each end (default 0)")
+	all.IntSliceVar(&s.Procs, "procs", s.Procs, "GOMAXPROCS of both processes (default 0: each is pinned to a processor)")
+	all.DurationVar(&s.Rest, "idle", s.Rest, "how long the client is idle after a round that does not spin, to read its processor time")
+	all.IntVar(&s.Window, "window", s.Window, "messages in flight without credit, at most")
+	all.IntVar(&s.Credit, "credit", s.Credit, "messages a credit")
+	all.IntVar(&s.Connections, "connections", s.Connections, "connections at a time")
+	all.StringVar(&s.Address, "address", s.Address, "address of unet's client: own (one of its own), shared (the interface's, with ports from blocks)")
+	for _, name := range strings.Fields(names) {
+		cmd.Flags().AddFlag(all.Lookup(name))
 	}
-	addFlags(cmd, more...)
 	return c.benchmark(cmd, func() error {
 		s.Named = cmd.Flags().Changed("transport")
 		return nil
@@ -170,7 +141,11 @@ func (c *common) benchmark(cmd *cobra.Command, check func() error, of func() (*m
 				return err
 			}
 		}
-		return c.run(cmd, m.lab(), m)
+		cfg, err := m.lab()
+		if err != nil {
+			return err
+		}
+		return c.run(cmd, cfg, m)
 	}
 	return c.flags(cmd)
 }
@@ -201,10 +176,7 @@ wait, and idle % is its processor time then, in percent of a processor.`,
   unetbench rtt --transport floor,msg,udp,kernel-udp --size 16,64,256,1024,1400
   unetbench rtt --transport tcp,go-tcp --attach port --wait spin,adaptive,block --waiters 0,63 --procs 0,2 --idle 1s
   unetbench rtt --rounds 10 --n 50000 --json > rtt.jsonl`,
-	}, &s, messageFlags+"limit",
-		flag{"waiters", &s.Waiters, "goroutines that wait on TCP connections of their own, at each end (default 0)"},
-		flag{"procs", &s.Procs, "GOMAXPROCS of both processes (default 0: each is pinned to a processor)"},
-		flag{"idle", &s.Rest, "how long the client is idle after a round that does not spin, to read its processor time"})
+	}, &s, messageFlags+"limit waiters procs idle")
 }
 
 func rateSelection() plan.Selection {
@@ -254,15 +226,14 @@ Losses and duplicates are counted.`,
 		Example: `  unetbench oneway
   unetbench oneway --transport msg,kernel-udp --window 512 --credit 128
   unetbench oneway --batch 1,32`,
-	}, &s, messageFlags+"batch",
-		flag{"window", &s.Window, "messages in flight without credit, at most"}, flag{"credit", &s.Credit, "messages a credit"})
+	}, &s, messageFlags+"batch window credit")
 }
 
 func connectSelection() plan.Selection {
 	s := defaultSelection(workload.Connect)
 	s.Transports = transport.Connecting()
 	s.N, s.WarmUp, s.Limit, s.Connections = 2_000, 200, time.Second, 1
-	s.Address = plan.Own
+	s.Address = workload.Own
 	s.Timeout = max(messageTimeout, 2*time.Second) // a SYN that is lost is sent again after one
 	return s
 }
@@ -294,8 +265,7 @@ connections, and each has a server port of its own.`,
 		Example: `  unetbench connect
   unetbench connect --transport tcp,kernel-tcp --connections 16
   unetbench connect --n 10000 --limit 5s --rounds 3 --attach port`,
-	}, &s, messageFlags+"limit", flag{"connections", &s.Connections, "connections at a time"},
-		flag{"address", &s.Address, "address of unet's client: own (one of its own), shared (the interface's, with ports from blocks)"})
+	}, &s, messageFlags+"limit connections address")
 }
 
 func bandwidthSelection() plan.Selection {
@@ -346,7 +316,8 @@ and on one with 255 endpoints.`,
 		Example: `  unetbench scale
   unetbench scale --rounds 25 --openings 101 --json > scale.jsonl`,
 	}
-	addFlags(cmd, flag{"rounds", &rounds, "rounds of every combination"}, flag{"openings", &openings, "endpoints to open on each host"})
+	cmd.Flags().IntVar(&rounds, "rounds", rounds, "rounds of every combination")
+	cmd.Flags().IntVar(&openings, "openings", openings, "endpoints to open on each host")
 	return c.benchmark(cmd, func() error {
 		if openings < 1 {
 			return fmt.Errorf("--openings %d: want at least 1", openings)
@@ -355,13 +326,13 @@ and on one with 255 endpoints.`,
 	}, func() (*messages, [][]plan.Selection) {
 		s := rttSelection()
 		s.Transports, s.Rounds = []string{transport.Message}, rounds
-		s.Places = []string{plan.Pair, plan.Crowd, plan.Local}
+		s.Places = []string{workload.Pair, workload.Crowd, workload.Local}
 		return &messages{openings: openings}, [][]plan.Selection{{s}}
 	})
 }
 
 func newAll(c *common) *cobra.Command {
-	rounds, places := 13, []string{plan.Pair}
+	rounds, places := 13, []string{workload.Pair}
 	cmd := &cobra.Command{
 		Use:   "all",
 		Short: "Everything but services and scale, and the table of goals",
@@ -373,7 +344,8 @@ verbs that have goals. What the goals compare has more rounds than the rest. Wit
   unetbench all --json > all.jsonl
   unetbench all --place local`,
 	}
-	addFlags(cmd, flag{"rounds", &rounds, "rounds of what the goals compare"}, flag{"place", &places, placeUsage})
+	cmd.Flags().IntVar(&rounds, "rounds", rounds, "rounds of what the goals compare")
+	cmd.Flags().StringSliceVar(&places, "place", places, placeUsage)
 	return c.benchmark(cmd, func() error { return nil }, func() (*messages, [][]plan.Selection) {
 		return &messages{all: places}, everything(rounds, places)
 	})
@@ -404,11 +376,14 @@ func everything(rounds int, places []string) (parts [][]plan.Selection) {
 	same := func(*plan.Selection) {}
 	oneWay, connect := with(oneWaySelection(), rounds, same), with(connectSelection(), rounds, same)
 	bandwidth := with(bandwidthSelection(), rounds, func(s *plan.Selection) { s.Sizes = []int{64 << 10} })
-	p := defaultRDMA()
-	p.rounds = rounds
-	latency, writes, bulk := p.short(3)
+	// What is measured twice counts in the first selection.
+	verbs := defaultRDMA()
+	verbs.rounds, verbs.sizes, verbs.bytes, verbs.depths = rounds, []int{64}, []int{64}, []int{plan.RDMADepth}
+	beside := func(s plan.Selection, table string) []plan.Selection {
+		return append([]plan.Selection{s}, verbs.part(table)...)
+	}
 	parts = [][]plan.Selection{
-		append(latency, rtt), {waits}, {sizes}, append(writes, rate), {streams}, {oneWay}, {connect}, append(bulk, bandwidth),
+		beside(rtt, latencyTable), {waits}, {sizes}, beside(rate, rateTable), {streams}, {oneWay}, {connect}, beside(bandwidth, bandwidthTable),
 	}
 	for _, part := range parts {
 		for i := range part {

@@ -21,7 +21,7 @@ import (
 	"time"
 
 	"github.com/unet-go/unet/bench/internal/cli"
-	"github.com/unet-go/unet/bench/internal/plan"
+	"github.com/unet-go/unet/bench/internal/workload"
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/internal/version"
 )
@@ -465,7 +465,7 @@ func TestOneHost(t *testing.T) {
 // server, between two hosts and on one.
 func TestRDMA(t *testing.T) {
 	unetd := buildDaemon(t)
-	for place, floor := range map[string]string{plan.Pair: "floor", plan.Local: "ring"} {
+	for place, floor := range map[string]string{workload.Pair: "floor", workload.Local: "ring"} {
 		t.Run(place, func(t *testing.T) { checkRDMA(t, place, floor, unetd) })
 	}
 }
@@ -499,8 +499,8 @@ func checkRDMA(t *testing.T, place, floor, unetd string) {
 			t.Errorf("%s: %d measurements, want %d", name, measured[name], n)
 		}
 	}
-	goal := map[string]string{plan.Pair: "rc-send RTT / udp RTT", plan.Local: "rc-send RTT / kernel-udp RTT"}[place]
-	for _, want := range []string{"One at a time", "by operations in flight", "Processor time at the target", "flood", "/ kernel-udp", goal} {
+	goal := map[string]string{workload.Pair: "rc-send RTT / udp RTT", workload.Local: "rc-send RTT / kernel-udp RTT"}[place]
+	for _, want := range []string{"Operations of verbs", "MTU 9000", "in flight", "server", "/ floor", goal} {
 		if !strings.Contains(errs, want) {
 			t.Errorf("no %q in the tables:\n%s", want, errs)
 		}

@@ -13,6 +13,16 @@ import (
 	"github.com/unet-go/unet/bench/internal/workload"
 )
 
+// Comparisons of rdma.
+const (
+	latencyTable   = "latency"
+	rateTable      = "rate"
+	targetTable    = "target"
+	bandwidthTable = "bandwidth"
+)
+
+var rdmaTables = []string{latencyTable, rateTable, targetTable, bandwidthTable}
+
 // rdmaPlan is what rdma measures.
 type rdmaPlan struct {
 	tables []string
@@ -26,19 +36,9 @@ type rdmaPlan struct {
 	mtus   []int // of the network in bandwidth
 }
 
-// Tables of rdma.
-const (
-	latencyTable   = "latency"
-	rateTable      = "rate"
-	targetTable    = "target"
-	bandwidthTable = "bandwidth"
-)
-
-var rdmaTables = []string{latencyTable, rateTable, targetTable, bandwidthTable}
-
 func defaultRDMA() rdmaPlan {
 	return rdmaPlan{
-		tables: slices.Clone(rdmaTables), attach: attachments, places: []string{plan.Pair}, rounds: 5, limit: 150 * time.Millisecond,
+		tables: slices.Clone(rdmaTables), attach: attachments, places: []string{workload.Pair}, rounds: 5, limit: 150 * time.Millisecond,
 		sizes: []int{64, 512, 1400}, bytes: []int{64, 1024, 65536}, depths: []int{4, 16, 128},
 		mtus: bandwidthSelection().MTUs,
 	}
@@ -75,109 +75,79 @@ Operations:
   unetbench oneway --transport msg,rc-send,kernel-udp
   unetbench rtt --transport udp,rc-send,rc-write --wait spin`,
 	}
-	addFlags(cmd, flag{"table", &p.tables, "what to measure: " + strings.Join(rdmaTables, ", ")},
-		flag{"attach", &p.attach, "attachment of endpoints: port, queue"},
-		flag{"place", &p.places, placeUsage},
-		flag{"rounds", &p.rounds, "rounds of everything"},
-		flag{"limit", &p.limit, "measured time of a round"},
-		flag{"latency-size", &p.sizes, "sizes in latency, bytes"},
-		flag{"size", &p.bytes, "sizes in rate, bytes"},
-		flag{"depth", &p.depths, "operations in flight in rate; those one at a time are in the table of latencies"},
-		flag{"mtu", &p.mtus, "MTUs of the network in bandwidth, bytes"})
-	return c.benchmark(cmd, p.check, func() (*messages, [][]plan.Selection) { return &messages{rdma: true}, p.parts() })
-}
-
-// check reports flags that the selections do not check.
-func (p *rdmaPlan) check() error {
-	for _, t := range p.tables {
-		if !slices.Contains(rdmaTables, t) {
-			return fmt.Errorf("--table %q: there are %s", t, strings.Join(rdmaTables, ", "))
-		}
-	}
-	if len(p.depths) == 0 || slices.Min(p.depths) < 1 || slices.Max(p.depths) > 4096 {
-		return fmt.Errorf("--depth %v: want some of 1 to 4096", p.depths)
-	}
-	return nil
-}
-
-// selection is the base of operations.
-func (p rdmaPlan) selection(wait string, transports ...string) plan.Selection {
-	s := defaultSelection(workload.RDMA)
-	s.Transports, s.Wait, s.Depths = transports, []string{wait}, []int{plan.RDMADepth}
-	s.Limit, s.N, s.WarmUp = p.limit, 10_000_000, 20_000
-	return s
-}
-
-// single is a selection of operations one at a time.
-func (p rdmaPlan) single(wait string, transports ...string) plan.Selection {
-	s := p.selection(wait, transports...)
-	s.N, s.WarmUp, s.Depths = 50_000, 2_000, []int{1}
-	return s
-}
-
-// roundTrips is a selection of messages there and back.
-func (p rdmaPlan) roundTrips(wait string, transports ...string) plan.Selection {
-	s := rttSelection()
-	s.Transports, s.Wait, s.Limit = transports, []string{wait}, p.limit
-	return s
-}
-
-func (p rdmaPlan) bulk(operations ...string) (flood, ops plan.Selection) {
-	flood = bandwidthSelection()
-	flood.Transports, flood.Limit, flood.MTUs = []string{transport.Floor, transport.Ring}, p.limit, p.mtus
-	ops = p.selection("spin", operations...)
-	ops.MTUs, ops.Sizes, ops.Depths = flood.MTUs, []int{plan.RDMAWrite}, []int{plan.RDMAWriteDepth}
-	return flood, ops
-}
-
-// parts are the selections of the tables. What is compared is measured in the same rounds.
-func (p rdmaPlan) parts() (parts [][]plan.Selection) {
-	for _, table := range rdmaTables {
-		if !slices.Contains(p.tables, table) {
-			continue
-		}
-		var part []plan.Selection
-		switch table {
-		case latencyTable:
-			messages := p.roundTrips("spin", transport.UDP, transport.KernelUDP, transport.RCSend, transport.RCWrite)
-			read := p.single("spin", transport.RCRead, transport.RCFetchAdd)
-			messages.Sizes, read.Sizes = p.sizes, p.sizes
-			part = []plan.Selection{messages, read}
-		case rateTable:
-			ops := p.selection("spin", transport.RCSend, transport.RCWrite, transport.RCRead)
-			ops.Sizes, ops.Batches, ops.Depths = p.bytes, []int{1, plan.RateBatch}, p.depths
-			rate := rateSelection() // what the rate of operations is compared with
-			rate.Transports, rate.Batches, rate.N = []string{transport.Message}, []int{plan.RateBatch}, 200_000
-			part = []plan.Selection{rate, ops}
-		case targetTable:
-			part = []plan.Selection{
-				p.roundTrips("block", transport.UDP, transport.GoUDP),
-				p.single("block", transport.RCSend, transport.RCWrite, transport.RCRead, transport.RCFetchAdd),
+	f := cmd.Flags()
+	f.StringSliceVar(&p.tables, "table", p.tables, "what to measure: "+strings.Join(rdmaTables, ", "))
+	f.StringSliceVar(&p.attach, "attach", p.attach, attachUsage)
+	f.StringSliceVar(&p.places, "place", p.places, placeUsage)
+	f.IntVar(&p.rounds, "rounds", p.rounds, "rounds of everything")
+	f.DurationVar(&p.limit, "limit", p.limit, "measured time of a round")
+	f.IntSliceVar(&p.sizes, "latency-size", p.sizes, "sizes in latency, bytes")
+	f.IntSliceVar(&p.bytes, "size", p.bytes, "sizes in rate, bytes")
+	f.IntSliceVar(&p.depths, "depth", p.depths, "operations in flight in rate; latency has those one at a time")
+	f.IntSliceVar(&p.mtus, "mtu", p.mtus, "MTUs of the network in bandwidth, bytes")
+	return c.benchmark(cmd, func() error {
+		for _, t := range p.tables {
+			if !slices.Contains(rdmaTables, t) {
+				return fmt.Errorf("--table %q: there are %s", t, strings.Join(rdmaTables, ", "))
 			}
-		case bandwidthTable:
-			flood, ops := p.bulk(transport.RCSend, transport.RCWrite, transport.RCRead)
-			part = []plan.Selection{flood, ops}
 		}
-		for i := range part {
-			part[i].Attach, part[i].Places, part[i].Rounds = p.attach, p.places, p.rounds
+		return nil
+	}, func() (m *messages, parts [][]plan.Selection) {
+		for _, table := range rdmaTables {
+			if slices.Contains(p.tables, table) {
+				parts = append(parts, p.part(table))
+			}
 		}
-		parts = append(parts, part)
-	}
-	return parts
+		return &messages{}, parts
+	})
 }
 
-// short is what all measures of rdma, in one of so many rounds: the figures of the goals. They
-// belong to the rounds of round trips, of rates and of bandwidth.
-func (p rdmaPlan) short(every int) (latency, rate, bulk []plan.Selection) {
-	write := p.selection("spin", transport.RCWrite)
-	write.Batches = []int{plan.RateBatch}
-	_, ops := p.bulk(transport.RCWrite)
-	latency = []plan.Selection{p.roundTrips("spin", transport.RCSend, transport.RCWrite), p.single("spin", transport.RCRead, transport.RCFetchAdd)}
-	rate, bulk = []plan.Selection{write}, []plan.Selection{ops}
-	for _, part := range [][]plan.Selection{latency, rate, bulk} {
-		for i := range part {
-			part[i].Every, part[i].Rounds = every, p.rounds
+// part are the selections of a comparison, which are measured in the same rounds.
+func (p rdmaPlan) part(table string) (part []plan.Selection) {
+	roundTrips := func(wait string, transports ...string) plan.Selection {
+		s := rttSelection()
+		s.Transports, s.Wait = transports, []string{wait}
+		return s
+	}
+	operations := func(wait string, depths []int, names ...string) plan.Selection {
+		s := defaultSelection(workload.RDMA)
+		s.Transports, s.Wait, s.Depths, s.N, s.WarmUp = names, []string{wait}, depths, 10_000_000, 20_000
+		return s
+	}
+	single := func(wait string, names ...string) plan.Selection {
+		s := operations(wait, []int{1}, names...)
+		s.N, s.WarmUp = 50_000, 2_000
+		return s
+	}
+	switch table {
+	case latencyTable:
+		messages := roundTrips("spin", transport.UDP, transport.KernelUDP, transport.RCSend, transport.RCWrite)
+		read := single("spin", transport.RCRead, transport.RCFetchAdd)
+		messages.Sizes, read.Sizes = p.sizes, p.sizes
+		part = []plan.Selection{messages, read}
+	case rateTable:
+		ops := operations("spin", p.depths, transport.RCSend, transport.RCWrite, transport.RCRead)
+		ops.Sizes, ops.Batches = p.bytes, []int{1, plan.RateBatch}
+		messages := rateSelection()
+		messages.Transports, messages.Batches, messages.N = []string{transport.Message}, []int{plan.RateBatch}, 200_000
+		part = []plan.Selection{messages, ops}
+	case targetTable:
+		part = []plan.Selection{
+			roundTrips("block", transport.UDP, transport.GoUDP),
+			single("block", transport.RCSend, transport.RCWrite, transport.RCRead, transport.RCFetchAdd),
+		}
+	case bandwidthTable:
+		flood := bandwidthSelection()
+		flood.Transports = []string{transport.Floor, transport.Ring}
+		ops := operations("spin", []int{plan.RDMAWriteDepth}, transport.RCSend, transport.RCWrite, transport.RCRead)
+		flood.MTUs, ops.MTUs, ops.Sizes = p.mtus, p.mtus, []int{plan.RDMAWrite}
+		part = []plan.Selection{flood, ops}
+	}
+	for i := range part {
+		part[i].Attach, part[i].Places, part[i].Rounds = p.attach, p.places, p.rounds
+		if part[i].Bench != workload.Rate {
+			part[i].Limit = p.limit
 		}
 	}
-	return latency, rate, bulk
+	return part
 }

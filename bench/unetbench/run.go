@@ -19,6 +19,7 @@ import (
 	"github.com/unet-go/unet/bench/internal/report"
 	"github.com/unet-go/unet/bench/internal/syscount"
 	"github.com/unet-go/unet/bench/internal/transport"
+	"github.com/unet-go/unet/bench/internal/workload"
 	"github.com/unet-go/unet/internal/netlab"
 	"github.com/unet-go/unet/mux"
 )
@@ -35,12 +36,13 @@ type common struct {
 
 func (c *common) flags(cmd *cobra.Command) *cobra.Command {
 	cmd.Args, c.mode = cli.Args(0), mux.ModeAuto.String()
-	addFlags(cmd, flag{"json", &c.json, "write one JSON object a line to standard output, and the tables to standard error"},
-		flag{"benchfmt", &c.benchfmt, "the same in Go's benchmark format, which benchstat reads"},
-		flag{"unetd", &c.unetd, "the daemon's executable (default: unetd beside unetbench)"},
-		flag{"mode", &c.mode, "how unetd attaches its programs, as unetd serve --mode"},
-		flag{"cpus", &c.cpus, "processors of client and server (default: the first two)"},
-		flag{"seed", &c.seed, "of the order within rounds (default: a new one, which is printed)"})
+	f := cmd.Flags()
+	f.BoolVar(&c.json, "json", false, "write one JSON object a line to standard output, and the tables to standard error")
+	f.BoolVar(&c.benchfmt, "benchfmt", false, "the same in Go's benchmark format, which benchstat reads")
+	f.StringVar(&c.unetd, "unetd", "", "the daemon's executable (default: unetd beside unetbench)")
+	f.StringVar(&c.mode, "mode", c.mode, "how unetd attaches its programs, as unetd serve --mode")
+	f.IntSliceVar(&c.cpus, "cpus", nil, "processors of client and server (default: the first two)")
+	f.Uint64Var(&c.seed, "seed", 0, "of the order within rounds (default: a new one, which is printed)")
 	return cmd
 }
 
@@ -133,10 +135,10 @@ type part struct {
 	items  []item
 }
 
-// item is one combination of a selection.
+// item is one case of a selection.
 type item struct {
-	plan.Selection
-	plan.Combination
+	workload.Case
+	effort, counting workload.Effort
 }
 
 // messages measures everything but services.
@@ -145,30 +147,27 @@ type messages struct {
 	// openings is how often to time the opening of an endpoint, on an empty host and on a
 	// crowded one.
 	openings int
-	rdma     bool     // print the tables of rdma only
 	all      []string // places of which to print the goals that were not measured, too
 
-	planned []report.Key
+	planned []workload.Case
 	records []report.Record
-	opened  []report.Opening
 }
 
 // add checks selections and adds them, to be measured in the same rounds.
 func (m *messages) add(selections ...plan.Selection) error {
 	var p part
 	for _, s := range selections {
-		all, err := s.Combinations()
+		all, err := s.Cases()
 		if err != nil {
 			return cli.Usage(err)
 		}
 		p.rounds = max(p.rounds, s.Rounds)
 		for _, c := range all {
-			k := report.KeyOf(c)
-			if slices.Contains(m.planned, k) {
-				continue // two tables have it
+			if slices.Contains(m.planned, c) {
+				continue // two selections have it
 			}
-			p.items = append(p.items, item{s, c})
-			m.planned = append(m.planned, k)
+			p.items = append(p.items, item{c, s.EffortOf(c), s.Counting()})
+			m.planned = append(m.planned, c)
 		}
 	}
 	m.parts = append(m.parts, p)
@@ -176,27 +175,27 @@ func (m *messages) add(selections ...plan.Selection) error {
 }
 
 // lab is which pairs of hosts the measurement needs.
-func (m *messages) lab() (cfg lab.Config) {
+func (m *messages) lab() (cfg lab.Config, err error) {
 	if m.openings > 0 {
 		cfg.Sites = []lab.Site{{Network: transport.Muxed}, {Network: transport.Muxed, Crowd: true}}
 	}
-	for _, p := range m.parts {
-		for _, c := range p.items {
-			cfg.IPv6 = cfg.IPv6 || c.Transport.IPv6
-			if s := (lab.SiteOf(c.Transport, c.Place, c.MTU)); !slices.Contains(cfg.Sites, s) {
-				cfg.Sites = append(cfg.Sites, s)
-			}
+	for _, c := range m.planned {
+		t, err := transport.ByName(c.Bench, c.Transport)
+		if err != nil {
+			return cfg, err
+		}
+		cfg.IPv6 = cfg.IPv6 || t.IPv6
+		if s := lab.SiteOf(t, c); !slices.Contains(cfg.Sites, s) {
+			cfg.Sites = append(cfg.Sites, s)
 		}
 	}
-	return cfg
+	return cfg, nil
 }
 
 func (m *messages) do(ctx context.Context, l *lab.Lab, seed uint64, out *output) error {
 	out.total = min(m.openings, 1)
 	for _, p := range m.parts {
-		for _, i := range p.items {
-			out.total += 1 + i.times(p.rounds) // and the counting pass
-		}
+		out.total += len(p.items) * (1 + p.rounds) // and the counting pass
 	}
 	if m.openings > 0 {
 		out.step("opening %d endpoints on an empty host and on a crowded one", m.openings)
@@ -211,60 +210,48 @@ func (m *messages) do(ctx context.Context, l *lab.Lab, seed uint64, out *output)
 		}
 		for round := 1; round <= p.rounds; round++ {
 			for _, i := range plan.Order(len(p.items), seed, round) {
-				if !p.items[i].in(round) {
-					continue
-				}
-				c := p.items[i].Combination
-				out.step("round %d of %d: %v", round, p.rounds, c)
-				j := p.items[i].Job(c)
-				got, err := l.Measure(ctx, c.Transport, c.Place, j, nil)
+				item := p.items[i]
+				out.step("round %d of %d: %v", round, p.rounds, item.Case)
+				got, err := l.Measure(ctx, item.Case, item.effort, nil)
 				if err != nil {
 					return err
 				}
-				r := report.NewRecord(c, j, round, got, calls[i])
-				m.records = append(m.records, r)
-				out.line(r)
+				m.record(report.NewRecord(item.Case, item.effort, round, got, calls[i]), out)
 			}
 		}
 	}
 	return nil
 }
 
-// in reports whether an item is measured in a round.
-func (i item) in(round int) bool { return round <= i.Rounds && (round-1)%max(i.Every, 1) == 0 }
-
-// times is in how many of the given rounds the item is measured.
-func (i item) times(rounds int) (n int) {
-	for round := 1; round <= rounds; round++ {
-		if i.in(round) {
-			n++
-		}
-	}
-	return n
+// record keeps a record and writes it.
+func (m *messages) record(r report.Record, out *output) {
+	m.records = append(m.records, r)
+	out.line(r)
 }
 
 // open opens endpoints by turns on an empty host and on a crowded one.
 func (m *messages) open(ctx context.Context, l *lab.Lab, seed uint64, out *output) error {
-	var took [2][]time.Duration
+	places := []string{workload.Pair, workload.Crowd}
+	took := make([][]time.Duration, len(places))
 	for round := range m.openings {
-		for _, i := range plan.Order(len(took), seed, round) {
-			d, err := l.OpenOnce(ctx, i == 1)
+		for _, i := range plan.Order(len(places), seed, round) {
+			d, err := l.OpenOnce(ctx, places[i] == workload.Crowd)
 			if err != nil {
 				return fmt.Errorf("open an endpoint: %w", err)
 			}
 			took[i] = append(took[i], d)
 		}
 	}
-	for i, others := range []int{0, lab.CrowdSize} {
-		o := report.NewOpening(others, took[i])
-		m.opened = append(m.opened, o)
-		out.line(o)
+	for i, place := range places {
+		r := report.NewOpening(place, took[i])
+		m.planned = append(m.planned, r.Case)
+		m.record(r, out)
 	}
 	return nil
 }
 
-// countCalls is the counting pass: every combination once, briefly and untimed, with the
-// counter of system calls attached. Without a counter all counts are nil.
+// countCalls is the counting pass: every case once, briefly and untimed, with the counter of system calls
+// attached. Without a counter all counts are nil.
 func (p part) countCalls(ctx context.Context, l *lab.Lab, out *output) (_ []*float64, err error) {
 	calls := make([]*float64, len(p.items))
 	counter, err := syscount.Open()
@@ -278,13 +265,16 @@ func (p part) countCalls(ctx context.Context, l *lab.Lab, out *output) (_ []*flo
 	}
 	defer func() { err = errors.Join(err, counter.Close()) }()
 	for i, item := range p.items {
-		c := item.Combination
-		out.step("counting system calls: %v", c)
-		got, err := l.Measure(ctx, c.Transport, c.Place, item.CountingJob(c), counter)
+		out.step("counting system calls: %v", item.Case)
+		got, err := l.Measure(ctx, item.Case, item.counting, counter.Follow)
 		if err != nil {
 			return nil, err
 		}
-		v := report.PerMessage(float64(counter.Calls), got, c.Bench)
+		n, err := counter.Take()
+		if err != nil {
+			return nil, err
+		}
+		v := report.PerMessage(float64(n), item.Case, got)
 		calls[i] = &v
 	}
 	return calls, nil
@@ -293,12 +283,7 @@ func (p part) countCalls(ctx context.Context, l *lab.Lab, out *output) (_ []*flo
 // print writes the tables of what was measured.
 func (m *messages) print(out *output) {
 	s := report.Summarize(m.planned, m.records)
-	s.Openings = m.opened
-	if m.rdma {
-		s.PrintOperations(out.tables)
-	} else {
-		s.Print(out.tables)
-	}
+	s.Print(out.tables)
 	if len(m.records) == 0 {
 		m.all = nil
 	}

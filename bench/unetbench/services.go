@@ -19,6 +19,7 @@ import (
 	"github.com/unet-go/unet/bench/internal/plan"
 	"github.com/unet-go/unet/bench/internal/report"
 	"github.com/unet-go/unet/bench/internal/transport"
+	"github.com/unet-go/unet/bench/internal/workload"
 	"github.com/unet-go/unet/endpoint"
 )
 
@@ -27,7 +28,7 @@ type serving struct {
 	plan       plan.Services
 	cells      []plan.ServiceCell
 	wait       string
-	place      string // plan.Pair or plan.Local
+	place      string // workload.Pair or workload.Local
 	neighbours bool
 	bin        string
 	programs   map[string]*os.File
@@ -41,7 +42,7 @@ const (
 )
 
 func newServices(c *common) *cobra.Command {
-	k := serving{plan: plan.DefaultServices(), wait: endpoint.WaitAdaptive.String(), place: plan.Pair}
+	k := serving{plan: plan.DefaultServices(), wait: endpoint.WaitAdaptive.String(), place: workload.Pair}
 	cmd := &cobra.Command{
 		Use:   "services",
 		Short: "HTTP, gRPC, Redis' protocol, NATS and QUIC on unet and on the kernel's sockets",
@@ -74,11 +75,11 @@ small answers, the default, takes about 13 minutes on two processors.`,
 			}
 			sites := []lab.Site{{Network: transport.Muxed}}
 			switch k.place {
-			case plan.Pair:
+			case workload.Pair:
 				sites = append(sites, lab.Site{Network: transport.Plain})
-			case plan.Local:
+			case workload.Local:
 			default:
-				return cli.Usage(fmt.Errorf("--place %s: want %s or %s", k.place, plan.Pair, plan.Local))
+				return cli.Usage(fmt.Errorf("--place %s: want %s or %s", k.place, workload.Pair, workload.Local))
 			}
 			defer k.close()
 			if err := k.openPrograms(); err != nil {
@@ -87,16 +88,17 @@ small answers, the default, takes about 13 minutes on two processors.`,
 			return c.run(cmd, lab.Config{Sites: sites}, &k)
 		},
 	}
-	addFlags(cmd, flag{"services", &k.plan.Services, "services to measure, by default all with small answers"},
-		flag{"connections", &k.plan.Connections, "connections that ask at the same time"},
-		flag{"procs", &k.plan.Procs, "GOMAXPROCS of server and client; default: what Go chooses here"},
-		flag{"neighbours", &k.neighbours, "have a program compute on each processor"},
-		flag{"place", &k.place, "where server and client are: pair (two hosts), local (both on one host)"},
-		flag{"wait", &k.wait, "how unet waits: spin, adaptive, block"},
-		flag{"rounds", &k.plan.Rounds, "rounds of every cell"},
-		flag{"duration", &k.plan.Duration, "measured time of a round"},
-		flag{"warm-up", &k.plan.WarmUp, "time before the measured one"},
-		flag{"bin", &k.bin, "folder of unetservice and resp (default: that of unetbench)"})
+	f := cmd.Flags()
+	f.StringSliceVar(&k.plan.Services, "services", k.plan.Services, "services to measure, by default all with small answers")
+	f.IntSliceVar(&k.plan.Connections, "connections", k.plan.Connections, "connections that ask at the same time")
+	f.StringSliceVar(&k.plan.Procs, "procs", k.plan.Procs, "GOMAXPROCS of server and client; default: what Go chooses here")
+	f.BoolVar(&k.neighbours, "neighbours", false, "have a program compute on each processor")
+	f.StringVar(&k.place, "place", k.place, "where server and client are: pair (two hosts), local (both on one host)")
+	f.StringVar(&k.wait, "wait", k.wait, "how unet waits: spin, adaptive, block")
+	f.IntVar(&k.plan.Rounds, "rounds", k.plan.Rounds, "rounds of every cell")
+	f.DurationVar(&k.plan.Duration, "duration", k.plan.Duration, "measured time of a round")
+	f.DurationVar(&k.plan.WarmUp, "warm-up", k.plan.WarmUp, "time before the measured one")
+	f.StringVar(&k.bin, "bin", "", "folder of unetservice and resp (default: that of unetbench)")
 	return c.flags(cmd)
 }
 
@@ -132,7 +134,7 @@ func (k *serving) close() {
 
 func (k *serving) do(ctx context.Context, l *lab.Lab, seed uint64, out *output) (err error) {
 	if k.neighbours {
-		stop, err := l.Neighbours(ctx, lab.Program{File: k.programs[serviceProgram], Args: []string{"compute"}})
+		stop, err := l.Neighbours(ctx, lab.Program{File: k.programs[serviceProgram], Args: []string{"compute"}, Procs: 1})
 		if err != nil {
 			return err
 		}
@@ -166,26 +168,29 @@ const serviceTimeout = time.Minute
 
 // measure measures a cell once on a network.
 func (k *serving) measure(ctx context.Context, l *lab.Lab, c plan.ServiceCell, network string) (r load.Result, err error) {
-	over := func(socket string) []string {
-		if network == report.OnKernel {
-			return []string{"--kernel"}
-		}
-		return []string{"--unet-socket", socket, "--unet-wait", k.wait}
+	kernel, local := network == report.OnKernel, k.place == workload.Local
+	site := lab.Site{Network: transport.Muxed}
+	if kernel && !local {
+		site.Network = transport.Plain
 	}
-	output, err := l.Serve(ctx, lab.Served{
-		Kernel: network == report.OnKernel,
-		Local:  k.place == plan.Local,
-		Procs:  c.Procs,
-		Server: func(at lab.Place) lab.Program {
+	program := func(name string, of lab.End, args ...string) lab.Program {
+		over := []string{"--unet-socket", of.Socket, "--unet-wait", k.wait}
+		if kernel {
+			over = []string{"--kernel"}
+		}
+		return lab.Program{File: k.programs[name], Args: append(args, over...), Procs: c.Procs}
+	}
+	output, _, err := l.Run(ctx, lab.Run{
+		Site: site, Local: local, Loopback: kernel, Pinned: c.Procs == 1,
+		Server: func(_, server lab.End) lab.Program {
 			if c.Service == plan.Redis {
-				return lab.Program{File: k.programs[respProgram], Args: append(over(at.ServerSocket), "--listen", at.Address)}
+				return program(respProgram, server, "--listen", server.UDP.String())
 			}
-			return lab.Program{File: k.programs[serviceProgram], Args: append([]string{"serve", c.Service, at.Address}, over(at.ServerSocket)...)}
+			return program(serviceProgram, server, "serve", c.Service, server.UDP.String())
 		},
-		Client: func(at lab.Place, server int) lab.Program {
-			args := []string{"ask", c.Service, at.Address, "--connections", strconv.Itoa(c.Connections), "--warm-up", k.plan.WarmUp.String(),
-				"--duration", k.plan.Duration.String(), "--server-pid", strconv.Itoa(server)}
-			return lab.Program{File: k.programs[serviceProgram], Args: append(args, over(at.ClientSocket)...)}
+		Client: func(client, server lab.End, pid int) lab.Program {
+			return program(serviceProgram, client, "ask", c.Service, server.UDP.String(), "--connections", strconv.Itoa(c.Connections),
+				"--warm-up", k.plan.WarmUp.String(), "--duration", k.plan.Duration.String(), "--server-pid", strconv.Itoa(pid))
 		},
 		Timeout: serviceTimeout + k.plan.WarmUp + k.plan.Duration,
 	})
@@ -204,7 +209,7 @@ func (k *serving) measure(ctx context.Context, l *lab.Lab, c plan.ServiceCell, n
 func (k *serving) print(out *output) {
 	rows := report.SummarizeServices(k.cells, k.lines)
 	report.PrintServices(out.tables, rows)
-	if k.place == plan.Local && len(rows) > 0 {
+	if k.place == workload.Local && len(rows) > 0 {
 		fmt.Fprintln(out.tables, "\nServer and client were on one host; the kernel's sockets used lo.")
 		report.PrintServiceGoals(out.tables, rows)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/unet-go/unet/bench/internal/cli"
 	"github.com/unet-go/unet/bench/internal/plan"
 	"github.com/unet-go/unet/bench/internal/report"
+	"github.com/unet-go/unet/bench/internal/workload"
 )
 
 // buildServices is a folder with the programs of the services.
@@ -43,9 +44,9 @@ func TestServices(t *testing.T) {
 		neighbours bool
 		place      string
 	}{
-		{1, plan.ServiceNames(), false, plan.Pair},
-		{2, []string{plan.TCP, plan.Redis}, true, plan.Pair},
-		{2, []string{plan.TCP, plan.HTTP, plan.Redis, plan.QUIC}, false, plan.Local},
+		{1, plan.ServiceNames(), false, workload.Pair},
+		{2, []string{plan.TCP, plan.Redis}, true, workload.Pair},
+		{2, []string{plan.TCP, plan.HTTP, plan.Redis, plan.QUIC}, false, workload.Local},
 	} {
 		out, errs := measure(t, "services", "--unetd", unetd, "--bin", bin, "--services", strings.Join(c.services, ","), "--connections", "2", "--procs", fmt.Sprint(c.procs),
 			"--place", c.place, fmt.Sprintf("--neighbours=%t", c.neighbours), "--rounds", "1", "--warm-up", "0s", "--duration", "200ms")
@@ -66,7 +67,7 @@ func TestServices(t *testing.T) {
 				}
 			}
 		}
-		if len(measured) != 2*len(c.services) || !strings.Contains(errs, "geometric mean") || strings.Contains(errs, "Figures of services") != (c.place == plan.Local) {
+		if len(measured) != 2*len(c.services) || !strings.Contains(errs, "geometric mean") || strings.Contains(errs, "Figures of services") != (c.place == workload.Local) {
 			t.Errorf("%v, or the tables are missing:\n%s", measured, errs)
 		}
 	}

@@ -3,13 +3,19 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
+	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
+	"slices"
 
 	"github.com/spf13/cobra"
 
-	"github.com/unet-go/unet/bench/internal/chart"
 	"github.com/unet-go/unet/bench/internal/cli"
+	"github.com/unet-go/unet/bench/internal/report"
+	"github.com/unet-go/unet/bench/internal/workload"
 )
 
 func main() {
@@ -29,20 +35,67 @@ It needs no root.`,
   sudo unetbench all --json | unetplot > rtt.svg`,
 		Args: cli.Args(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			figures, err := chart.Read(cmd.InOrStdin())
+			rows, err := read(cmd.InOrStdin())
 			if err != nil {
-				var bad *chart.InputError
-				if errors.As(err, &bad) {
-					err = cli.Usage(err)
-				}
 				return err
 			}
 			var picture bytes.Buffer // nothing is written of what cannot be drawn
-			if err := chart.Draw(&picture, figures); err != nil {
+			if err := draw(&picture, rows); err != nil {
 				return err
 			}
 			_, err = picture.WriteTo(cmd.OutOrStdout())
 			return err
 		},
 	})
+}
+
+// least and most bound what can have been measured, in microseconds or messages a
+// second: a clock counts nanoseconds, and no round lasts for hours.
+const least, most = 1e-3, 1e10
+
+// read reads JSON lines to their end and keeps what is drawn. Rounds in which nothing arrived are left out. An
+// error of the contents is one of usage.
+func read(r io.Reader) ([]report.Row, error) {
+	var (
+		records []report.Record
+		cases   []workload.Case // in order of appearance
+	)
+	scanner := bufio.NewScanner(r) // a record is far shorter than its buffer
+	for n := 1; scanner.Scan(); n++ {
+		var rec report.Record
+		switch {
+		case len(bytes.TrimSpace(scanner.Bytes())) == 0:
+			continue
+		case json.Unmarshal(scanner.Bytes(), &rec) != nil:
+			return nil, cli.Usage(fmt.Errorf("line %d: is no record of unetbench: was it run with --json?", n))
+		case !drawn(rec.Case) || rec.N == 0:
+			continue
+		}
+		v := rec.MsgsPerS
+		if rec.Bench == workload.RTT {
+			if v = 0; rec.P50US != nil {
+				v = *rec.P50US
+			}
+		}
+		if !(v >= least && v <= most) || rec.Size < 1 {
+			return nil, cli.Usage(fmt.Errorf("line %d: a figure of %g, size %d: want %g to %g, at least 1", n, v, rec.Size, least, most))
+		}
+		if !slices.Contains(cases, rec.Case) {
+			cases = append(cases, rec.Case)
+		}
+		records = append(records, rec)
+	}
+	if err := scanner.Err(); err != nil {
+		return nil, err
+	}
+	if len(records) == 0 {
+		return nil, cli.Usage(errors.New("nothing to draw: want rounds of rtt or oneway, spinning, one message at a time"))
+	}
+	return report.Summarize(cases, records).Rows, nil
+}
+
+// drawn reports whether the picture shows a case.
+func drawn(c workload.Case) bool {
+	return (c.Bench == workload.RTT || c.Bench == workload.OneWay) && c.Batch == 1 && c.Place == workload.Pair && c.Waiters == 0 && c.Procs == 0 &&
+		slices.ContainsFunc(series, func(s style) bool { return s.transport == c.Transport && s.wait == c.Wait })
 }

@@ -21,9 +21,6 @@ const (
 	exitUsage   = 2
 )
 
-// ErrReported is an error that has been written already.
-var ErrReported = errors.New("reported")
-
 // usageError is an error in the command line or in the input.
 type usageError struct{ error }
 
@@ -44,7 +41,7 @@ func Main(cmd *cobra.Command) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)
 	err := cmd.ExecuteContext(ctx)
-	if err != nil && ctx.Err() != nil && !errors.Is(err, ErrReported) {
+	if err != nil && ctx.Err() != nil {
 		if errors.Is(err, context.Canceled) {
 			err = errors.New("interrupted")
 		} else {
@@ -56,13 +53,10 @@ func Main(cmd *cobra.Command) {
 
 // Exit ends the process after a command, if it has failed.
 func Exit(cmd *cobra.Command, err error) {
-	switch {
-	case err == nil:
+	if err == nil {
 		return
-	case errors.Is(err, ErrReported):
-	default:
-		fmt.Fprintf(os.Stderr, "%s: %v\n", cmd.Name(), err)
 	}
+	fmt.Fprintf(os.Stderr, "%s: %v\n", cmd.Name(), err)
 	if IsUsage(err) {
 		os.Exit(exitUsage)
 	}

@@ -2,6 +2,7 @@ package lab
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -10,7 +11,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/unet-go/unet/bench/internal/plan"
 	"github.com/unet-go/unet/bench/internal/transport"
 	"github.com/unet-go/unet/bench/internal/workload"
 	"github.com/unet-go/unet/control"
@@ -35,11 +35,11 @@ type Site struct {
 	Crowd   bool // with CrowdSize idle endpoints on each host
 }
 
-// SiteOf is where a transport is measured at a place of package plan, with an MTU. Whatever is
-// measured on one host is on the same one, which unetd serves.
-func SiteOf(t transport.Transport, place string, mtu int) Site {
-	s := Site{Network: t.Network, MTU: mtu, Crowd: place == plan.Crowd}
-	if place == plan.Local {
+// SiteOf is where a case of a transport is measured. Whatever is measured on one host is on the same one, which
+// unetd serves.
+func SiteOf(t transport.Transport, c workload.Case) Site {
+	s := Site{Network: t.Network, MTU: c.MTU, Crowd: c.Place == workload.Crowd}
+	if c.Place == workload.Local {
 		s.Network = transport.Muxed
 	}
 	return s
@@ -68,8 +68,12 @@ func Open(ctx context.Context, cfg Config) (_ *Lab, err error) {
 			err = errors.Join(err, l.Close())
 		}
 	}()
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
 	// Children execute the open file: uid nobody may not have access to its directory.
-	if l.self, err = os.Open("/proc/self/exe"); err != nil {
+	if l.self, err = os.Open(self); err != nil {
 		return nil, err
 	}
 	if cfg.Daemons() {
@@ -233,191 +237,133 @@ func (l *Lab) port() uint32 {
 // loopback is the address of kernel sockets on one host.
 var loopback = netip.MustParsePrefix("127.0.0.1/8")
 
-// side is one process of a measurement: its host and its job.
-type side struct {
-	host       *netlab.Host
-	job        workload.Job
-	privileged bool // its process runs as root
-}
-
-// sides are client and server of a job.
-func (l *Lab) sides(t transport.Transport, place string, j workload.Job) (client, server side, err error) {
-	s := l.sites[SiteOf(t, place, j.MTU)]
-	if s == nil {
-		return client, server, fmt.Errorf("BUG: no hosts for %s %s", t.Name, place)
-	}
-	a, b := s.pair.A, s.pair.B
-	if place == plan.Local {
-		b = a
-	}
-	number := l.port()
-	address := func(h *netlab.Host, n uint32) workload.Address {
-		addr := h.Addr
-		if t.IPv6 {
-			addr = h.Addr6
-		}
-		if place == plan.Local && !t.Granted {
-			addr = loopback
-		}
-		return workload.Address{UDP: netip.AddrPortFrom(addr.Addr(), uint16(n)), LinkAddr: h.LinkAddr, Tag: n}
-	}
-	j.Transport = t.Name
-	of := func(h *netlab.Host, role workload.Role, local, remote workload.Address) side {
-		j := j
-		j.Role, j.Local, j.Remote, j.Socket = role, local, remote, s.sockets[h]
-		return side{h, j, t.Privileged}
-	}
-	here, there := address(a, number), address(b, number+1)
-	server = of(b, workload.Server, there, here)
-	if j.Own || place == plan.Local && t.Device { // an unused address of the subnet
-		own := here.UDP.Addr().AsSlice()
-		own[len(own)-1] += 100
-		here.Own, _ = netip.AddrFromSlice(own)
-	}
-	return of(a, workload.Client, here, there), server, nil
+// End is the host of one side, as its program sees it.
+type End struct {
+	workload.Address
+	Socket string // of the host's unetd; empty if there is none
 }
 
 // startTimeout bounds the start of a daemon, and a measurement without its measured section.
 const startTimeout = 60 * time.Second
+
+// Run is a server and its client. The server has begun when it writes a line, and ends by SIGTERM. The
+// client starts then, writes a line, and ends.
+type Run struct {
+	Site     Site
+	Local    bool // both are on host A
+	Loopback bool // with Local: at the address of lo
+	IPv6     bool
+	Pinned   bool // each to a processor
+	Server   func(client, server End) Program
+	Client   func(client, server End, pid int) Program // pid is the server's
+	Started  func(pid int) error                       // nil, or called with each process before it gets its input
+	Reports  bool                                      // the server writes a second line
+	Timeout  time.Duration
+}
+
+// Run runs both sides, and returns what they have written.
+func (l *Lab) Run(ctx context.Context, r Run) (client, server string, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, r.Timeout, fmt.Errorf("took longer than %v", r.Timeout))
+	defer cancel()
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	s := l.sites[r.Site]
+	if s == nil {
+		return "", "", fmt.Errorf("BUG: no hosts %+v", r.Site)
+	}
+	a, b := s.pair.A, s.pair.B
+	if r.Local {
+		b = a
+	}
+	number := l.port()
+	end := func(h *netlab.Host, n uint32) End {
+		addr := h.Addr
+		switch {
+		case r.Local && r.Loopback:
+			addr = loopback
+		case r.IPv6:
+			addr = h.Addr6
+		}
+		return End{workload.Address{UDP: netip.AddrPortFrom(addr.Addr(), uint16(n)), LinkAddr: h.LinkAddr, Tag: n}, s.sockets[h]}
+	}
+	here, there := end(a, number), end(b, number+1)
+	hereCPU, thereCPU := netlab.AnyCPU, netlab.AnyCPU
+	if r.Pinned {
+		hereCPU, thereCPU = l.cfg.ClientCPU, l.cfg.ServerCPU
+	}
+	serving, err := r.Server(here, there).start(b, thereCPU, "server", r.Started)
+	if err != nil {
+		return "", "", err
+	}
+	defer func() {
+		if err != nil {
+			err = serving.finish(err)
+		} else {
+			err = serving.stop()
+		}
+	}()
+	if _, err := serving.next(ctx); err != nil {
+		return "", "", err
+	}
+	asking, err := r.Client(here, there, serving.pid()).start(a, hereCPU, "client", r.Started)
+	if err != nil {
+		return "", "", err
+	}
+	reported := make(chan string, 1)
+	go func() { // a client without its server waits for long
+		line, err := serving.next(ctx)
+		if err != nil {
+			fail(err)
+		}
+		reported <- line
+	}()
+	client, err = asking.next(ctx)
+	if err = asking.finish(err); err != nil {
+		return "", "", err
+	}
+	if r.Reports {
+		if server = <-reported; server == "" {
+			return "", "", context.Cause(ctx)
+		}
+	}
+	return client, server, nil
+}
 
 // Outcome is what the two processes of a measurement reported.
 type Outcome struct {
 	Client, Server workload.Report
 }
 
-// Observer looks at the two processes of a measurement from outside.
-type Observer interface {
-	// Start is called before the client begins. Both have opened their transports.
-	Start(pids []int) error
-	// Stop is called when both have reported, before they end.
-	Stop() error
-}
-
-// Measure runs j once over t, in two new processes, with an observer if it is not nil.
-func (l *Lab) Measure(ctx context.Context, t transport.Transport, place string, j workload.Job, o Observer) (Outcome, error) {
-	client, server, err := l.sides(t, place, j)
+// Measure measures a case once, in two new processes. It calls started, if that is not nil, with each of
+// them before its measured section.
+func (l *Lab) Measure(ctx context.Context, c workload.Case, e workload.Effort, started func(pid int) error) (out Outcome, err error) {
+	t, err := transport.ByName(c.Bench, c.Transport)
 	if err != nil {
-		return Outcome{}, err
+		return out, err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout+2*j.Limit, errors.New("took too long"))
-	defer cancel()
-	out, err := l.measure(ctx, client, server, o)
+	local := c.Place == workload.Local
+	child := func(role workload.Role, from, to End) Program {
+		j := workload.Job{Case: c, Effort: e, Role: role, Local: from.Address, Remote: to.Address, Socket: from.Socket}
+		if role == workload.Client && (e.Address == workload.Own || local && t.Device) { // an unused address of the subnet
+			own := from.UDP.Addr().AsSlice()
+			own[len(own)-1] += 100
+			j.Local.Own, _ = netip.AddrFromSlice(own)
+		}
+		return Program{File: l.self, Args: []string{"child"}, Input: j, Procs: c.Procs, Root: t.Privileged}
+	}
+	client, server, err := l.Run(ctx, Run{
+		Site: SiteOf(t, c), Local: local, Loopback: !t.Granted, IPv6: t.IPv6, Pinned: c.Procs == 0,
+		Server:  func(client, server End) Program { return child(workload.Server, server, client) },
+		Client:  func(client, server End, _ int) Program { return child(workload.Client, client, server) },
+		Started: started, Reports: true, Timeout: startTimeout + 2*e.Limit,
+	})
+	if err == nil {
+		err = errors.Join(json.Unmarshal([]byte(client), &out.Client), json.Unmarshal([]byte(server), &out.Server))
+	}
 	if err != nil {
-		return out, fmt.Errorf("%s over %s: %w", j.Bench, t.Name, err)
+		return out, fmt.Errorf("%v: %w", c, err)
 	}
 	return out, nil
-}
-
-func (l *Lab) measure(ctx context.Context, clientSide, serverSide side, o Observer) (out Outcome, err error) {
-	serverCPU, clientCPU := l.cfg.ServerCPU, l.cfg.ClientCPU
-	if clientSide.job.Procs > 0 {
-		serverCPU, clientCPU = netlab.AnyCPU, netlab.AnyCPU
-	}
-	server, err := l.startChild(serverSide, serverCPU)
-	if err != nil {
-		return out, err
-	}
-	defer func() { err = server.finish(err) }()
-	client, err := l.startChild(clientSide, clientCPU)
-	if err != nil {
-		return out, err
-	}
-	defer func() { err = client.finish(err) }()
-	if err := errors.Join(server.send(serverSide.job), client.send(clientSide.job)); err != nil {
-		return out, err
-	}
-	for _, p := range []*process{server, client} {
-		if _, err := p.next(ctx); err != nil { // ready
-			return out, err
-		}
-		if p == client && o != nil {
-			if err := o.Start([]int{client.pid(), server.pid()}); err != nil {
-				return out, err
-			}
-		}
-		if err := p.send("go"); err != nil {
-			return out, err
-		}
-	}
-	// If the server fails its client gets no answers, so both are read.
-	for left := 2; left > 0; left-- {
-		p, report, line, ok := client, &out.Client, "", false
-		select {
-		case line, ok = <-client.lines:
-		case line, ok = <-server.lines:
-			p, report = server, &out.Server
-		case <-ctx.Done():
-			return out, context.Cause(ctx)
-		}
-		e, err := p.said(line, ok)
-		if err == nil && e.Report == nil {
-			err = p.failed(errors.New("no report"))
-		}
-		if err != nil {
-			return out, err
-		}
-		*report = *e.Report
-	}
-	if o != nil {
-		return out, o.Stop()
-	}
-	return out, nil
-}
-
-// Place is where a server of Serve listens, and the sockets of the daemons.
-type Place struct {
-	Address      string // with port
-	ServerSocket string // empty on the kernel's sockets
-	ClientSocket string
-}
-
-// Served are the two programs of Serve. The server has begun when it writes a line, and ends by
-// SIGTERM. The client writes a line and ends.
-type Served struct {
-	Kernel bool // on the kernel's sockets: use the plain pair, otherwise the muxed one
-	Local  bool // both on host A of the muxed pair, the kernel's sockets over lo
-	Procs  int  // GOMAXPROCS. With 1 server and client are pinned to a processor each.
-	Server func(Place) Program
-	Client func(at Place, server int) Program // server is the process
-	// Timeout limits the start of the server and all of the client.
-	Timeout time.Duration
-}
-
-// Serve runs a server on host A until its client on host B, or A, has ended, and returns the client's line.
-func (l *Lab) Serve(ctx context.Context, s Served) (line string, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, s.Timeout, fmt.Errorf("took longer than %v", s.Timeout))
-	defer cancel()
-	on := l.sites[Site{Network: transport.Muxed}]
-	if s.Kernel && !s.Local {
-		on = l.sites[Site{Network: transport.Plain}]
-	}
-	a, b := on.pair.A, on.pair.B
-	addr := a.Addr
-	if s.Local {
-		b = a
-		if s.Kernel {
-			addr = loopback
-		}
-	}
-	at := Place{fmt.Sprintf("%v:%d", addr.Addr(), l.port()), on.sockets[a], on.sockets[b]}
-	serverCPU, clientCPU := netlab.AnyCPU, netlab.AnyCPU
-	if s.Procs == 1 {
-		serverCPU, clientCPU = l.cfg.ServerCPU, l.cfg.ClientCPU
-	}
-	server, err := s.Server(at).start(a, serverCPU, s.Procs)
-	if err != nil {
-		return "", err
-	}
-	defer func() { err = errors.Join(err, server.stop()) }()
-	if _, err := server.next(ctx); err != nil {
-		return "", err
-	}
-	client, err := s.Client(at, server.pid()).start(b, clientCPU, s.Procs)
-	if err != nil {
-		return "", err
-	}
-	line, err = client.next(ctx)
-	return line, client.finish(err)
 }
 
 // Neighbours starts a program on each processor, which writes a line when it has begun and ends by SIGTERM.
@@ -436,7 +382,7 @@ func (l *Lab) Neighbours(ctx context.Context, p Program) (stop func() error, err
 		return errors.Join(errs...)
 	}
 	for _, cpu := range cpus {
-		r, err := p.start(l.sites[Site{Network: transport.Muxed}].pair.A, cpu, 1)
+		r, err := p.start(l.sites[Site{Network: transport.Muxed}].pair.A, cpu, "neighbour", nil)
 		if err == nil {
 			all = append(all, r)
 			_, err = r.next(ctx)

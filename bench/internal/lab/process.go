@@ -2,6 +2,7 @@ package lab
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,19 +19,65 @@ import (
 	"github.com/unet-go/unet/internal/netlab"
 )
 
-// process is a program that runs on a host: a child, a daemon, or a program of a service. Each says
-// by a line that it is ready.
+// Program is a program to run on a host: one side of a measurement, or a neighbour.
+type Program struct {
+	File  *os.File // the executable, which uid nobody may not be able to reach by its path
+	Args  []string // without the name
+	Input any      // a line of JSON on its standard input; nil: nothing
+	Procs int      // its GOMAXPROCS; 0: what Go chooses
+	Root  bool     // it runs as root, else as uid nobody
+}
+
+// start starts the program under a name for errors. It calls started, if that is not nil, before the program gets its input.
+func (p Program) start(h *netlab.Host, cpu int, name string, started func(pid int) error) (*process, error) {
+	cmd := exec.Command("/proc/self/fd/3", p.Args...)
+	cmd.Args[0] = filepath.Base(p.File.Name())
+	cmd.ExtraFiles = []*os.File{p.File} // becomes descriptor 3
+	if p.Procs > 0 {
+		cmd.Env = append(os.Environ(), fmt.Sprintf("GOMAXPROCS=%d", p.Procs))
+	}
+	if cmd.SysProcAttr = netlab.Nobody(); p.Root {
+		cmd.SysProcAttr = netlab.Bound()
+	}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	defer in.Close()
+	run, err := start(h, cpu, name, cmd, nil)
+	if err != nil {
+		return nil, err
+	}
+	if started != nil {
+		err = started(run.pid())
+	}
+	if err == nil && p.Input != nil {
+		err = json.NewEncoder(in).Encode(p.Input)
+	}
+	if err != nil {
+		return nil, run.finish(err)
+	}
+	return run, nil
+}
+
+// process is a program that runs on a host: one of [Program], or a daemon. Each says by a line that it is
+// ready.
 type process struct {
 	name   string
 	cmd    *exec.Cmd
-	in     io.Closer   // its standard input; nil: it has none
-	lines  chan string // what it says; closed at the end of its output
-	output tail        // its standard error
+	lines  chan string  // what it says; closed at the end of its output
+	wait   func() error // until it has ended, and all that it has written is read
+	output tail         // its standard error
 }
 
 // start starts a command that says its lines on out, or on its standard output if out is nil.
 func start(h *netlab.Host, cpu int, name string, cmd *exec.Cmd, out io.ReadCloser) (_ *process, err error) {
 	p := &process{name: name, cmd: cmd, lines: make(chan string, 4)}
+	p.wait = sync.OnceValue(func() error {
+		for range p.lines { // Wait closes the pipe, so it is read to its end first
+		}
+		return cmd.Wait()
+	})
 	cmd.Stderr = &p.output
 	cmd.WaitDelay = time.Second
 	if out == nil {
@@ -55,33 +102,17 @@ func start(h *netlab.Host, cpu int, name string, cmd *exec.Cmd, out io.ReadClose
 
 func (p *process) pid() int { return p.cmd.Process.Pid }
 
-// next is the next line of a process. It returns an error if the line is one of a child, or if the process has ended.
+// next is the next line of a process. It returns an error if the process has ended.
 func (p *process) next(ctx context.Context) (string, error) {
 	select {
 	case line, ok := <-p.lines:
-		_, err := p.said(line, ok)
-		return line, err
+		if !ok {
+			return "", p.failed(cmp.Or(p.wait(), errors.New("ended early")))
+		}
+		return line, nil
 	case <-ctx.Done():
 		return "", p.failed(context.Cause(ctx))
 	}
-}
-
-// said reads what was received from lines: the event of a child, if it is one.
-func (p *process) said(line string, ok bool) (e event, err error) {
-	if _ = json.Unmarshal([]byte(line), &e); !ok {
-		return e, p.failed(errors.New("ended early"))
-	} else if e.Error != "" {
-		return e, p.failed(errors.New(e.Error))
-	}
-	return e, nil
-}
-
-// send writes one line to a child.
-func (p *process) send(line any) error {
-	if err := json.NewEncoder(p.in.(io.Writer)).Encode(line); err != nil {
-		return fmt.Errorf("%s: %w", p.name, err)
-	}
-	return nil
 }
 
 // exitTimeout is how long a process may take to end.
@@ -93,19 +124,13 @@ func (p *process) stop() error {
 	return p.finish(nil)
 }
 
-// finish closes the standard input of a process and waits until it has exited. It kills the process
-// if the measurement has failed.
+// finish waits until a process has exited. It kills the process if the measurement has failed.
 func (p *process) finish(failure error) error {
 	if failure != nil {
 		p.cmd.Process.Kill()
 	}
-	if p.in != nil {
-		p.in.Close()
-	}
 	defer time.AfterFunc(exitTimeout, func() { p.cmd.Process.Kill() }).Stop()
-	for range p.lines { // Wait closes the pipe, so it is read to its end first
-	}
-	if err := p.cmd.Wait(); failure == nil && err != nil {
+	if err := p.wait(); failure == nil && err != nil {
 		return p.failed(err)
 	}
 	return failure
@@ -117,26 +142,6 @@ func (p *process) failed(err error) error {
 		return fmt.Errorf("%s: %w: %s", p.name, err, out)
 	}
 	return fmt.Errorf("%s: %w", p.name, err)
-}
-
-// startChild starts the child of a side, pinned to cpu, as uid nobody unless it is privileged.
-func (l *Lab) startChild(s side, cpu int) (*process, error) {
-	cmd := exec.Command("/proc/self/fd/3", "child")
-	cmd.Args[0] = os.Args[0]
-	cmd.ExtraFiles = []*os.File{l.self} // becomes descriptor 3
-	if cmd.SysProcAttr = netlab.Nobody(); s.privileged {
-		cmd.SysProcAttr = netlab.Bound()
-	}
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		return nil, err
-	}
-	p, err := start(s.host, cpu, string(s.job.Role), cmd, nil)
-	if err != nil {
-		return nil, errors.Join(err, in.Close())
-	}
-	p.in = in
-	return p, nil
 }
 
 // startDaemon starts unetd on a host of a site and returns when it is ready.
@@ -156,29 +161,10 @@ func (l *Lab) startDaemon(ctx context.Context, s *site, h *netlab.Host, socket s
 		return err
 	}
 	if _, err := d.next(ctx); err != nil {
-		if stopped := d.stop(); ctx.Err() == nil && stopped != nil {
-			return stopped // why it has ended
-		}
-		return err
+		return d.finish(err)
 	}
 	s.daemons, s.sockets[h] = append(s.daemons, d), socket
 	return nil
-}
-
-// Program is a program to run on a host.
-type Program struct {
-	File *os.File // the executable, which uid nobody may not be able to reach by its path
-	Args []string // without the name
-}
-
-// start starts the program as uid nobody with a GOMAXPROCS.
-func (p Program) start(h *netlab.Host, cpu, procs int) (*process, error) {
-	cmd := exec.Command("/proc/self/fd/3", p.Args...)
-	cmd.Args[0] = filepath.Base(p.File.Name())
-	cmd.ExtraFiles = []*os.File{p.File} // becomes descriptor 3
-	cmd.Env = append(os.Environ(), fmt.Sprintf("GOMAXPROCS=%d", procs))
-	cmd.SysProcAttr = netlab.Nobody()
-	return start(h, cpu, strings.Join(append([]string{p.File.Name()}, p.Args...), " "), cmd, nil)
 }
 
 // tail keeps the end of what is written to it.

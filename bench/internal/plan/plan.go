@@ -24,6 +24,8 @@ const (
 	MaxBatch = 256     // messages
 	MaxWrite = 4 << 20 // bytes; bandwidth
 
+	MaxDepth = 4096 // operations in flight
+
 	MaxConnections = 256 // connections at a time
 	// MaxConnects bounds the connections of one round. Each leaves a pair of ports
 	// in TIME-WAIT, and the kernel has 28,232 for one destination.
@@ -49,57 +51,6 @@ const (
 	RDMAWriteDepth = 16
 )
 
-// Places of client and server.
-const (
-	Pair  = "pair"  // on two hosts
-	Crowd = "crowd" // on two hosts with many other endpoints
-	Local = "local" // both on one host: two endpoints of one mux, or kernel sockets over lo
-)
-
-// Addresses that the client's host of connect can have.
-const (
-	Own    = "own"    // one of its own, with all ports
-	Shared = "shared" // the interface's, with ports from blocks
-)
-
-// Combination is one thing to measure.
-type Combination struct {
-	Bench     workload.Bench
-	Transport transport.Transport
-	Attach    string // port, queue or none
-	Place     string // pair, crowd or local
-	Wait      string // spin, adaptive or block
-	Size      int    // bytes of payload
-	Batch     int    // messages
-	MTU       int    // bandwidth, and rdma if it is given: of the network; else 0: 1500
-	Depth     int    // rdma: operations in flight
-	Waiters   int    // rtt: goroutines that wait on other connections, at each end
-	Procs     int    // rtt: GOMAXPROCS; 0: each process is pinned to a processor
-}
-
-func (c Combination) String() string {
-	s := fmt.Sprintf("%s %s", c.Bench, c.Transport.Name)
-	if c.Transport.Granted {
-		s += fmt.Sprintf(" %s %s", c.Attach, c.Wait)
-	}
-	s += fmt.Sprintf(" %d B", c.Size)
-	if c.Depth > 0 {
-		s += fmt.Sprintf(" depth %d", c.Depth)
-	}
-	if c.MTU > 0 {
-		s += fmt.Sprintf(" MTU %d", c.MTU)
-	} else if c.Batch > 1 {
-		s += fmt.Sprintf(" x%d", c.Batch)
-	}
-	if c.Place != Pair {
-		s += " " + c.Place
-	}
-	if c.Waiters > 0 || c.Procs > 0 {
-		s += fmt.Sprintf(", %d waiting, GOMAXPROCS %d", c.Waiters, c.Procs)
-	}
-	return s
-}
-
 // Selection is what to combine, and how long to measure.
 type Selection struct {
 	Bench      workload.Bench
@@ -112,32 +63,20 @@ type Selection struct {
 	Batches    []int // messages
 	MTUs       []int // bandwidth and rdma; else empty
 	Depths     []int // rdma: operations in flight
-
-	Rounds  int
-	Every   int           // measure in one of so many rounds; 0: in each
-	N       int           // messages or round trips a round
-	WarmUp  int           // messages before them
-	Limit   time.Duration // of a round's measured section; 0: none
-	Timeout time.Duration // after which a message counts as lost
-	Window  int           // oneway: messages without credit
-	Credit  int           // oneway: messages a credit
-
-	Waiters []int         // rtt: of Combination; empty: 0
-	Procs   []int         // rtt: of Combination; empty: 0
-	Rest    time.Duration // rtt: how long the client is idle afterwards, to read its processor time
-
-	Connections int    // connect: connections at a time
-	Address     string // connect: what the client's host has, Own or Shared
+	Waiters    []int // rtt; empty: 0
+	Procs      []int // rtt; empty: 0
+	Rounds     int
+	workload.Effort
 }
 
-// Combinations checks the selection and combines it. A transport without an
-// endpoint appears once for all attachments, one that waits in one way
-// once for all wait modes, and one without batches once for all batches.
-func (s Selection) Combinations() ([]Combination, error) {
+// Cases checks the selection and combines it. A transport without an endpoint appears once for all
+// attachments, one that waits in one way once for all wait modes, and one without batches once for all
+// batches.
+func (s Selection) Cases() (all []workload.Case, err error) {
 	if err := s.check(); err != nil {
 		return nil, err
 	}
-	var all []Combination
+	where := fmt.Sprintf("with --place %s and --attach %s", strings.Join(s.Places, ","), strings.Join(s.Attach, ","))
 	for _, mtu := range orZero(s.MTUs) {
 		for _, name := range s.Transports {
 			t, err := transport.ByName(s.Bench, name)
@@ -149,27 +88,30 @@ func (s Selection) Combinations() ([]Combination, error) {
 				return nil, err
 			}
 			if len(of) == 0 && s.Named {
-				return nil, fmt.Errorf("transport %s is not measured with --place %s and --attach %s", name, strings.Join(s.Places, ","), strings.Join(s.Attach, ","))
+				return nil, fmt.Errorf("transport %s is not measured %s", name, where)
 			}
 			for _, c := range of {
-				if !slices.ContainsFunc(all, c.same) { // asked for twice
+				if !slices.Contains(all, c) { // asked for twice
 					all = append(all, c)
 				}
 			}
 		}
 	}
 	if len(all) == 0 {
-		return nil, fmt.Errorf("nothing to measure with --place %s and --attach %s", strings.Join(s.Places, ","), strings.Join(s.Attach, ","))
+		return nil, fmt.Errorf("nothing to measure %s", where)
 	}
 	return all, nil
 }
 
-// of are the combinations of a transport.
-func (s Selection) of(t transport.Transport, mtu int) (all []Combination, err error) {
+// of are the cases of a transport.
+func (s Selection) of(t transport.Transport, mtu int) ([]workload.Case, error) {
 	if s.Bench == workload.Connect && t.Dial == nil {
 		return nil, fmt.Errorf("transport %s does not open and close connections: %s do", t.Name, strings.Join(transport.Connecting(), ", "))
 	}
-	attach, places, wait, batches, sizes := []string{transport.None}, placesOf(t, s.Places), t.Waits, []int{1}, s.Sizes
+	if slices.Max(orZero(s.Waiters)) > 0 && !t.Waiters {
+		return nil, fmt.Errorf("--waiters: transport %s has no goroutines that wait on other connections", t.Name)
+	}
+	attach, wait, batches, sizes := []string{workload.None}, t.Waits, []int{1}, s.Sizes
 	if t.Granted {
 		attach = s.Attach
 	}
@@ -185,35 +127,44 @@ func (s Selection) of(t transport.Transport, mtu int) (all []Combination, err er
 	case s.Bench == workload.RDMA && t.Name == transport.RCFetchAdd:
 		sizes = []int{8}
 	}
-	for _, size := range sizes {
-		for _, v := range orZero(s.Depths) {
-			for _, w := range orZero(s.Waiters) {
-				for _, p := range orZero(s.Procs) {
-					if w > 0 && !t.Waiters {
-						return nil, fmt.Errorf("--waiters %d: transport %s has no goroutines that wait on other connections", w, t.Name)
-					}
-					all = append(all, product(Combination{Bench: s.Bench, Transport: t, Size: size, MTU: mtu, Depth: v, Waiters: w, Procs: p}, attach, places, wait, batches)...)
-				}
-			}
+	all := []workload.Case{{Bench: s.Bench, Transport: t.Name, MTU: mtu}}
+	all = each(all, sizes, func(c *workload.Case, v int) { c.Size = v })
+	all = each(all, orZero(s.Depths), func(c *workload.Case, v int) { c.Depth = v })
+	all = each(all, orZero(s.Waiters), func(c *workload.Case, v int) { c.Waiters = v })
+	all = each(all, orZero(s.Procs), func(c *workload.Case, v int) { c.Procs = v })
+	all = each(all, attach, func(c *workload.Case, v string) { c.Attach = v })
+	all = each(all, placesOf(t, s.Places), func(c *workload.Case, v string) { c.Place = v })
+	all = each(all, wait, func(c *workload.Case, v string) { c.Wait = v })
+	all = each(all, batches, func(c *workload.Case, v int) {
+		if c.Batch = v; s.Bench == workload.RDMA {
+			c.Batch = min(v, c.Depth)
+		}
+	})
+	return slices.DeleteFunc(all, func(c workload.Case) bool { // a queue is reached by the wire only
+		return c.Place == workload.Local && c.Attach == endpoint.AttachQueue.String()
+	}), nil
+}
+
+// each is every case with every value.
+func each[V any](cases []workload.Case, values []V, set func(*workload.Case, V)) (all []workload.Case) {
+	for _, c := range cases {
+		for _, v := range values {
+			set(&c, v)
+			all = append(all, c)
 		}
 	}
-	if s.Bench == workload.RDMA {
-		for i, c := range all {
-			all[i].Batch = min(c.Batch, c.Depth)
-		}
-	}
-	return all, nil
+	return all
 }
 
 // placesOf are the places at which a transport is measured, of those that are asked for.
 // Other endpoints do not concern one without an endpoint: a crowd is a pair to it.
 func placesOf(t transport.Transport, asked []string) (all []string) {
 	for _, p := range asked {
-		if p == Crowd && !t.Granted {
-			p = Pair
+		if p == workload.Crowd && !t.Granted {
+			p = workload.Pair
 		}
 		has := t.Network != transport.OneHost
-		if p == Local {
+		if p == workload.Local {
 			// Others are about the interface: without its offloads, with the mux, with another stack.
 			has = t.Granted || t.Network == transport.Plain || t.Network == transport.OneHost
 		}
@@ -229,28 +180,6 @@ func orZero(all []int) []int {
 		return []int{0}
 	}
 	return all
-}
-
-// product is every combination of the given values that can be measured.
-func product(c Combination, attach, places, wait []string, batches []int) (all []Combination) {
-	for _, c.Attach = range attach {
-		for _, c.Place = range places {
-			if c.Place == Local && c.Attach == endpoint.AttachQueue.String() {
-				continue // a queue is reached by the wire only
-			}
-			for _, c.Wait = range wait {
-				for _, c.Batch = range batches {
-					all = append(all, c)
-				}
-			}
-		}
-	}
-	return all
-}
-
-func (c Combination) same(d Combination) bool {
-	return c.Bench == d.Bench && c.Transport.Name == d.Transport.Name && c.Attach == d.Attach && c.Place == d.Place && c.Wait == d.Wait &&
-		c.Size == d.Size && c.Batch == d.Batch && c.MTU == d.MTU && c.Depth == d.Depth && c.Waiters == d.Waiters && c.Procs == d.Procs
 }
 
 // check reports the flag that is wrong.
@@ -269,8 +198,8 @@ func (s Selection) check() error {
 		}
 	}
 	for _, p := range s.Places {
-		if p != Pair && p != Crowd && p != Local {
-			return fmt.Errorf("place %q: want %s, %s or %s", p, Pair, Crowd, Local)
+		if p != workload.Pair && p != workload.Crowd && p != workload.Local {
+			return fmt.Errorf("place %q: want %s, %s or %s", p, workload.Pair, workload.Crowd, workload.Local)
 		}
 	}
 	for _, w := range s.Wait {
@@ -291,7 +220,7 @@ func (s Selection) check() error {
 		lowest, highest int
 	}{
 		{"--size", s.Sizes, small, large}, {"--batch", s.Batches, 1, MaxBatch}, {"--waiters", s.Waiters, 0, MaxConnects},
-		{"--procs", s.Procs, 0, math.MaxInt32}, {"--mtu", s.MTUs, minMTU, maxMTU}, {"--rounds", []int{s.Rounds}, 1, math.MaxInt32},
+		{"--procs", s.Procs, 0, math.MaxInt32}, {"--mtu", s.MTUs, minMTU, maxMTU}, {"--depth", s.Depths, 1, MaxDepth}, {"--rounds", []int{s.Rounds}, 1, math.MaxInt32},
 		{"--warm-up", []int{s.WarmUp}, 0, maxN}, {"--n", []int{s.N}, 1, most}, {"--connections", connections, 1, MaxConnections},
 	} {
 		for _, n := range f.all {
@@ -307,8 +236,8 @@ func (s Selection) check() error {
 		return fmt.Errorf("--idle %v: want 0 or more", s.Rest)
 	case s.Limit < 0 || s.Limit == 0 && s.Bench != workload.OneWay:
 		return fmt.Errorf("--limit %v: want more than 0", s.Limit)
-	case s.Bench == workload.Connect && s.Address != Own && s.Address != Shared:
-		return fmt.Errorf("--address %q: want %s or %s", s.Address, Own, Shared)
+	case s.Bench == workload.Connect && s.Address != workload.Own && s.Address != workload.Shared:
+		return fmt.Errorf("--address %q: want %s or %s", s.Address, workload.Own, workload.Shared)
 	case s.Bench == workload.OneWay && (s.Credit < 1 || s.Window < s.Credit || s.Window < slices.Max(s.Batches)):
 		return fmt.Errorf("--window %d: want at least a batch and a credit (%d), which is at least 1", s.Window, s.Credit)
 	}
@@ -319,36 +248,28 @@ func (s Selection) check() error {
 // some hundred megabytes.
 const maxN = 20_000_000
 
-// Job is the job of one combination.
-func (s Selection) Job(c Combination) workload.Job {
-	j := workload.Job{
-		Bench: s.Bench, Attach: c.Attach, Wait: c.Wait, Size: c.Size, Batch: c.Batch,
-		N: s.N, WarmUp: s.WarmUp, Limit: s.Limit, Timeout: s.Timeout,
-		Window: s.Window, Credit: s.Credit, Connections: s.Connections, Own: s.Address == Own,
-		MTU: c.MTU, Depth: c.Depth, Waiters: c.Waiters, Procs: c.Procs,
+// EffortOf is the effort of a case.
+func (s Selection) EffortOf(c workload.Case) workload.Effort {
+	e := s.Effort
+	if c.Wait == "spin" { // who spins is never idle
+		e.Rest = 0
 	}
-	if c.Wait != "spin" { // who spins is never idle
-		j.Rest = s.Rest
-	}
-	return j
+	return e
 }
 
-// CountingJob is the short job in which the system calls of a combination are
-// counted.
-func (s Selection) CountingJob(c Combination) workload.Job {
-	j := s.Job(c)
-	if j.Rest = 0; j.Bench == workload.Bandwidth {
-		j.Checked, j.Limit = true, min(j.Limit, 50*time.Millisecond)
+// Counting is the short effort with which the system calls of the selection are counted.
+func (s Selection) Counting() workload.Effort {
+	e := s.Effort
+	e.Rest, e.WarmUp = 0, min(e.WarmUp, 1_000)
+	switch s.Bench {
+	case workload.Connect:
+		e.N = min(e.N, 500)
+	case workload.Bandwidth:
+		e.Checked, e.Limit = true, min(e.Limit, 50*time.Millisecond)
+	default:
+		e.N, e.Limit = min(e.N, 20_000), min(e.Limit, 100*time.Millisecond)
 	}
-	if j.WarmUp = min(j.WarmUp, 1_000); j.Bench == workload.Connect {
-		j.N = min(j.N, 500)
-		return j
-	}
-	j.N = min(j.N, 20_000)
-	if j.Limit > 0 {
-		j.Limit = min(j.Limit, 100*time.Millisecond)
-	}
-	return j
+	return e
 }
 
 // Order is the order of a round: a permutation of n that depends on the seed

@@ -13,28 +13,32 @@ import (
 func selection() Selection {
 	return Selection{
 		Bench: workload.OneWay, Transports: []string{"msg", "kernel-udp", "go-udp"},
-		Attach: []string{"port", "queue"}, Places: []string{Pair}, Wait: []string{"spin", "block"}, Sizes: []int{64}, Batches: []int{1, 32},
-		Rounds: 1, N: 10, Limit: time.Second, Window: 64, Credit: 16,
+		Attach: []string{"port", "queue"}, Places: []string{workload.Pair}, Wait: []string{"spin", "block"}, Sizes: []int{64}, Batches: []int{1, 32},
+		Rounds: 1, Effort: workload.Effort{N: 10, Limit: time.Second, Window: 64, Credit: 16},
 	}
 }
 
 func TestFlagsThatDoNotApplyAreNotCombined(t *testing.T) {
 	s := selection()
 	s.Transports = append(s.Transports, "kernel-udp", "floor")
-	all, err := s.Combinations()
+	all, err := s.Cases()
 	if err != nil {
 		t.Fatal(err)
 	}
 	count := map[string]int{}
 	for _, c := range all {
-		count[c.Transport.Name]++
-		if (c.Attach == "none") == c.Transport.Granted {
+		count[c.Transport]++
+		tr, err := transport.ByName(c.Bench, c.Transport)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if (c.Attach == "none") == tr.Granted {
 			t.Errorf("%v: attachment %q", c, c.Attach)
 		}
-		if !slices.Contains(c.Transport.Waits, c.Wait) {
+		if !slices.Contains(tr.Waits, c.Wait) {
 			t.Errorf("%v: waits by %q", c, c.Wait)
 		}
-		if c.Batch != 1 && !c.Transport.Batches {
+		if c.Batch != 1 && !tr.Batches {
 			t.Errorf("%v: in batches", c)
 		}
 	}
@@ -51,32 +55,32 @@ func TestFlagsThatDoNotApplyAreNotCombined(t *testing.T) {
 // measured nowhere is an error.
 func TestPlaces(t *testing.T) {
 	for want, places := range map[string][]string{
-		"msg pair, kernel-udp pair, kernel-udp-mux pair, netstack-udp pair":                                           {Pair},
-		"msg crowd, kernel-udp pair, kernel-udp-mux pair, netstack-udp pair":                                          {Crowd},
-		"msg local, kernel-udp local, unix local":                                                                     {Local},
-		"msg crowd, msg local, kernel-udp pair, kernel-udp local, kernel-udp-mux pair, netstack-udp pair, unix local": {Crowd, Local},
+		"msg pair, kernel-udp pair, kernel-udp-mux pair, netstack-udp pair":                                           {workload.Pair},
+		"msg crowd, kernel-udp pair, kernel-udp-mux pair, netstack-udp pair":                                          {workload.Crowd},
+		"msg local, kernel-udp local, unix local":                                                                     {workload.Local},
+		"msg crowd, msg local, kernel-udp pair, kernel-udp local, kernel-udp-mux pair, netstack-udp pair, unix local": {workload.Crowd, workload.Local},
 	} {
 		s := selection()
 		s.Bench, s.Batches, s.Wait, s.Places, s.Attach = workload.RTT, []int{1}, []string{"spin"}, places, []string{"port"}
 		s.Transports = []string{transport.Message, transport.KernelUDP, transport.KernelUDPMux, transport.NetstackUDP, transport.Unix}
-		all, err := s.Combinations()
+		all, err := s.Cases()
 		if err != nil {
 			t.Fatal(err)
 		}
 		var got []string
 		for _, c := range all {
-			got = append(got, c.Transport.Name+" "+c.Place)
+			got = append(got, c.Transport+" "+c.Place)
 		}
 		if strings.Join(got, ", ") != want {
 			t.Errorf("%v: %v, want %s", places, got, want)
 		}
 	}
 	for _, c := range []struct{ transport, attach, place string }{
-		{transport.Floor, "queue", Local}, {transport.NetstackTCP, "port", Local}, {transport.KernelUDPMux, "port", Local}, {transport.Unix, "port", Pair}, {transport.GoUnix, "port", Crowd},
+		{transport.Floor, "queue", workload.Local}, {transport.NetstackTCP, "port", workload.Local}, {transport.KernelUDPMux, "port", workload.Local}, {transport.Unix, "port", workload.Pair}, {transport.GoUnix, "port", workload.Crowd},
 	} {
 		s := selection()
 		s.Named, s.Transports, s.Attach, s.Places = true, []string{transport.KernelUDP, c.transport}, []string{c.attach}, []string{c.place}
-		if _, err := s.Combinations(); err == nil || !strings.Contains(err.Error(), "transport "+c.transport) || !strings.Contains(err.Error(), "--place "+c.place) {
+		if _, err := s.Cases(); err == nil || !strings.Contains(err.Error(), "transport "+c.transport) || !strings.Contains(err.Error(), "--place "+c.place) {
 			t.Errorf("%v: %v", c, err)
 		}
 	}
@@ -102,7 +106,7 @@ func TestBadSelectionsNameTheirFlag(t *testing.T) {
 	} {
 		s := selection()
 		change(&s)
-		if _, err := s.Combinations(); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := s.Cases(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", want, err)
 		}
 	}
@@ -111,16 +115,13 @@ func TestBadSelectionsNameTheirFlag(t *testing.T) {
 func TestConnectingIsForTransportsOfTCP(t *testing.T) {
 	good := selection()
 	good.Bench, good.Transports, good.Batches = workload.Connect, []string{"tcp", "kernel-tcp", "go-tcp"}, []int{1}
-	good.Connections, good.Address, good.N, good.WarmUp = 4, Own, 2000, 100
-	all, err := good.Combinations()
+	good.Connections, good.Address, good.N, good.WarmUp = 4, workload.Own, 2000, 100
+	all, err := good.Cases()
 	if err != nil || len(all) != 2*2+2 { // tcp: attach x wait
 		t.Fatalf("%d combinations, %v", len(all), err)
 	}
-	if j := good.Job(all[0]); j.Connections != 4 || !j.Own {
-		t.Errorf("job %+v", j)
-	}
-	if j := good.CountingJob(all[0]); j.Limit != good.Limit || j.N >= good.N {
-		t.Errorf("counting job %+v", j)
+	if e := good.Counting(); e.Limit != good.Limit || e.N >= good.N || e.Connections != 4 || e.Address != workload.Own {
+		t.Errorf("counting %+v", e)
 	}
 	for want, change := range map[string]func(*Selection){
 		"tcp, kernel-tcp, go-tcp": func(s *Selection) { s.Transports = []string{"tcp", "udp"} },
@@ -131,7 +132,7 @@ func TestConnectingIsForTransportsOfTCP(t *testing.T) {
 	} {
 		s := good
 		change(&s)
-		if _, err := s.Combinations(); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := s.Cases(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", want, err)
 		}
 	}
@@ -155,43 +156,40 @@ func TestOrderIsARepeatableShuffle(t *testing.T) {
 
 func TestCountingIsShorterThanMeasuring(t *testing.T) {
 	s := selection()
-	s.N, s.Limit, s.WarmUp = 1_000_000, 5*time.Second, 10_000
-	all, err := s.Combinations()
-	if err != nil {
-		t.Fatal(err)
+	s.N, s.Limit, s.WarmUp, s.Rest = 1_000_000, 5*time.Second, 10_000, time.Second
+	if c := s.Counting(); c.N >= s.N || c.Limit >= s.Limit || c.WarmUp >= s.WarmUp || c.Rest > 0 {
+		t.Errorf("counting %+v of %+v", c, s.Effort)
 	}
-	j, c := s.Job(all[0]), s.CountingJob(all[0])
-	if j.N != s.N || c.N >= j.N || c.Limit >= j.Limit || c.WarmUp >= j.WarmUp {
-		t.Errorf("job %+v, counting job %+v", j, c)
+	for wait, rest := range map[string]time.Duration{"spin": 0, "block": time.Second} {
+		if e := s.EffortOf(workload.Case{Wait: wait}); e.Rest != rest || e.N != s.N {
+			t.Errorf("who waits by %s: %+v", wait, e)
+		}
 	}
 }
 
 func bulkSelection() Selection {
 	return Selection{
 		Bench: workload.Bandwidth, Transports: []string{"floor", "tcp", "kernel-tcp", "kernel-tcp"},
-		Attach: []string{"port", "queue"}, Places: []string{Pair}, Wait: []string{"spin", "block"},
-		Sizes: []int{1, 64 << 10}, Batches: []int{1}, MTUs: []int{1500, 9000}, Rounds: 1, N: 1, Limit: time.Second,
+		Attach: []string{"port", "queue"}, Places: []string{workload.Pair}, Wait: []string{"spin", "block"},
+		Sizes: []int{1, 64 << 10}, Batches: []int{1}, MTUs: []int{1500, 9000}, Rounds: 1, Effort: workload.Effort{N: 1, Limit: time.Second},
 	}
 }
 
 func TestBulkIsCombinedByMTU(t *testing.T) {
 	s := bulkSelection()
-	all, err := s.Combinations()
+	all, err := s.Cases()
 	if err != nil {
 		t.Fatal(err)
 	}
 	count := map[string]int{}
 	for _, c := range all {
-		count[c.Transport.Name]++
-		if j := s.Job(c); j.MTU != c.MTU || j.Checked {
-			t.Errorf("%v: job %+v", c, j)
-		}
-		if j := s.CountingJob(c); !j.Checked || j.Limit >= s.Limit {
-			t.Errorf("%v: counting job %+v", c, j)
-		}
-		if c.Transport.Name == transport.Floor && c.Size != transport.FloodPayload(c.MTU) {
+		count[c.Transport]++
+		if c.Transport == transport.Floor && c.Size != transport.FloodPayload(c.MTU) {
 			t.Errorf("%v: not of full frames", c)
 		}
+	}
+	if e := s.Counting(); !e.Checked || e.Limit >= s.Limit {
+		t.Errorf("counting %+v", e)
 	}
 	// tcp: MTU x attach x wait x size; floor spins and has one size; the kernel has no
 	// attachment.
@@ -209,7 +207,7 @@ func TestBulkIsCombinedByMTU(t *testing.T) {
 	} {
 		s := bulkSelection()
 		change(&s)
-		if _, err := s.Combinations(); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := s.Cases(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", want, err)
 		}
 	}
@@ -220,14 +218,14 @@ func TestOperationsAreCombined(t *testing.T) {
 	s.Bench, s.Transports, s.Wait = workload.RDMA, []string{transport.RCWrite, transport.RCFetchAdd}, []string{"spin"}
 	s.Sizes, s.Batches = []int{64, 4096}, []int{1, 32}
 	s.Depths = []int{1, 16}
-	all, err := s.Combinations()
+	all, err := s.Cases()
 	if err != nil {
 		t.Fatal(err)
 	}
 	count := map[string]int{}
 	for _, c := range all {
-		count[c.Transport.Name]++
-		if c.Batch > c.Depth || c.Transport.Name == transport.RCFetchAdd && c.Size != 8 {
+		count[c.Transport]++
+		if c.Batch > c.Depth || c.Transport == transport.RCFetchAdd && c.Size != 8 {
 			t.Errorf("%v", c)
 		}
 	}
@@ -239,10 +237,11 @@ func TestOperationsAreCombined(t *testing.T) {
 		"no operation": func(s *Selection) { s.Transports = []string{transport.UDP} },
 		"--mtu":        func(s *Selection) { s.MTUs = []int{1} },
 		"--size":       func(s *Selection) { s.Sizes = []int{0} },
+		"--depth 4097": func(s *Selection) { s.Depths = []int{4097} },
 	} {
 		bad := s
 		change(&bad)
-		if _, err := bad.Combinations(); err == nil || !strings.Contains(err.Error(), name) {
+		if _, err := bad.Cases(); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

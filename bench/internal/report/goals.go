@@ -12,10 +12,10 @@ import (
 )
 
 // goal is a figure of a run and the bounds that it has to keep: the ratio of a figure of two rows, or
-// another one. A key without an attachment has that of the bound.
+// another one. A case without an attachment has that of the bound.
 type goal struct {
 	figure      string
-	over, under Key
+	over, under workload.Case
 	of          func(Row) Spread
 	bound       map[string]float64 // by attachment
 	atMost      bool
@@ -52,70 +52,78 @@ const (
 	mostOpenMS = 30 // to open an endpoint
 )
 
-// key is the key of a benchmark: spinning, one at a time.
-func key(b workload.Bench, name string, size int) Key {
-	k := Key{Bench: b, Transport: name, Place: plan.Pair, Wait: "spin", Size: size, Batch: 1}
+// change is a difference from the usual case of a goal.
+type change func(*workload.Case)
+
+// one is a case of a benchmark, of 64 bytes, spinning, one at a time, but for changes.
+func one(b workload.Bench, name string, changes ...change) workload.Case {
+	k := workload.Case{Bench: b, Transport: name, Place: workload.Pair, Wait: "spin", Size: goalSize, Batch: 1}
 	if t, err := transport.ByName(b, name); err != nil {
 		panic("BUG: " + err.Error())
 	} else if !t.Granted {
-		k.Attach = transport.None
+		k.Attach = workload.None
+	}
+	for _, c := range changes {
+		c(&k)
 	}
 	return k
 }
 
-func one(b workload.Bench, name string) Key { return key(b, name, goalSize) }
-func rtt(name string) Key                   { return one(workload.RTT, name) }
-func operation(name string, size int) Key   { return key(workload.RDMA, name, size).operations(1, 0) }
+func waiting(wait string) change    { return func(k *workload.Case) { k.Wait = wait } }
+func attached(attach string) change { return func(k *workload.Case) { k.Attach = attach } }
+func at(place string) change        { return func(k *workload.Case) { k.Place = place } }
+func lists(k *workload.Case)        { k.Batch = plan.RateBatch }
 
-// inLists is a benchmark of messages that are sent together.
-func inLists(b workload.Bench, name string) Key {
-	k := key(b, name, goalSize)
-	k.Batch = plan.RateBatch
-	return k
+func rtt(name string, changes ...change) workload.Case { return one(workload.RTT, name, changes...) }
+
+// operation is an operation of verbs with a number of bytes and in flight, at an MTU.
+func operation(name string, size, depth, mtu int, changes ...change) workload.Case {
+	return one(workload.RDMA, name, append(changes, func(k *workload.Case) { k.Size, k.Depth, k.MTU = size, depth, mtu })...)
 }
 
-// bulk is the key of a transport of bandwidth.
-func bulk(name string, mtu int) Key {
-	k := key(workload.Bandwidth, name, goalWrite)
-	if k.MTU = mtu; name == transport.Floor {
-		k.Size, k.Batch = transport.FloodPayload(mtu), plan.FloodBatch
-	}
-	return k
+func bulkWrite(mtu int) workload.Case {
+	return operation(transport.RCWrite, plan.RDMAWrite, plan.RDMAWriteDepth, mtu)
 }
 
-// operations gives an operation of verbs a number in flight.
-func (k Key) operations(depth, mtu int) Key {
-	k.Depth, k.MTU = depth, mtu
-	return k
+// bulk is a case of bandwidth.
+func bulk(name string, mtu int) workload.Case {
+	return one(workload.Bandwidth, name, func(k *workload.Case) {
+		if k.Size, k.MTU = goalWrite, mtu; name == transport.Floor {
+			k.Size, k.Batch = transport.FloodPayload(mtu), plan.FloodBatch
+		}
+	})
 }
 
-func (k Key) waiting(wait string) Key    { k.Wait = wait; return k }
-func (k Key) attached(attach string) Key { k.Attach = attach; return k }
-func (k Key) at(place string) Key        { k.Place = place; return k }
+// opening is the case of endpoints that are opened on an empty host, or on a crowded one.
+func opening(place string) workload.Case {
+	return workload.Case{Bench: workload.Open, Transport: transport.Message, Attach: "port", Place: place, Wait: workload.None}
+}
 
 func both(bound float64) map[string]float64    { return split(bound, bound) }
 func split(q, port float64) map[string]float64 { return map[string]float64{"queue": q, "port": port} }
 func port(bound float64) map[string]float64    { return map[string]float64{"port": bound} }
-func none(bound float64) map[string]float64    { return map[string]float64{transport.None: bound} }
+func none(bound float64) map[string]float64    { return map[string]float64{workload.None: bound} }
 
 // The goals.
 var (
 	speed = []goal{
-		{figure: "msg RTT over ports / over queues", over: rtt(transport.Message), under: rtt(transport.Message).attached("queue"), of: p50, bound: port(1.25), atMost: true},
+		{figure: "msg RTT over ports / over queues", over: rtt(transport.Message), under: rtt(transport.Message, attached("queue")), of: p50, bound: port(1.25), atMost: true},
 		{figure: "msg RTT / floor RTT", over: rtt(transport.Message), under: rtt(transport.Floor), of: p50, bound: both(1.15), atMost: true},
 		{figure: "udp RTT / floor RTT", over: rtt(transport.UDP), under: rtt(transport.Floor), of: p50, bound: both(1.20), atMost: true},
 		{figure: "tcp RTT / floor RTT", over: rtt(transport.TCP), under: rtt(transport.Floor), of: p50, bound: split(1.25, 1.20), atMost: true},
 		{figure: "kernel-tcp RTT / tcp RTT", over: rtt(transport.KernelTCP), under: rtt(transport.TCP), of: p50, bound: split(1.9, 1.5)},
 		{figure: "kernel-udp RTT / udp RTT", over: rtt(transport.KernelUDP), under: rtt(transport.UDP), of: p50, bound: split(1.6, 1.35)},
-		{figure: fmt.Sprintf("msg rate x%d / kernel-udp rate with mmsg", plan.RateBatch), over: inLists(workload.Rate, transport.Message), under: inLists(workload.Rate, transport.KernelUDP), of: msgsPerS, bound: split(1.8, 1.3)},
+		{figure: fmt.Sprintf("msg rate x%d / kernel-udp rate with mmsg", plan.RateBatch), over: one(workload.Rate, transport.Message, lists), under: one(workload.Rate, transport.KernelUDP, lists), of: msgsPerS, bound: split(1.8, 1.3)},
 		{figure: "oneway: msg / kernel-udp message rate", over: one(workload.OneWay, transport.Message), under: one(workload.OneWay, transport.KernelUDP), of: msgsPerS, bound: split(1.6, 1.3)},
 		{figure: "oneway: tcp / kernel-tcp message rate", over: one(workload.OneWay, transport.TCP), under: one(workload.OneWay, transport.KernelTCP), of: msgsPerS, bound: both(3)},
 		{figure: "connect: tcp / kernel-tcp connections a second", over: one(workload.Connect, transport.TCP), under: one(workload.Connect, transport.KernelTCP), of: msgsPerS, bound: both(1)},
-		{figure: "go-tcp RTT / tcp RTT, means, tcp waits adaptively", over: rtt(transport.GoTCP).waiting("block"), under: rtt(transport.TCP).waiting("adaptive"), of: mean, bound: both(10)},
+		{figure: "go-tcp RTT / tcp RTT, means, tcp waits adaptively", over: rtt(transport.GoTCP, waiting("block")), under: rtt(transport.TCP, waiting("adaptive")), of: mean, bound: both(10)},
 	}
 	scale = []goal{
-		{figure: "msg RTT with 256 endpoints open / with one", over: rtt(transport.Message).at(plan.Crowd), under: rtt(transport.Message), of: p50, bound: port(1.10), atMost: true},
-		{figure: "msg RTT on one host / between two", over: rtt(transport.Message).at(plan.Local), under: rtt(transport.Message), of: p50, bound: port(1.0), atMost: true},
+		{figure: "msg RTT with 256 endpoints open / with one", over: rtt(transport.Message, at(workload.Crowd)), under: rtt(transport.Message), of: p50, bound: port(1.10), atMost: true},
+		{figure: "msg RTT on one host / between two", over: rtt(transport.Message, at(workload.Local)), under: rtt(transport.Message), of: p50, bound: port(1.0), atMost: true},
+		toOpen("ms to open an endpoint, median, with 0 others open", workload.Pair),
+		toOpen("ms to open an endpoint, median, with 255 others open", workload.Crowd),
 	}
 	bandwidth = []goal{
 		{figure: "MTU 1500: tcp / kernel-tcp without segmentation offload", over: bulk(transport.TCP, 1500), under: bulk(transport.KernelTCPUnsegmented, 1500), of: gbPerS, bound: both(1.1)},
@@ -126,10 +134,10 @@ var (
 	verbs = []goal{
 		{figure: "rc-send RTT / udp RTT", over: rtt(transport.RCSend), under: rtt(transport.UDP), of: p50, bound: both(1.15), atMost: true},
 		{figure: "rc-write RTT, memory polled / udp RTT", over: rtt(transport.RCWrite), under: rtt(transport.UDP), of: p50, bound: both(1.15), atMost: true},
-		{figure: "rc-read / udp RTT", over: operation(transport.RCRead, goalSize), under: rtt(transport.UDP), of: p50, bound: both(1.15), atMost: true},
-		{figure: "rc-fetch-add / udp RTT", over: operation(transport.RCFetchAdd, 8), under: rtt(transport.UDP), of: p50, bound: both(1.15), atMost: true},
-		{figure: fmt.Sprintf("rc-write rate, lists of %d / msg rate x%[1]d", plan.RateBatch), over: inLists(workload.RDMA, transport.RCWrite).operations(plan.RDMADepth, 0),
-			under: inLists(workload.Rate, transport.Message), of: msgsPerS, bound: both(0.7)},
+		{figure: "rc-read / udp RTT", over: operation(transport.RCRead, goalSize, 1, 0), under: rtt(transport.UDP), of: p50, bound: both(1.15), atMost: true},
+		{figure: "rc-fetch-add / udp RTT", over: operation(transport.RCFetchAdd, 8, 1, 0), under: rtt(transport.UDP), of: p50, bound: both(1.15), atMost: true},
+		{figure: fmt.Sprintf("rc-write rate, lists of %d / msg rate x%[1]d", plan.RateBatch), over: operation(transport.RCWrite, goalSize, plan.RDMADepth, 0, lists),
+			under: one(workload.Rate, transport.Message, lists), of: msgsPerS, bound: both(0.7)},
 		{figure: "MTU 1500: rc-write of 64 KiB / raw AF_XDP flood of full frames", over: bulkWrite(1500), under: bulk(transport.Floor, 1500), of: gbPerS, bound: both(0.7)},
 		{figure: "MTU 9000: rc-write of 64 KiB / raw AF_XDP flood of full frames", over: bulkWrite(9000), under: bulk(transport.Floor, 9000), of: gbPerS, bound: both(0.7)},
 	}
@@ -143,19 +151,19 @@ var (
 		{figure: "MTU 9000: TCP stream with the mux / without", over: bulk(transport.KernelTCPMux, 9000), under: bulk(transport.KernelTCP, 9000), of: gbPerS, bound: none(0.95)},
 	}
 	// oneHost are the goals of endpoints of one host beside kernel sockets over lo.
-	oneHost = at(plan.Local, []goal{
+	oneHost = allAt(workload.Local, []goal{
 		{figure: "kernel-udp RTT / udp RTT", over: rtt(transport.KernelUDP), under: rtt(transport.UDP), of: p50, bound: port(6)},
 		{figure: "kernel-tcp RTT / tcp RTT", over: rtt(transport.KernelTCP), under: rtt(transport.TCP), of: p50, bound: port(6)},
-		{figure: "go-tcp RTT / tcp RTT, means, tcp waits adaptively", over: rtt(transport.GoTCP).waiting("block"), under: rtt(transport.TCP).waiting("adaptive"), of: mean, bound: port(8)},
-		{figure: "udp RTT / go-udp RTT, both block", over: rtt(transport.UDP).waiting("block"), under: rtt(transport.GoUDP).waiting("block"), of: p50, bound: port(1), atMost: true},
-		{figure: "tcp RTT / go-tcp RTT, both block", over: rtt(transport.TCP).waiting("block"), under: rtt(transport.GoTCP).waiting("block"), of: p50, bound: port(1), atMost: true},
+		{figure: "go-tcp RTT / tcp RTT, means, tcp waits adaptively", over: rtt(transport.GoTCP, waiting("block")), under: rtt(transport.TCP, waiting("adaptive")), of: mean, bound: port(8)},
+		{figure: "udp RTT / go-udp RTT, both block", over: rtt(transport.UDP, waiting("block")), under: rtt(transport.GoUDP, waiting("block")), of: p50, bound: port(1), atMost: true},
+		{figure: "tcp RTT / go-tcp RTT, both block", over: rtt(transport.TCP, waiting("block")), under: rtt(transport.GoTCP, waiting("block")), of: p50, bound: port(1), atMost: true},
 		{figure: "udp / kernel-udp rate", over: one(workload.Rate, transport.UDP), under: one(workload.Rate, transport.KernelUDP), of: msgsPerS, bound: port(6)},
 		{figure: "tcp / kernel-tcp rate", over: one(workload.Rate, transport.TCP), under: one(workload.Rate, transport.KernelTCP), of: msgsPerS, bound: port(6)},
 		{figure: "oneway: udp / kernel-udp message rate", over: one(workload.OneWay, transport.UDP), under: one(workload.OneWay, transport.KernelUDP), of: msgsPerS, bound: port(6)},
 		{figure: "oneway: tcp / kernel-tcp message rate", over: one(workload.OneWay, transport.TCP), under: one(workload.OneWay, transport.KernelTCP), of: msgsPerS, bound: port(6)},
 		{figure: "connect: tcp / kernel-tcp connections a second", over: one(workload.Connect, transport.TCP), under: one(workload.Connect, transport.KernelTCP), of: msgsPerS, bound: port(1.5)},
 		{figure: "rc-send RTT / kernel-udp RTT", over: rtt(transport.RCSend), under: rtt(transport.KernelUDP), of: p50, bound: port(0.4), atMost: true},
-		{figure: "rc-read / kernel-udp RTT", over: operation(transport.RCRead, goalSize), under: rtt(transport.KernelUDP), of: p50, bound: port(0.4), atMost: true},
+		{figure: "rc-read / kernel-udp RTT", over: operation(transport.RCRead, goalSize, 1, 0), under: rtt(transport.KernelUDP), of: p50, bound: port(0.4), atMost: true},
 		{figure: "MTU 1500: tcp / kernel-tcp, with its offloads", over: bulk(transport.TCP, 1500), under: bulk(transport.KernelTCP, 1500), of: gbPerS, bound: port(1.5)},
 		{figure: "MTU 9000: tcp / kernel-tcp, with its offloads", over: bulk(transport.TCP, 9000), under: bulk(transport.KernelTCP, 9000), of: gbPerS, bound: port(1.5)},
 		{figure: "allocations per message, spinning, worst of unet's transports", format: "%.3f", bound: port(0), atMost: true, other: worst(noAllocs, messagesOfOneHost, func(r Row) (float64, bool) { return allocs(r).Median, true })},
@@ -165,13 +173,13 @@ var (
 	// is left out.
 	allocations = goal{figure: "allocations per message, worst of unet's transports", format: "%.3f", bound: both(0), atMost: true, other: worst(noAllocs,
 		func(r Row) bool {
-			return r.Place != plan.Local && r.Bench != workload.Connect && r.Transport != transport.Floor
+			return r.Place != workload.Local && r.Bench != workload.Connect && r.Bench != workload.Open && r.Transport != transport.Floor
 		},
 		func(r Row) (float64, bool) { return allocs(r).Median, true })}
 )
 
-// at has goals compare what was measured at a place.
-func at(place string, goals []goal) []goal {
+// allAt has goals compare what was measured at a place.
+func allAt(place string, goals []goal) []goal {
 	for i := range goals {
 		goals[i].over.Place, goals[i].under.Place = place, place
 	}
@@ -180,7 +188,7 @@ func at(place string, goals []goal) []goal {
 
 // messagesOfOneHost are those of spinning endpoints of one host.
 func messagesOfOneHost(r Row) bool {
-	return r.Place == plan.Local && r.Wait == "spin" && r.Bench != workload.Connect && r.Bench != workload.Bandwidth && r.Transport != transport.Floor
+	return r.Place == workload.Local && r.Wait == "spin" && r.Bench != workload.Connect && r.Bench != workload.Bandwidth && r.Transport != transport.Floor
 }
 
 // worst is the largest figure of the rows of an attachment that has selects. Less than negligible is 0.
@@ -197,18 +205,14 @@ func worst(negligible float64, has func(Row) bool, of func(Row) (float64, bool))
 	}
 }
 
-func bulkWrite(mtu int) Key {
-	return key(workload.RDMA, transport.RCWrite, plan.RDMAWrite).operations(plan.RDMAWriteDepth, mtu)
-}
-
 // waitGoals are the goals of adaptive waiting, for each GOMAXPROCS and number of waiting goroutines in rows.
 func waitGoals(rows []Row) (goals []goal) {
 	if !slices.ContainsFunc(rows, func(r Row) bool { return r.Waiters > 0 }) {
 		return nil
 	}
-	seen := map[Key]bool{}
+	seen := map[workload.Case]bool{}
 	for _, r := range rows {
-		k, alone := r.Key, rtt(transport.TCP).waiting("adaptive")
+		k, alone := r.Case, rtt(transport.TCP, waiting("adaptive"))
 		k.Attach, alone.Waiters, alone.Procs = "", k.Waiters, k.Procs
 		if k != alone || seen[k] {
 			continue
@@ -218,13 +222,15 @@ func waitGoals(rows []Row) (goals []goal) {
 		if k.Procs > 0 {
 			on = fmt.Sprintf(", GOMAXPROCS %d", k.Procs)
 		}
-		if alone.Waiters = 0; k.Waiters == 0 {
-			goals = append(goals, goal{figure: "tcp RTT, adaptive / spin" + on, over: k, under: k.waiting("spin"), of: p50, bound: both(1.10), atMost: true})
+		spinning := k
+		if spinning.Wait, alone.Waiters = "spin", 0; k.Waiters == 0 {
+			goals = append(goals, goal{figure: "tcp RTT, adaptive / spin" + on, over: k, under: spinning, of: p50, bound: both(1.10), atMost: true})
 			continue
 		}
 		goals = append(goals, goal{figure: fmt.Sprintf("tcp RTT, adaptive, with %d waiting / alone%s", k.Waiters, on), over: k, under: alone, of: p50, bound: both(1.20), atMost: true},
 			goal{figure: fmt.Sprintf("%% of a processor, idle, tcp adaptive, %d waiting%s", k.Waiters, on), bound: both(0.5), atMost: true, other: func(s Summary, attach string) (float64, bool) {
-				r, ok := s.find(k.attached(attach))
+				k.Attach = attach
+				r, ok := s.find(k)
 				if !ok {
 					return 0, false
 				}
@@ -234,18 +240,17 @@ func waitGoals(rows []Row) (goals []goal) {
 	return goals
 }
 
-// openings are the goals of opening endpoints.
-func openings(all []Opening) (goals []goal) {
-	for _, o := range all {
-		goals = append(goals, goal{figure: fmt.Sprintf("ms to open an endpoint, median, with %d others open", o.Others), format: "%.1f",
-			bound: port(mostOpenMS), atMost: true, other: func(Summary, string) (float64, bool) { return o.MedianMS, true }})
-	}
-	return goals
+// toOpen is the goal of opening endpoints at a place.
+func toOpen(figure, place string) goal {
+	return goal{figure: figure, format: "%.1f", bound: port(mostOpenMS), atMost: true, other: func(s Summary, _ string) (float64, bool) {
+		r, ok := s.find(opening(place))
+		return p50(r).Median / 1e3, ok
+	}}
 }
 
 // goals evaluates goals, for each attachment.
 func (s Summary) goals(tables ...[]goal) (all []Goal) {
-	for _, attach := range []string{"queue", "port", transport.None} {
+	for _, attach := range []string{"queue", "port", workload.None} {
 		for _, g := range slices.Concat(tables...) {
 			if bound, ok := g.bound[attach]; ok {
 				all = append(all, s.measured(g, attach, bound))
@@ -261,7 +266,7 @@ func (s Summary) measured(g goal, attach string, bound float64) Goal {
 		m.Measured, m.Known = g.other(s, attach)
 		return m
 	}
-	for _, k := range []*Key{&g.over, &g.under} {
+	for _, k := range []*workload.Case{&g.over, &g.under} {
 		k.Attach = cmp.Or(k.Attach, attach)
 	}
 	if over, ok := s.find(g.over); ok {
@@ -281,9 +286,9 @@ func (s Summary) PrintGoals(w io.Writer, all ...string) {
 		goals []Goal
 		all   string // the place of which a run of all measures them
 	}{
-		{fmt.Sprintf("Figures to reach (%s)\nLess than %v allocations a message, which are the runtime's own, count as none.", message, noAllocs), s.Goals(), plan.Pair},
-		{fmt.Sprintf("Figures of one host to reach (%s)\nLess than %v allocations or %v system calls a message count as none.", message, noAllocs, noCalls), s.goals(oneHost), plan.Local},
-		{fmt.Sprintf("Figures of scale to reach (%s)", message), s.goals(scale, openings(s.Openings)), ""},
+		{fmt.Sprintf("Figures to reach (%s)\nLess than %v allocations a message, which are the runtime's own, count as none.", message, noAllocs), s.Goals(), workload.Pair},
+		{fmt.Sprintf("Figures of one host to reach (%s)\nLess than %v allocations or %v system calls a message count as none.", message, noAllocs, noCalls), s.goals(oneHost), workload.Local},
+		{fmt.Sprintf("Figures of scale to reach (%s)", message), s.goals(scale), ""},
 		{fmt.Sprintf("Figures of bandwidth to reach (writes of %d bytes, spinning, medians of interleaved rounds)", goalWrite), s.goals(bandwidth), ""},
 		{fmt.Sprintf("Figures of IPv6 to reach (%s)", message), s.goals(ipv6), ""},
 		{fmt.Sprintf("Figures of waiting to reach (%d bytes, medians of interleaved rounds)", goalSize), s.goals(waitGoals(s.Rows)), ""},

@@ -7,18 +7,15 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/unet-go/unet/bench/internal/plan"
 	"github.com/unet-go/unet/bench/internal/transport"
 	"github.com/unet-go/unet/bench/internal/workload"
 )
 
 // threeRounds are records whose median is v, and whose mean is not.
-func threeRounds(k Key, v float64) (rs []Record) {
+func threeRounds(k workload.Case, v float64) (rs []Record) {
 	for i, v := range []float64{9 * v, v, v / 2} {
 		us := v
-		rs = append(rs, Record{Bench: k.Bench, Transport: k.Transport, Attach: k.Attach, Place: k.Place, Wait: k.Wait, Size: k.Size, Batch: k.Batch, MTU: k.MTU,
-			Waiters: k.Waiters, Procs: k.Procs, Depth: k.Depth,
-			Round: i + 1, N: 100, P50US: &us, MeanUS: &us, MsgsPerS: v, GbPerS: v})
+		rs = append(rs, Record{Case: k, Round: i + 1, N: 100, P50US: &us, MeanUS: &us, MsgsPerS: v, GbPerS: v})
 	}
 	return rs
 }
@@ -33,12 +30,12 @@ func TestComparisons(t *testing.T) {
 			}
 			for attach, bound := range c.bound {
 				over, under := c.over, c.under
-				for _, k := range []*Key{&over, &under} {
+				for _, k := range []*workload.Case{&over, &under} {
 					if k.Attach == "" {
 						k.Attach = attach
 					}
 				}
-				goal := func(ratio float64, keys ...Key) Goal {
+				goal := func(ratio float64, keys ...workload.Case) Goal {
 					records := append(threeRounds(over, 8*ratio), threeRounds(under, 8)...) // 8: no rounding
 					return Summarize(keys, records).measured(c, attach, bound)
 				}
@@ -52,7 +49,7 @@ func TestComparisons(t *testing.T) {
 				if g := goal(worse, over, under); !g.Known || g.Met() {
 					t.Errorf("%s, %s: beyond its bound: %+v", c.figure, attach, g)
 				}
-				for _, k := range []Key{over, under} {
+				for _, k := range []workload.Case{over, under} {
 					if g := goal(bound, k); g.Known {
 						t.Errorf("%s, %s: with %v alone: %+v", c.figure, attach, k, g)
 					}
@@ -67,7 +64,7 @@ func waitRows() (rows []Row) {
 	for _, procs := range []int{0, 2} {
 		for _, waiters := range []int{0, 63, 1023} {
 			for _, wait := range []string{"adaptive", "spin"} {
-				k := rtt(transport.TCP).waiting(wait).attached("port")
+				k := rtt(transport.TCP, waiting(wait), attached("port"))
 				k.Waiters, k.Procs = waiters, procs
 				rows = append(rows, Row{k, []Record{{}}})
 			}
@@ -127,8 +124,8 @@ func TestSpeedGoalsAreOfBothAttachments(t *testing.T) {
 }
 
 func TestAllocationGoal(t *testing.T) {
-	k := rtt(transport.UDP).attached("port")
-	opened := one(workload.Connect, transport.TCP).attached("port") // opening allocates
+	k := rtt(transport.UDP, attached("port"))
+	opened := one(workload.Connect, transport.TCP, attached("port")) // opening allocates
 	for _, c := range []struct {
 		allocs, want float64
 	}{{0.25, 0.25}, {noAllocs / 2, 0}} {
@@ -138,7 +135,7 @@ func TestAllocationGoal(t *testing.T) {
 				records[i].AllocsPerMsg = 20
 			}
 		}
-		g := Summarize([]Key{k, opened}, records).measured(allocations, "port", 0)
+		g := Summarize([]workload.Case{k, opened}, records).measured(allocations, "port", 0)
 		if !g.Known || g.Measured != c.want || g.Met() != (c.want <= 0) {
 			t.Errorf("%v allocations: %+v", c.allocs, g)
 		}
@@ -147,15 +144,16 @@ func TestAllocationGoal(t *testing.T) {
 
 // TestOneHostIsFreeOfCalls: the worst figure of messages counts, and one that was not counted is not known.
 func TestOneHostIsFreeOfCalls(t *testing.T) {
-	udp, kernel := rtt(transport.UDP).attached("port").at(plan.Local), rtt(transport.KernelUDP).at(plan.Local)
-	elsewhere, bulk := rtt(transport.UDP).attached("port"), bulk(transport.TCP, 1500).attached("port").at(plan.Local)
+	udp, kernel := rtt(transport.UDP, attached("port"), at(workload.Local)), rtt(transport.KernelUDP, at(workload.Local))
+	elsewhere, bulk := rtt(transport.UDP, attached("port")), bulk(transport.TCP, 1500)
+	bulk.Attach, bulk.Place = "port", workload.Local
 	calls := oneHost[len(oneHost)-1]
 	for _, c := range []struct {
 		udp, want float64
 	}{{2, 2}, {noCalls / 2, 0}} {
 		many := 100.0
 		var records []Record
-		for _, k := range []Key{udp, kernel, elsewhere, bulk} {
+		for _, k := range []workload.Case{udp, kernel, elsewhere, bulk} {
 			records = append(records, threeRounds(k, 1)...)
 		}
 		for i := range records {
@@ -163,12 +161,12 @@ func TestOneHostIsFreeOfCalls(t *testing.T) {
 				records[i].SyscallsPerMsg = &c.udp
 			}
 		}
-		g := Summarize([]Key{udp, kernel, elsewhere, bulk}, records).measured(calls, "port", 0)
+		g := Summarize([]workload.Case{udp, kernel, elsewhere, bulk}, records).measured(calls, "port", 0)
 		if !g.Known || g.Measured != c.want || g.Met() != (c.want == 0) {
 			t.Errorf("%v system calls: %+v", c.udp, g)
 		}
 	}
-	if g := Summarize([]Key{udp}, threeRounds(udp, 1)).measured(calls, "port", 0); g.Known {
+	if g := Summarize([]workload.Case{udp}, threeRounds(udp, 1)).measured(calls, "port", 0); g.Known {
 		t.Errorf("not counted: %+v", g)
 	}
 }
@@ -206,9 +204,10 @@ func TestDocumentHasTheGoals(t *testing.T) {
 
 // TestGoalsArePrintedIfMeasured: those without a measurement are printed after a run of all.
 func TestGoalsArePrintedIfMeasured(t *testing.T) {
-	over, under := bandwidth[0].over.attached("queue"), bandwidth[0].under
+	over, under := bandwidth[0].over, bandwidth[0].under
+	over.Attach = "queue"
 	records := append(threeRounds(over, 1), threeRounds(under, 1)...)
-	lines := func(all []string, keys ...Key) (measured, not int) {
+	lines := func(all []string, keys ...workload.Case) (measured, not int) {
 		var out strings.Builder
 		Summarize(keys, records).PrintGoals(&out, all...)
 		return strings.Count(out.String(), bandwidth[0].figure), strings.Count(out.String(), "not measured")
@@ -219,33 +218,31 @@ func TestGoalsArePrintedIfMeasured(t *testing.T) {
 	if measured, not := lines(nil, over); measured != 0 || not != 0 {
 		t.Errorf("%d lines of one row, %d not measured", measured, not)
 	}
-	if _, not := lines([]string{plan.Pair}, over); not != len((Summary{}).Goals())-1 { // the allocations of over are known
+	if _, not := lines([]string{workload.Pair}, over); not != len((Summary{}).Goals())-1 { // the allocations of over are known
 		t.Errorf("%d lines not measured", not)
 	}
-	if _, not := lines([]string{plan.Local}, over); not != len(oneHost) {
+	if _, not := lines([]string{workload.Local}, over); not != len(oneHost) {
 		t.Errorf("%d lines of one host not measured", not)
 	}
 }
 
-// TestTablesOfOperations: udp stands in the table of latencies only in the sizes of operations.
+// TestTablesOfOperations: each MTU has a table, in which rates are compared with a flood.
 func TestTablesOfOperations(t *testing.T) {
-	udp, read := rtt(transport.UDP).attached("port"), key(workload.RDMA, transport.RCRead, goalSize).operations(1, 0).attached("port")
-	large, write := udp, key(workload.RDMA, transport.RCWrite, goalSize).operations(128, 0).attached("port")
-	large.Size = 1400
-	keys := []Key{udp, large, read, write}
+	keys := []workload.Case{
+		operation(transport.RCRead, goalSize, 1, 0, attached("port")), operation(transport.RCWrite, goalSize, 128, 0, attached("port")),
+		bulkWrite(1500), bulk(transport.Floor, 1500),
+	}
+	keys[2].Attach, keys[3].Attach = "port", "port"
 	var records []Record
 	for i, k := range keys {
 		records = append(records, threeRounds(k, float64(int(1)<<i))...)
 	}
 	var out strings.Builder
-	Summarize(keys, records).PrintOperations(&out)
-	text := out.String()
-	if !strings.Contains(text, "One at a time") || !strings.Contains(text, "operations in flight") || strings.Contains(text, "1400") || strings.Contains(text, "flood") {
-		t.Errorf("tables:\n%s", text)
-	}
-	for line := range strings.Lines(text) {
-		if strings.HasPrefix(line, "rc-read") && !strings.HasSuffix(line, " 4.00\n") {
-			t.Errorf("row %q of:\n%s", line, text)
+	Summarize(keys, records).Print(&out)
+	text := strings.Join(strings.Fields(out.String()), " ")
+	for _, want := range []string{"Operations of verbs, timed", "Operations of verbs, MTU 1500, timed", "rc-read port spin 64 1 1 ", "rc-write port spin 64 1 128 ", "unknown 0.000 0 0.50"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, &out)
 		}
 	}
 }
@@ -253,7 +250,7 @@ func TestTablesOfOperations(t *testing.T) {
 // TestIPv6Goals are printed if they were measured, and only then.
 func TestIPv6Goals(t *testing.T) {
 	row := func(name string, p50 float64) Row {
-		k := rtt(name).attached("port")
+		k := rtt(name, attached("port"))
 		return Row{k, threeRounds(k, p50)}
 	}
 	var out strings.Builder

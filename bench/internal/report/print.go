@@ -72,9 +72,9 @@ func extremes[T any](head string, of func(T) Spread, factor float64, digits int)
 	}})
 }
 
-// quotient is a column of ratios that may be unknown, with a suffix.
+// quotient is a column of ratios that may be unknown, with a suffix. It is left out if all are.
 func quotient[T any](head, suffix string, of func(T) (float64, bool)) []column[T] {
-	return []column[T]{{head: head, cell: func(r T) string {
+	return []column[T]{{head: head, optional: true, cell: func(r T) string {
 		v, ok := of(r)
 		if !ok {
 			return missing
@@ -83,9 +83,16 @@ func quotient[T any](head, suffix string, of func(T) (float64, bool)) []column[T
 	}}}
 }
 
-func optional[T any](columns []column[T]) []column[T] {
-	for i := range columns {
+// having are columns of figures that only some rows have. They are left out if none has.
+func having[T any](has func(T) bool, columns []column[T]) []column[T] {
+	for i, c := range columns {
 		columns[i].optional = true
+		columns[i].cell = func(r T) string {
+			if !has(r) {
+				return missing
+			}
+			return c.cell(r)
+		}
 	}
 	return columns
 }

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/unet-go/unet/bench/internal/lab"
-	"github.com/unet-go/unet/bench/internal/plan"
 	"github.com/unet-go/unet/bench/internal/workload"
 )
 
@@ -17,18 +16,12 @@ import (
 // A message of rtt is a round trip, one message out and one back. A message of connect is
 // a connection, from dialling to its end.
 type Record struct {
-	Bench     workload.Bench `json:"bench"`
-	Transport string         `json:"transport"`
-	Attach    string         `json:"attach"` // port, queue, or none
-	Place     string         `json:"place"`  // pair, crowd or local
-	Wait      string         `json:"wait"`
-	Size      int            `json:"size"`  // bytes of payload
-	Batch     int            `json:"batch"` // messages sent together
-	Round     int            `json:"round"` // from 1
-	N         int            `json:"n"`     // round trips or connections completed, or different messages received
-	Lost      int            `json:"lost"`
+	workload.Case
+	Round int `json:"round"` // from 1
+	N     int `json:"n"`     // round trips, connections or operations completed; bytes (bandwidth) or different messages received
+	Lost  int `json:"lost"`
 
-	MeanUS *float64 `json:"mean_us"` // round-trip time, or of connect the time of one connection; the next three too
+	MeanUS *float64 `json:"mean_us"` // of a round trip, a connection, an operation or an opening; the next three too
 	P50US  *float64 `json:"p50_us"`
 	P99US  *float64 `json:"p99_us"`
 	P999US *float64 `json:"p999_us"`
@@ -39,7 +32,7 @@ type Record struct {
 	CPUUSPerMsg    float64  `json:"cpu_us_per_msg"`
 	SyscallsPerMsg *float64 `json:"syscalls_per_msg"` // both processes, from the counting pass; null: not counted
 	AllocsPerMsg   float64  `json:"allocs_per_msg"`   // heap objects, both processes
-	// Processor time of the server's process; missing in bandwidth.
+	// Processor time of the server's process.
 	ServerCPUUSPerMsg float64 `json:"server_cpu_us_per_msg,omitempty"`
 
 	Duplicates   *int `json:"duplicates,omitempty"`
@@ -52,100 +45,74 @@ type Record struct {
 	ServerFailed *int   `json:"server_failed,omitempty"` // connect: ended with an error at the server
 	Failure      string `json:"failure,omitempty"`       // connect: the first error
 
-	MTU       int     `json:"mtu,omitempty"`          // bandwidth and rdma: of the network; of bandwidth n and lost are bytes, and a message is a write
 	GbPerS    float64 `json:"gb_per_s,omitempty"`     // bandwidth and rdma: 10^9 bits of payload received a second
-	CPUSPerGB float64 `json:"cpu_s_per_gb,omitempty"` // bandwidth: of both processes, for 10^9 bytes
+	CPUSPerGB float64 `json:"cpu_s_per_gb,omitempty"` // bandwidth: of both processes, for 10^9 bytes. A message of bandwidth is a write.
 
-	Depth int `json:"depth,omitempty"` // rdma: operations in flight. A message of rdma is an operation; n counts completions.
-
-	// Of rtt beside goroutines that wait.
-	Waiters     int      `json:"waiters,omitempty"`      // goroutines that wait at each end, not counting the measured one
-	Procs       int      `json:"procs,omitempty"`        // GOMAXPROCS. 0 pins each process to one processor
-	IdlePercent *float64 `json:"idle_percent,omitempty"` // percent of a processor that the idle client takes; nil if it was not idle
+	IdlePercent *float64 `json:"idle_percent,omitempty"` // rtt: percent of a processor that the idle client takes; nil if it was not idle
 }
 
 // NewRecord makes the record of one round. syscalls is nil if they were not
 // counted.
-func NewRecord(c plan.Combination, j workload.Job, round int, out lab.Outcome, syscalls *float64) Record {
-	r := Record{
-		Bench: c.Bench, Transport: c.Transport.Name, Attach: c.Attach, Place: c.Place, Wait: c.Wait,
-		Size: c.Size, Batch: c.Batch, Round: round,
-		SyscallsPerMsg: syscalls, Depth: c.Depth,
+func NewRecord(c workload.Case, e workload.Effort, round int, out lab.Outcome, syscalls *float64) Record {
+	r := Record{Case: c, Round: round, SyscallsPerMsg: syscalls, N: out.Client.N, Lost: out.Client.Lost, MsgsPerS: rate(out.Client.N, out.Client.Elapsed)}
+	if l := out.Client.Latency; l.P50 > 0 {
+		r.MeanUS, r.P50US, r.P99US, r.P999US = us(l.Mean), us(l.P50), us(l.P99), us(l.P999)
+	}
+	if e.Rest > 0 {
+		idle := 100 * float64(out.Client.RestCPU) / float64(e.Rest)
+		r.IdlePercent = &idle
 	}
 	switch c.Bench {
-	case workload.RTT, workload.Connect:
-		r.N, r.Lost = out.Client.N, out.Client.Lost
-		r.MsgsPerS = rate(r.N, out.Client.Elapsed)
-		l := out.Client.Latency
-		r.MeanUS, r.P50US, r.P99US, r.P999US = us(l.Mean), us(l.P50), us(l.P99), us(l.P999)
-		r.Waiters, r.Procs = c.Waiters, c.Procs
-		if j.Rest > 0 {
-			idle := 100 * float64(out.Client.RestCPU) / float64(j.Rest)
-			r.IdlePercent = &idle
+	case workload.Connect:
+		r.Connections, r.Failed, r.ServerFailed = e.Connections, &out.Client.Failed, &out.Server.Failed
+		if r.Failure = out.Client.Failure; r.Failure == "" && out.Server.Failure != "" {
+			r.Failure = "server: " + out.Server.Failure
 		}
-		if c.Bench == workload.Connect {
-			failed, serverFailed := out.Client.Failed, out.Server.Failed
-			r.Connections, r.Failed, r.ServerFailed = j.Connections, &failed, &serverFailed
-			if r.Failure = out.Client.Failure; r.Failure == "" && out.Server.Failure != "" {
-				r.Failure = "server: " + out.Server.Failure
-			}
-		}
-	case workload.Bandwidth:
-		r.bandwidth(c, out)
-		return r
 	case workload.RDMA:
-		r.MTU, r.N, r.Lost = c.MTU, out.Client.N, out.Client.Lost
-		r.MsgsPerS = rate(r.N, out.Client.Elapsed)
 		r.GbPerS = r.MsgsPerS * float64(c.Size) * 8 / 1e9
-		if l := out.Client.Latency; l.P50 > 0 {
-			r.MeanUS, r.P50US, r.P99US, r.P999US = us(l.Mean), us(l.P50), us(l.P99), us(l.P999)
-		}
-	default:
-		duplicates := out.Server.Duplicates
-		r.N, r.Lost, r.Duplicates = out.Server.N, out.Client.Sent-out.Server.N, &duplicates
-		if c.Bench == workload.Rate {
-			r.MsgsPerS = rate(out.Server.InWindow, out.Server.Elapsed)
-		} else {
-			stalls := out.Client.Stalls
+	case workload.Bandwidth:
+		r.N, r.Lost = out.Server.N, out.Client.Sent-out.Server.N
+		r.GbPerS = rate(out.Server.InWindow, out.Server.Elapsed) * 8 / 1e9
+		r.MsgsPerS = r.GbPerS * 1e9 / 8 / float64(r.Size)
+	case workload.Rate, workload.OneWay:
+		r.N, r.Lost, r.Duplicates = out.Server.N, out.Client.Sent-out.Server.N, &out.Server.Duplicates
+		if r.MsgsPerS = rate(out.Server.InWindow, out.Server.Elapsed); c.Bench == workload.OneWay {
 			r.MsgsPerS = rate(r.N, out.Client.Elapsed)
-			r.CreditWindow, r.CreditEvery, r.Stalls = j.Window, j.Credit, &stalls
+			r.CreditWindow, r.CreditEvery, r.Stalls = e.Window, e.Credit, &out.Client.Stalls
 		}
 	}
-	r.CPUUSPerMsg = PerMessage(float64(out.Client.CPU+out.Server.CPU)/1e3, out, c.Bench)
-	r.ServerCPUUSPerMsg = PerMessage(float64(out.Server.CPU)/1e3, out, c.Bench)
-	r.AllocsPerMsg = PerMessage(float64(out.Client.Mallocs+out.Server.Mallocs), out, c.Bench)
+	r.CPUUSPerMsg = PerMessage(float64(out.Client.CPU+out.Server.CPU)/1e3, c, out)
+	r.ServerCPUUSPerMsg = PerMessage(float64(out.Server.CPU)/1e3, c, out)
+	r.AllocsPerMsg = PerMessage(float64(out.Client.Mallocs+out.Server.Mallocs), c, out)
+	if c.Bench == workload.Bandwidth {
+		r.CPUSPerGB = r.CPUUSPerMsg * 1e3 / float64(c.Size)
+	}
 	return r
 }
 
-// bandwidth fills in the figures of bandwidth.
-func (r *Record) bandwidth(c plan.Combination, out lab.Outcome) {
-	s := out.Server
-	r.MTU, r.N, r.Lost = c.MTU, s.N, out.Client.Sent-s.N
-	r.GbPerS = rate(s.InWindow, s.Elapsed) * 8 / 1e9
-	r.MsgsPerS = r.GbPerS * 1e9 / 8 / float64(c.Size)
-	bytes := s.InWindow // which the readings are of, but for a flood's
-	if c.Transport.Dial == nil {
-		bytes = s.N
-	}
-	if bytes == 0 {
-		return
-	}
-	cpu := (out.Client.CPU + s.CPU).Seconds()
-	writes := float64(bytes) / float64(c.Size)
-	r.CPUSPerGB, r.CPUUSPerMsg = cpu/float64(bytes)*1e9, cpu*1e6/writes
-	r.AllocsPerMsg = float64(out.Client.Mallocs+s.Mallocs) / writes
-}
-
-// PerMessage divides by the messages that arrived.
-func PerMessage(total float64, out lab.Outcome, b workload.Bench) float64 {
-	n := out.Server.N
-	if b == workload.RTT || b == workload.Connect || b == workload.RDMA {
-		n = out.Client.N
+// PerMessage divides by the messages that arrived while processor time, allocations and system calls were counted.
+func PerMessage(total float64, c workload.Case, out lab.Outcome) float64 {
+	n := float64(out.Server.N)
+	switch c.Bench {
+	case workload.RTT, workload.Connect, workload.RDMA:
+		n = float64(out.Client.N)
+	case workload.Bandwidth:
+		if c.Batch == 1 { // else a flood, which is counted to its end
+			n = float64(out.Server.InWindow)
+		}
+		n /= float64(c.Size)
 	}
 	if n == 0 {
 		return 0
 	}
-	return total / float64(n)
+	return total / n
+}
+
+// NewOpening is the record of endpoints that were opened through unetd, one after the other, with the default
+// geometry and one tag.
+func NewOpening(place string, took []time.Duration) Record {
+	l := workload.Summarize(took)
+	return Record{Case: opening(place), Round: 1, N: len(took), MeanUS: us(l.Mean), P50US: us(l.P50), P99US: us(l.P99), P999US: us(l.P999)}
 }
 
 func rate(n int, d time.Duration) float64 {
@@ -198,6 +165,9 @@ func WriteBenchmark(w io.Writer, l Line) error {
 }
 
 func (r Record) benchmark() (string, int, []figure) {
+	if r.Bench == workload.Open {
+		return fmt.Sprintf("Open/transport=%s/attach=%s/place=%s", r.Transport, r.Attach, r.Place), r.N, r.latencies()
+	}
 	name := fmt.Sprintf("%s/transport=%s/attach=%s/wait=%s/size=%d", benchmarkNames[r.Bench], r.Transport, r.Attach, r.Wait, r.Size)
 	switch r.Bench {
 	case workload.Rate, workload.OneWay:
@@ -207,7 +177,7 @@ func (r Record) benchmark() (string, int, []figure) {
 	case workload.Connect:
 		name += fmt.Sprintf("/connections=%d", r.Connections)
 	}
-	if r.Place != plan.Pair {
+	if r.Place != workload.Pair {
 		name += "/place=" + r.Place
 	}
 	if r.Bench == workload.RDMA {
@@ -219,15 +189,7 @@ func (r Record) benchmark() (string, int, []figure) {
 	if r.Bench == workload.Bandwidth {
 		return name, r.N / r.Size, []figure{{r.GbPerS * 1e9 / 8, "B/s"}, {r.CPUSPerGB, "cpu-ns/B"}, {float64(r.Lost), "lost-B"}}
 	}
-	var all []figure
-	for _, l := range []struct {
-		us   *float64
-		unit string
-	}{{r.MeanUS, "ns/op"}, {r.P50US, "p50-ns/op"}, {r.P99US, "p99-ns/op"}} {
-		if l.us != nil {
-			all = append(all, figure{*l.us * 1e3, l.unit})
-		}
-	}
+	all := r.latencies()
 	switch r.Bench {
 	case workload.Rate, workload.OneWay, workload.RDMA:
 		all = append(all, figure{r.MsgsPerS, "msgs/s"})
@@ -244,11 +206,14 @@ func (r Record) benchmark() (string, int, []figure) {
 	return name, r.N, append(all, figure{float64(r.Lost), "lost"})
 }
 
+func (r Record) latencies() (all []figure) {
+	if r.P50US == nil {
+		return nil
+	}
+	return []figure{{*r.MeanUS * 1e3, "ns/op"}, {*r.P50US * 1e3, "p50-ns/op"}, {*r.P99US * 1e3, "p99-ns/op"}}
+}
+
 var benchmarkNames = map[workload.Bench]string{
 	workload.RTT: "RTT", workload.Rate: "Rate", workload.OneWay: "OneWay", workload.Connect: "Connect", workload.Bandwidth: "Bandwidth",
 	workload.RDMA: "RDMA",
-}
-
-func (o Opening) benchmark() (string, int, []figure) {
-	return fmt.Sprintf("Open/others=%d", o.Others), o.N, []figure{{o.MedianMS * 1e6, "p50-ns/op"}, {o.MaxMS * 1e6, "max-ns/op"}}
 }

@@ -32,13 +32,13 @@ func TestSpread(t *testing.T) {
 	}
 }
 
-func combination(t *testing.T, b workload.Bench, name, attach string, batch int) plan.Combination {
+func caseOf(t *testing.T, b workload.Bench, name, attach string, batch int) workload.Case {
 	t.Helper()
 	tr, err := transport.ByName(b, name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return plan.Combination{Bench: b, Transport: tr, Attach: attach, Place: plan.Pair, Wait: tr.Waits[0], Size: 64, Batch: batch}
+	return workload.Case{Bench: b, Transport: name, Attach: attach, Place: workload.Pair, Wait: tr.Waits[0], Size: 64, Batch: batch}
 }
 
 func TestRecordFigures(t *testing.T) {
@@ -53,7 +53,7 @@ func TestRecordFigures(t *testing.T) {
 		},
 	}
 	calls := 2.5
-	job := workload.Job{Window: 128, Credit: 32, Connections: 4}
+	job := workload.Effort{Window: 128, Credit: 32, Connections: 4}
 	required := []string{"bench", "transport", "attach", "wait", "size", "round", "n", "lost", "mean_us", "p50_us", "p99_us",
 		"p999_us", "msgs_per_s", "cpu_us_per_msg", "syscalls_per_msg", "allocs_per_msg"}
 	for _, c := range []struct {
@@ -63,14 +63,14 @@ func TestRecordFigures(t *testing.T) {
 	}{
 		{workload.RTT, map[string]any{"n": 1000.0, "lost": 2.0, "mean_us": 2.5, "p50_us": 2.0, "p99_us": 3.0, "p999_us": 4.0,
 			"msgs_per_s": 100_000.0, "cpu_us_per_msg": 5.0, "syscalls_per_msg": 2.5, "allocs_per_msg": 0.01}, nil},
-		{workload.Rate, map[string]any{"n": 1000.0, "lost": 10.0, "duplicates": 5.0, "mean_us": nil,
+		{workload.Rate, map[string]any{"n": 1000.0, "lost": 10.0, "duplicates": 5.0,
 			"msgs_per_s": 180_000.0, "cpu_us_per_msg": 5.0}, []string{"duplicates"}},
 		{workload.Connect, map[string]any{"n": 1000.0, "lost": 2.0, "p50_us": 2.0, "p99_us": 3.0, "msgs_per_s": 100_000.0, "cpu_us_per_msg": 5.0,
 			"syscalls_per_msg": 2.5, "allocs_per_msg": 0.01, "connections": 4.0, "failed": 3.0, "server_failed": 1.0, "failure": "dial: refused"}, nil},
 		{workload.OneWay, map[string]any{"n": 1000.0, "lost": 10.0, "credit_window": 128.0, "credit_every": 32.0, "stalls": 1.0,
 			"msgs_per_s": 100_000.0}, []string{"duplicates", "credit_window"}},
 	} {
-		b, err := json.Marshal(NewRecord(combination(t, c.bench, transport.Message, "port", 1), job, 3, out, &calls))
+		b, err := json.Marshal(NewRecord(caseOf(t, c.bench, transport.Message, "port", 1), job, 3, out, &calls))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -89,7 +89,7 @@ func TestRecordFigures(t *testing.T) {
 			}
 		}
 	}
-	r := NewRecord(combination(t, workload.RTT, transport.KernelUDP, transport.None, 1), job, 1, out, nil)
+	r := NewRecord(caseOf(t, workload.RTT, transport.KernelUDP, workload.None, 1), job, 1, out, nil)
 	if b, _ := json.Marshal(r); !strings.Contains(string(b), `"syscalls_per_msg":null`) {
 		t.Errorf("calls that were not counted: %s", b)
 	}
@@ -97,7 +97,7 @@ func TestRecordFigures(t *testing.T) {
 
 func TestRecordWithoutMessagesIsValidJSON(t *testing.T) {
 	for _, b := range []workload.Bench{workload.RTT, workload.Rate, workload.OneWay, workload.Connect} {
-		r := NewRecord(combination(t, b, transport.Message, "port", 1), workload.Job{}, 1,
+		r := NewRecord(caseOf(t, b, transport.Message, "port", 1), workload.Effort{}, 1,
 			lab.Outcome{Client: workload.Report{Sent: 5, Mallocs: 1, CPU: 1}}, nil)
 		if _, err := json.Marshal(r); err != nil {
 			t.Errorf("%s: %v", b, err)
@@ -108,10 +108,10 @@ func TestRecordWithoutMessagesIsValidJSON(t *testing.T) {
 // records are three rounds of a figure: p50 in rtt, else messages a second.
 func records(t *testing.T, b workload.Bench, name, attach string, batch int, figures ...float64) []Record {
 	t.Helper()
-	c := combination(t, b, name, attach, batch)
+	c := caseOf(t, b, name, attach, batch)
 	var rs []Record
 	for i, f := range figures {
-		r := Record{Bench: b, Transport: name, Attach: attach, Place: plan.Pair, Wait: c.Wait, Size: 64, Batch: batch, Round: i + 1, N: 100}
+		r := Record{Case: c, Round: i + 1, N: 100}
 		if b == workload.RTT {
 			r.MeanUS, r.P50US, r.P99US, r.P999US = &f, &f, &f, &f
 		} else {
@@ -139,28 +139,28 @@ func testSummary(t *testing.T) Summary {
 		rs = append(rs, records(t, workload.Rate, transport.Message, attach, 32, 1.2e6, 1.2e6)...)
 		rs = append(rs, records(t, workload.OneWay, transport.Message, attach, 1, 1e6, 1e6)...)
 	}
-	rs = append(rs, records(t, workload.RTT, transport.KernelUDP, transport.None, 1, 4, 5, 6)...)
-	rs = append(rs, records(t, workload.RTT, transport.KernelTCP, transport.None, 1, 6, 6, 7)...)
-	rs = append(rs, records(t, workload.OneWay, transport.KernelTCP, transport.None, 1, 1e6, 1e6)...)
-	rs = append(rs, records(t, workload.RTT, transport.GoTCP, transport.None, 1, 30, 36, 60)...)
-	connects := records(t, workload.Connect, transport.KernelTCP, transport.None, 1, 30e3, 18e3, 12e3)
+	rs = append(rs, records(t, workload.RTT, transport.KernelUDP, workload.None, 1, 4, 5, 6)...)
+	rs = append(rs, records(t, workload.RTT, transport.KernelTCP, workload.None, 1, 6, 6, 7)...)
+	rs = append(rs, records(t, workload.OneWay, transport.KernelTCP, workload.None, 1, 1e6, 1e6)...)
+	rs = append(rs, records(t, workload.RTT, transport.GoTCP, workload.None, 1, 30, 36, 60)...)
+	connects := records(t, workload.Connect, transport.KernelTCP, workload.None, 1, 30e3, 18e3, 12e3)
 	for i := range connects {
 		p50, p99 := 40.0, 50.0
 		failed, serverFailed := i, 0
-		connects[i].P50US, connects[i].P99US, connects[i].AllocsPerMsg, connects[i].Connections = &p50, &p99, 2, 1
+		connects[i].MeanUS, connects[i].P50US, connects[i].P99US, connects[i].P999US, connects[i].AllocsPerMsg, connects[i].Connections = &p50, &p50, &p99, &p99, 2, 1
 		connects[i].Failed, connects[i].ServerFailed, connects[i].Lost = &failed, &serverFailed, 1
 		if failed > 0 {
 			connects[i].Failure = "dial: refused"
 		}
 	}
 	rs = append(rs, connects...)
-	rs = append(rs, records(t, workload.RTT, transport.KernelUDPMux, transport.None, 1, 6, 6, 6)...)
-	rs = append(rs, records(t, workload.Rate, transport.KernelUDP, transport.None, 32, 6e5, 6e5)...)
-	rs = append(rs, records(t, workload.OneWay, transport.KernelUDP, transport.None, 1, 7e5, 7e5)...)
-	var planned []Key
+	rs = append(rs, records(t, workload.RTT, transport.KernelUDPMux, workload.None, 1, 6, 6, 6)...)
+	rs = append(rs, records(t, workload.Rate, transport.KernelUDP, workload.None, 32, 6e5, 6e5)...)
+	rs = append(rs, records(t, workload.OneWay, transport.KernelUDP, workload.None, 1, 7e5, 7e5)...)
+	var planned []workload.Case
 	for _, r := range rs {
-		if !slices.Contains(planned, r.Key()) {
-			planned = append(planned, r.Key())
+		if !slices.Contains(planned, r.Case) {
+			planned = append(planned, r.Case)
 		}
 	}
 	slices.Reverse(rs) // rounds are measured in any order
@@ -180,8 +180,8 @@ func TestTablesShowMediansAndRatios(t *testing.T) {
 	for _, want := range [][]string{
 		{"floor", "queue", "spin", "2.50", "(2.00..3.00)", "2.50", "2.50", "2.50", "0.00", "unknown", "0.000", "0", "2.00x", "1.00"},
 		{"kernel-udp", "none", "spin", "5.00", "(4.00..6.00)", "5.00", "5.00", "5.00", "0.00", "unknown", "0.000", "0", "1.00x", "-"},
-		{"msg", "port", "spin", "32", "1.200", "(1.200..1.200)", "0.00", "unknown", "0.000", "0", "0", "0", "2.00x", "-"},
-		{"kernel-tcp", "none", "spin", "18.00", "(12.00..30.00)", "40.00", "50.00", "0.00", "unknown", "2.0", "3", "3", "1.00x"},
+		{"msg", "port", "spin", "32", "1200.00", "(1200.00..1200.00)", "0.00", "unknown", "0.000", "0", "2.00x"},
+		{"kernel-tcp", "none", "spin", "18.00", "(12.00..30.00)", "40.00", "(40.00..40.00)", "40.00", "50.00", "50.00", "0.00", "unknown", "2.000", "3", "3", "0", "1.00x"},
 		{"kernel-tcp none: dial: refused"},
 	} {
 		found := false
@@ -206,7 +206,7 @@ func TestTablesShowMediansAndRatios(t *testing.T) {
 func TestTablesAlign(t *testing.T) {
 	cell := func(i int) func([]string) string { return func(r []string) string { return r[i] } }
 	var out strings.Builder
-	printTable(&out, "", [][]string{{"wide µ", "22", "", "-"}}, text("a", cell(0)), value("b", cell(1)), value("c", cell(2)), optional(value("left out", cell(3))))
+	printTable(&out, "", [][]string{{"wide µ", "22", "", "-"}}, text("a", cell(0)), value("b", cell(1)), value("c", cell(2)), having(func([]string) bool { return false }, value("left out", cell(3))))
 	if want := "a        b  c\nwide µ  22\n"; out.String() != want {
 		t.Errorf("got\n%q, want\n%q", out.String(), want)
 	}
@@ -218,29 +218,25 @@ func bulkRecords(name, attach string, mtu, size int, gb ...float64) (rs []Record
 		batch = plan.FloodBatch
 	}
 	for i, f := range gb {
-		rs = append(rs, Record{Bench: workload.Bandwidth, Transport: name, Attach: attach, Place: plan.Pair, Wait: "spin",
-			Size: size, Batch: batch, MTU: mtu, Round: i + 1, N: 1 << 20, GbPerS: f})
+		rs = append(rs, Record{Case: workload.Case{Bench: workload.Bandwidth, Transport: name, Attach: attach, Place: workload.Pair, Wait: "spin",
+			Size: size, Batch: batch, MTU: mtu}, Round: i + 1, N: 1 << 20, GbPerS: f})
 	}
 	return rs
 }
 
 func summary(groups ...[]Record) Summary {
-	var planned []Key
+	var planned []workload.Case
 	var all []Record
 	for _, g := range groups {
-		planned = append(planned, g[0].Key())
+		planned = append(planned, g[0].Case)
 		all = append(all, g...)
 	}
 	return Summarize(planned, all)
 }
 
 func TestBandwidthRecord(t *testing.T) {
-	tr, err := transport.ByName(workload.Bandwidth, transport.TCP)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := plan.Combination{Bench: workload.Bandwidth, Transport: tr, Attach: "port", Place: plan.Pair, Wait: "spin", Size: 1000, Batch: 1, MTU: 9000}
-	r := NewRecord(c, workload.Job{}, 1, lab.Outcome{
+	c := workload.Case{Bench: workload.Bandwidth, Transport: transport.TCP, Attach: "port", Place: workload.Pair, Wait: "spin", Size: 1000, Batch: 1, MTU: 9000}
+	r := NewRecord(c, workload.Effort{}, 1, lab.Outcome{
 		Client: workload.Report{Sent: 6_000_000, CPU: 10 * time.Millisecond, Mallocs: 100},
 		Server: workload.Report{N: 5_999_000, InWindow: 5_000_000, Elapsed: 10 * time.Millisecond, CPU: 5 * time.Millisecond},
 	}, nil)
@@ -262,10 +258,10 @@ func TestBandwidthTable(t *testing.T) {
 
 func TestBenchmarkLines(t *testing.T) {
 	us, calls := 2.5, 2.0
-	r := Record{Bench: workload.RTT, Transport: "msg", Attach: "port", Place: plan.Pair, Wait: "spin", Size: 64, Batch: 1, Round: 3, N: 1000,
+	r := Record{Case: workload.Case{Bench: workload.RTT, Transport: "msg", Attach: "port", Place: workload.Pair, Wait: "spin", Size: 64, Batch: 1}, Round: 3, N: 1000,
 		MeanUS: &us, P50US: &us, P99US: &us, P999US: &us, MsgsPerS: 4e5, CPUUSPerMsg: 5, SyscallsPerMsg: &calls, AllocsPerMsg: 0.5, Lost: 1}
 	oneWay := r
-	oneWay.Bench, oneWay.Place, oneWay.MeanUS, oneWay.P50US, oneWay.P99US, oneWay.SyscallsPerMsg = workload.OneWay, plan.Local, nil, nil, nil, nil
+	oneWay.Bench, oneWay.Place, oneWay.MeanUS, oneWay.P50US, oneWay.P99US, oneWay.SyscallsPerMsg = workload.OneWay, workload.Local, nil, nil, nil, nil
 	connect := r
 	connect.Bench, connect.Connections = workload.Connect, 4
 	silent := r
@@ -278,9 +274,9 @@ func TestBenchmarkLines(t *testing.T) {
 		{oneWay, "BenchmarkOneWay/transport=msg/attach=port/wait=spin/size=64/batch=1/place=local 1000 400000 msgs/s 5000 cpu-ns/op 0.5 allocs/op 1 lost\n"},
 		{connect, "BenchmarkConnect/transport=msg/attach=port/wait=spin/size=64/connections=4 1000 2500 ns/op 2500 p50-ns/op 2500 p99-ns/op 400000 conns/s 5000 cpu-ns/op 0.5 allocs/op 2 syscalls/op 1 lost\n"},
 		{silent, ""},
-		{Record{Bench: workload.Bandwidth, Transport: "tcp", Attach: "queue", Place: plan.Pair, Wait: "spin", Size: 100, MTU: 9000, N: 1000, GbPerS: 8, CPUSPerGB: 2},
+		{Record{Case: workload.Case{Bench: workload.Bandwidth, Transport: "tcp", Attach: "queue", Place: workload.Pair, Wait: "spin", Size: 100, MTU: 9000}, N: 1000, GbPerS: 8, CPUSPerGB: 2},
 			"BenchmarkBandwidth/transport=tcp/attach=queue/wait=spin/size=100/mtu=9000 10 1e+09 B/s 2 cpu-ns/B 0 lost-B\n"},
-		{Opening{Others: 255, N: 51, MedianMS: 3, MaxMS: 4}, "BenchmarkOpen/others=255 51 3e+06 p50-ns/op 4e+06 max-ns/op\n"},
+		{NewOpening(workload.Crowd, []time.Duration{2e6, 3e6, 4e6}), "BenchmarkOpen/transport=msg/attach=port/place=crowd 3 3e+06 ns/op 3e+06 p50-ns/op 4e+06 p99-ns/op\n"},
 	} {
 		var b strings.Builder
 		if err := WriteBenchmark(&b, c.line); err != nil || b.String() != c.want {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/unet-go/unet/bench/internal/load"
 	"github.com/unet-go/unet/bench/internal/plan"
+	"github.com/unet-go/unet/bench/internal/workload"
 )
 
 // Networks of a service.
@@ -56,7 +57,7 @@ func (s Service) cell() plan.ServiceCell {
 
 func (s Service) benchmark() (string, int, []figure) {
 	name := fmt.Sprintf("Services/service=%s/network=%s/connections=%d/procs=%d/neighbours=%t/wait=%s", s.Service, s.Network, s.Connections, s.Procs, s.Neighbours, s.Wait)
-	if s.Place != plan.Pair {
+	if s.Place != workload.Pair {
 		name += "/place=" + s.Place
 	}
 	return name, s.N,

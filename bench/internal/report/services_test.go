@@ -10,6 +10,7 @@ import (
 
 	"github.com/unet-go/unet/bench/internal/load"
 	"github.com/unet-go/unet/bench/internal/plan"
+	"github.com/unet-go/unet/bench/internal/workload"
 )
 
 // matrix are three rounds of two cells, and one round of a third one on one network.
@@ -98,7 +99,7 @@ func TestServiceGoals(t *testing.T) {
 }
 
 func TestServiceIsALine(t *testing.T) {
-	s := NewService(plan.ServiceCell{Service: plan.NATS, Connections: 2, Procs: 1}, OnUnet, plan.Local, "spin", true, 7,
+	s := NewService(plan.ServiceCell{Service: plan.NATS, Connections: 2, Procs: 1}, OnUnet, workload.Local, "spin", true, 7,
 		load.Result{Requests: 40, Failed: 1, Lost: 2, Elapsed: 2 * time.Second, P50: 3 * time.Microsecond, P99: 9 * time.Microsecond, Least: 10, Most: 30, CPU: time.Millisecond})
 	b, err := json.Marshal(s)
 	const want = `{"bench":"services","service":"nats","network":"unet","connections":2,"procs":1,"place":"local","neighbours":true,"wait":"spin","round":7,"n":40,"failed":1,"lost":2,` +

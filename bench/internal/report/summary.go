@@ -1,40 +1,10 @@
 package report
 
-import (
-	"time"
+import "github.com/unet-go/unet/bench/internal/workload"
 
-	"github.com/unet-go/unet/bench/internal/plan"
-	"github.com/unet-go/unet/bench/internal/workload"
-)
-
-// Key is what records of several rounds have in common.
-type Key struct {
-	Bench     workload.Bench
-	Transport string
-	Attach    string
-	Place     string
-	Wait      string
-	Size      int
-	Batch     int
-	MTU       int // bandwidth and rdma
-	Depth     int // rdma
-	Waiters   int // rtt
-	Procs     int // rtt
-}
-
-// KeyOf is the key that the records of a combination have.
-func KeyOf(c plan.Combination) Key {
-	return Key{c.Bench, c.Transport.Name, c.Attach, c.Place, c.Wait, c.Size, c.Batch, c.MTU, c.Depth, c.Waiters, c.Procs}
-}
-
-// Key is what the record has in common with those of other rounds.
-func (r Record) Key() Key {
-	return Key{r.Bench, r.Transport, r.Attach, r.Place, r.Wait, r.Size, r.Batch, r.MTU, r.Depth, r.Waiters, r.Procs}
-}
-
-// Row is one combination over all its rounds.
+// Row is one case over all its rounds.
 type Row struct {
-	Key
+	workload.Case
 	Records []Record // at least one
 }
 
@@ -87,16 +57,13 @@ func (r Row) calls() (float64, bool) {
 }
 
 // Summary is what has been measured, rows in the order of the plan.
-type Summary struct {
-	Rows     []Row
-	Openings []Opening
-}
+type Summary struct{ Rows []Row }
 
-// Summarize gathers the records of each planned combination.
-func Summarize(planned []Key, records []Record) (s Summary) {
-	groups := map[Key][]Record{}
+// Summarize gathers the records of each planned case.
+func Summarize(planned []workload.Case, records []Record) (s Summary) {
+	groups := map[workload.Case][]Record{}
 	for _, r := range records {
-		groups[r.Key()] = append(groups[r.Key()], r)
+		groups[r.Case] = append(groups[r.Case], r)
 	}
 	for _, k := range planned {
 		if g := groups[k]; g != nil {
@@ -107,28 +74,11 @@ func Summarize(planned []Key, records []Record) (s Summary) {
 }
 
 // find is the row of k, if it was measured.
-func (s Summary) find(k Key) (Row, bool) {
+func (s Summary) find(k workload.Case) (Row, bool) {
 	for _, r := range s.Rows {
-		if r.Key == k {
+		if r.Case == k {
 			return r, true
 		}
 	}
 	return Row{}, false
-}
-
-// Opening is how long it takes to open an endpoint through unetd, with the default
-// geometry and one tag, and one line of JSON.
-type Opening struct {
-	Bench    workload.Bench `json:"bench"`
-	Others   int            `json:"others"` // endpoints that are open already
-	N        int            `json:"n"`
-	MedianMS float64        `json:"median_ms"`
-	MinMS    float64        `json:"min_ms"`
-	MaxMS    float64        `json:"max_ms"`
-}
-
-// NewOpening summarizes.
-func NewOpening(others int, took []time.Duration) Opening {
-	s := over(took, func(d time.Duration) float64 { return float64(d) / 1e6 })
-	return Opening{Bench: workload.Open, Others: others, N: len(took), MedianMS: s.Median, MinMS: s.Min, MaxMS: s.Max}
 }

@@ -39,11 +39,7 @@ const (
 
 // Counter is the attached program.
 type Counter struct {
-	// Calls is how many system calls the processes of Start made between their last two
-	// calls of getrusage, at Stop.
-	Calls uint64
-	pids  []int
-
+	pids    []int // that are followed
 	tallies *ebpf.Map
 	prog    *ebpf.Program
 	link    link.Link
@@ -122,28 +118,27 @@ func program(tallies int) asm.Instructions {
 	}
 }
 
-// Start begins to count the calls of processes.
-func (c *Counter) Start(pids []int) error {
-	c.pids = pids
-	for _, pid := range pids {
-		if err := c.tallies.Put(uint32(pid), tally{}); err != nil {
-			return fmt.Errorf("count system calls of process %d: %w", pid, err)
-		}
+// Follow begins to count the calls of a process.
+func (c *Counter) Follow(pid int) error {
+	if err := c.tallies.Put(uint32(pid), tally{}); err != nil {
+		return fmt.Errorf("count system calls of process %d: %w", pid, err)
 	}
+	c.pids = append(c.pids, pid)
 	return nil
 }
 
-// Stop ends counting.
-func (c *Counter) Stop() error {
-	c.Calls = 0
+// Take ends the counting of the processes that are followed, which may have ended. It returns how many system
+// calls they made between their last two calls of getrusage.
+func (c *Counter) Take() (calls uint64, err error) {
 	for _, pid := range c.pids {
 		var t tally
 		if err := c.tallies.LookupAndDelete(uint32(pid), &t); err != nil {
-			return fmt.Errorf("system calls of process %d: %w", pid, err)
+			return 0, fmt.Errorf("system calls of process %d: %w", pid, err)
 		}
-		c.Calls += t.Latest - t.Previous
+		calls += t.Latest - t.Previous
 	}
-	return nil
+	c.pids = nil
+	return calls, nil
 }
 
 // Close detaches the program.

@@ -21,7 +21,7 @@ func TestBracketedCallsAreCounted(t *testing.T) {
 	defer c.Close()
 	// count makes so many calls in each of several sections, and returns what was counted in the last.
 	count := func(sections ...int) uint64 {
-		if err := c.Start([]int{os.Getpid()}); err != nil {
+		if err := c.Follow(os.Getpid()); err != nil {
 			t.Fatal(err)
 		}
 		var u syscall.Rusage
@@ -33,10 +33,11 @@ func TestBracketedCallsAreCounted(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := c.Stop(); err != nil {
+		n, err := c.Take()
+		if err != nil {
 			t.Fatal(err)
 		}
-		return c.Calls
+		return n
 	}
 	// The runtime may add calls of its own, few next to these.
 	const calls = 100_000
@@ -46,7 +47,7 @@ func TestBracketedCallsAreCounted(t *testing.T) {
 	if n := count(calls, 0); n > calls/10 {
 		t.Errorf("counted %d calls, made none in the last section", n)
 	}
-	if err := c.Stop(); err == nil {
-		t.Error("a process that is not followed has a count")
+	if n, err := c.Take(); n != 0 || err != nil {
+		t.Errorf("without a process: %d calls, %v", n, err)
 	}
 }

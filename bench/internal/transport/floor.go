@@ -41,7 +41,7 @@ const (
 	floorReclaim = 32 // frames in flight at which completions are taken
 )
 
-func openFloor(ctx context.Context, j workload.Job) (workload.Conn, error) {
+func openFloor(ctx context.Context, j workload.Job, _ func()) (workload.Conn, error) {
 	g, lease, err := openGrant(ctx, j, endpoint.Request{Tags: []endpoint.Tag{endpoint.MessageTag(j.Local.Tag)}, NoMemoryPaths: true})
 	if err != nil {
 		return nil, err
@@ -264,8 +264,8 @@ type flood struct {
 // FloodPayload is the payload of a full frame of the MTU, in bytes.
 func FloodPayload(mtu int) int { return mtu - wire.MessageHeaderLen }
 
-func openFlood(ctx context.Context, j workload.Job) (workload.Conn, error) {
-	c, err := openFloor(ctx, j)
+func openFlood(ctx context.Context, j workload.Job, listening func()) (workload.Conn, error) {
+	c, err := openFloor(ctx, j, listening)
 	if err != nil {
 		return nil, err
 	}

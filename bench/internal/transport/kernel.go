@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -37,7 +36,7 @@ type kernelUDP struct {
 	out, in  mmsg
 }
 
-func openKernelUDP(_ context.Context, j workload.Job) (workload.Conn, error) {
+func openKernelUDP(_ context.Context, j workload.Job, _ func()) (workload.Conn, error) {
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_DGRAM|syscall.SOCK_NONBLOCK|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
@@ -64,10 +63,8 @@ func sockaddr(ap netip.AddrPort) syscall.Sockaddr {
 }
 
 // transient reports whether the same call on a connected UDP socket may succeed if it is repeated.
-// ECONNREFUSED is about an earlier message, to a peer that had no socket yet; the workload
-// sends it again.
 func transient(errno syscall.Errno) bool {
-	return errno == syscall.EAGAIN || errno == syscall.EINTR || errno == syscall.ENOBUFS || errno == syscall.ECONNREFUSED
+	return errno == syscall.EAGAIN || errno == syscall.EINTR || errno == syscall.ENOBUFS
 }
 
 func (k *kernelUDP) Send(b []byte) error {
@@ -186,22 +183,15 @@ func (k *kernelStream) Close() error {
 	return nil
 }
 
-// kernelDialer opens connections of the kernel and never sleeps.
-type kernelDialer struct {
-	remote  rawAddress
-	share   bool // other goroutines spin too
-	noDelay bool
-}
-
 // noDelay reports whether the connections of a job have TCP_NODELAY. In connect it would cost a system
 // call and make no difference to a single write; bandwidth leaves it to the kernel.
 func noDelay(j workload.Job) bool {
 	return j.Bench != workload.Connect && j.Bench != workload.Bandwidth
 }
 
-// newKernelStream is a connection of a non-blocking socket.
-func newKernelStream(fd uintptr, share, noDelay bool) (*kernelStream, error) {
-	k := &kernelStream{fd: int(fd), share: share}
+// newKernelStream is a connection of a non-blocking socket of a job.
+func newKernelStream(fd uintptr, j workload.Job, noDelay bool) (workload.Stream, error) {
+	k := &kernelStream{fd: int(fd), share: j.Connections > 1}
 	if !noDelay {
 		return k, nil
 	}
@@ -212,43 +202,48 @@ func newKernelStream(fd uintptr, share, noDelay bool) (*kernelStream, error) {
 }
 
 func dialKernel(_ context.Context, j workload.Job) (workload.Dialer, error) {
-	return &kernelDialer{rawInet(j.Remote.UDP), j.Connections > 1, noDelay(j)}, nil
+	return kernelDialer(j, rawInet(j.Remote.UDP), noDelay(j)), nil
 }
 
 func dialUnix(_ context.Context, j workload.Job) (workload.Dialer, error) {
-	return &kernelDialer{rawUnix(unixName(j.Remote)), j.Connections > 1, false}, nil
+	return kernelDialer(j, rawUnix(unixName(j.Remote)), false), nil
 }
 
 // unixName is the unix socket of a side: an abstract name, which the network namespace has, not the file
 // system.
 func unixName(a workload.Address) string { return fmt.Sprintf("@unetbench-%d", a.UDP.Port()) }
 
-func (d *kernelDialer) Dial(ctx context.Context) (workload.Stream, error) {
-	fd, _, errno := syscall.RawSyscall(syscall.SYS_SOCKET, uintptr(d.remote.family()), syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK, 0)
-	if errno != 0 {
-		return nil, os.NewSyscallError("socket", errno)
-	}
-	c, err := newKernelStream(fd, d.share, d.noDelay)
-	if err != nil {
-		return nil, err
-	}
-	for polls := 1; ; polls++ {
-		switch errno := connect(c.fd, &d.remote); errno {
-		case 0:
-			return c, nil
-		case syscall.EINPROGRESS, syscall.EALREADY, syscall.EINTR: // not yet
-		case syscall.EAGAIN: // a unix socket whose backlog is full
-		default:
-			return nil, errors.Join(os.NewSyscallError("connect", errno), c.Close())
+// kernelDialer opens connections of the kernel and never sleeps.
+func kernelDialer(j workload.Job, remote rawAddress, noDelay bool) workload.Dialer {
+	dial := func(ctx context.Context) (workload.Stream, error) {
+		fd, _, errno := syscall.RawSyscall(syscall.SYS_SOCKET, uintptr(remote.family()), syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK, 0)
+		if errno != 0 {
+			return nil, os.NewSyscallError("socket", errno)
 		}
-		if polls%pollsPerClock == 0 && expired(expiry(ctx)) {
-			return nil, errors.Join(os.ErrDeadlineExceeded, c.Close())
+		c, err := newKernelStream(fd, j, noDelay)
+		if err != nil {
+			return nil, err
 		}
-		c.pause()
+		deadline, _ := ctx.Deadline()
+		for polls := 1; ; polls++ {
+			switch errno := connect(int(fd), &remote); errno {
+			case 0:
+				return c, nil
+			case syscall.EINPROGRESS, syscall.EALREADY, syscall.EINTR: // not yet
+			case syscall.EAGAIN: // a unix socket whose backlog is full
+			default:
+				return nil, errors.Join(os.NewSyscallError("connect", errno), c.Close())
+			}
+			if polls%pollsPerClock == 0 && expired(deadline) {
+				return nil, errors.Join(os.ErrDeadlineExceeded, c.Close())
+			}
+			if j.Connections > 1 {
+				runtime.Gosched()
+			}
+		}
 	}
+	return workload.Dialer{Dial: dial, Close: func() error { return nil }}
 }
-
-func (d *kernelDialer) Close() error { return nil }
 
 // pause lets other goroutines that spin run.
 func (k *kernelStream) pause() {
@@ -265,64 +260,44 @@ func (k *kernelStream) CloseWrite() error {
 	return nil
 }
 
-// kernelListener accepts connections of the kernel and never sleeps.
-type kernelListener struct {
-	fd       int
-	share    bool
-	noDelay  bool
-	deadline atomic.Pointer[time.Time]
-}
-
 // backlog is the number of connections that wait while another one is served.
 const backlog = 1024
 
 func listenKernel(_ context.Context, j workload.Job) (workload.Listener, error) {
-	return listenStream(j, syscall.AF_INET, sockaddr(j.Local.UDP), noDelay(j))
+	return kernelListener(j, syscall.AF_INET, sockaddr(j.Local.UDP), noDelay(j))
 }
 
 func listenUnix(_ context.Context, j workload.Job) (workload.Listener, error) {
-	return listenStream(j, syscall.AF_UNIX, &syscall.SockaddrUnix{Name: unixName(j.Local)}, false)
+	return kernelListener(j, syscall.AF_UNIX, &syscall.SockaddrUnix{Name: unixName(j.Local)}, false)
 }
 
-func listenStream(j workload.Job, family int, at syscall.Sockaddr, noDelay bool) (workload.Listener, error) {
+// kernelListener accepts connections of the kernel and never sleeps.
+func kernelListener(j workload.Job, family int, at syscall.Sockaddr, noDelay bool) (l workload.Listener, err error) {
 	fd, err := syscall.Socket(family, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK, 0)
 	if err != nil {
-		return nil, os.NewSyscallError("socket", err)
+		return l, os.NewSyscallError("socket", err)
 	}
 	err = errors.Join(syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1), syscall.Bind(fd, at), syscall.Listen(fd, backlog))
 	if err != nil {
 		syscall.Close(fd)
-		return nil, fmt.Errorf("listen at %v: %w", j.Local.UDP, err)
+		return l, fmt.Errorf("listen at %v: %w", j.Local.UDP, err)
 	}
-	return &kernelListener{fd: fd, share: j.Connections > 1, noDelay: noDelay}, nil
-}
-
-func (l *kernelListener) Accept() (workload.Stream, error) {
-	for polls := 1; ; polls++ {
-		fd, _, errno := syscall.RawSyscall6(syscall.SYS_ACCEPT4, uintptr(l.fd), 0, 0, syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK, 0, 0)
-		switch errno {
-		case 0:
-			return newKernelStream(fd, l.share, l.noDelay)
-		case syscall.EAGAIN, syscall.EINTR, syscall.ECONNABORTED:
-		default:
-			return nil, os.NewSyscallError("accept", errno)
-		}
-		if t := l.deadline.Load(); polls%pollsPerClock == 0 && t != nil && expired(*t) {
-			return nil, os.ErrDeadlineExceeded
-		}
-		if l.share {
-			runtime.Gosched()
+	accept := func() (workload.Stream, error) {
+		for {
+			conn, _, errno := syscall.RawSyscall6(syscall.SYS_ACCEPT4, uintptr(fd), 0, 0, syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK, 0, 0)
+			switch errno {
+			case 0:
+				return newKernelStream(conn, j, noDelay)
+			case syscall.EAGAIN, syscall.EINTR, syscall.ECONNABORTED:
+			default:
+				return nil, os.NewSyscallError("accept", errno)
+			}
+			if j.Connections > 1 {
+				runtime.Gosched()
+			}
 		}
 	}
-}
-
-func (l *kernelListener) SetDeadline(t time.Time) error { l.deadline.Store(&t); return nil }
-func (l *kernelListener) Close() error                  { return os.NewSyscallError("close", syscall.Close(l.fd)) }
-
-// expiry is the deadline of ctx; the zero time: it has none.
-func expiry(ctx context.Context) time.Time {
-	t, _ := ctx.Deadline()
-	return t
+	return workload.Listener{Accept: accept, Close: func() error { return os.NewSyscallError("close", syscall.Close(fd)) }}, nil
 }
 
 // udpConn is a connected UDP socket with package net's methods.
@@ -338,7 +313,7 @@ type blockingUDP struct {
 	last []byte
 }
 
-func openGoUDP(_ context.Context, j workload.Job) (workload.Conn, error) {
+func openGoUDP(_ context.Context, j workload.Job, _ func()) (workload.Conn, error) {
 	c, err := net.DialUDP("udp4", net.UDPAddrFromAddrPort(j.Local.UDP), net.UDPAddrFromAddrPort(j.Remote.UDP))
 	if err != nil {
 		return nil, err
@@ -348,36 +323,21 @@ func openGoUDP(_ context.Context, j workload.Job) (workload.Conn, error) {
 }
 
 func (g *blockingUDP) Send(b []byte) error {
-	for {
-		_, err := g.Write(b)
-		if !refused(err) {
-			return err
-		}
-	}
+	_, err := g.Write(b)
+	return err
 }
 
 func (g *blockingUDP) SendBatch(bs [][]byte) error { return sendEach(g, bs) }
 
 func (g *blockingUDP) Recv() ([]byte, error) {
-	for {
-		n, err := g.Read(g.buf)
-		if err == nil {
-			g.last = g.buf[:n]
-			return g.last, nil
-		}
-		if !refused(err) {
-			return nil, err
-		}
-	}
+	n, err := g.Read(g.buf)
+	g.last = g.buf[:n]
+	return g.last, err
 }
 
 func (g *blockingUDP) RecvBatch(bs [][]byte) (int, error) { return recvOne(g, bs) }
 func (g *blockingUDP) Reply() error                       { return g.Send(g.last) }
 func (g *blockingUDP) SetDeadline(t time.Time) error      { return g.SetReadDeadline(t) }
-
-// refused reports whether err is that of an earlier message, to a peer that had no socket
-// yet. The call that returned it has done nothing and can be repeated.
-func refused(err error) bool { return err != nil && errors.Is(err, syscall.ECONNREFUSED) }
 
 // sendEach and recvOne are SendBatch and RecvBatch of transports without batches.
 
@@ -399,36 +359,21 @@ func recvOne(c workload.Conn, bs [][]byte) (int, error) {
 	return 1, nil
 }
 
-// goDialer and goListener are those of package net.
-type goDialer struct {
-	net.Dialer
-	network, remote string
-}
-
 func dialGoTCP(_ context.Context, j workload.Job) (workload.Dialer, error) {
-	return &goDialer{network: "tcp4", remote: j.Remote.UDP.String()}, nil
+	return goDialer("tcp4", j.Remote.UDP.String()), nil
 }
 
 func dialGoUnix(_ context.Context, j workload.Job) (workload.Dialer, error) {
-	return &goDialer{network: "unix", remote: unixName(j.Remote)}, nil
+	return goDialer("unix", unixName(j.Remote)), nil
 }
 
-func (d *goDialer) Dial(ctx context.Context) (workload.Stream, error) {
-	c, err := d.DialContext(ctx, d.network, d.remote)
-	if err != nil {
-		return nil, err
-	}
-	return c.(workload.Stream), nil
-}
-
-func (d *goDialer) Close() error { return nil }
-
-type goListener struct{ deadlineListener }
-
-// deadlineListener is a listener of package net, of TCP or of unix sockets.
-type deadlineListener interface {
-	net.Listener
-	SetDeadline(t time.Time) error
+// goDialer is the one of package net.
+func goDialer(network, remote string) workload.Dialer {
+	var d net.Dialer
+	return workload.Dialer{Dial: func(ctx context.Context) (workload.Stream, error) {
+		return asStream(d.DialContext(ctx, network, remote))
+	},
+		Close: func() error { return nil }}
 }
 
 func listenGoTCP(_ context.Context, j workload.Job) (workload.Listener, error) {
@@ -439,16 +384,16 @@ func listenGoUnix(_ context.Context, j workload.Job) (workload.Listener, error) 
 	return listenGo("unix", unixName(j.Local))
 }
 
-func listenGo(network, at string) (workload.Listener, error) {
+func listenGo(network, at string) (of workload.Listener, err error) {
 	l, err := net.Listen(network, at)
 	if err != nil {
-		return nil, err
+		return of, err
 	}
-	return goListener{l.(deadlineListener)}, nil
+	return workload.Listener{Accept: func() (workload.Stream, error) { return asStream(l.Accept()) }, Close: l.Close}, nil
 }
 
-func (l goListener) Accept() (workload.Stream, error) {
-	c, err := l.deadlineListener.Accept()
+// asStream is a connection of TCP or of unix sockets of package net, or of gonet.
+func asStream(c net.Conn, err error) (workload.Stream, error) {
 	if err != nil {
 		return nil, err
 	}

@@ -5,12 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"os"
-	"strings"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -27,7 +24,6 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
-	"gvisor.dev/gvisor/pkg/waiter"
 	raw "gvisor.dev/gvisor/pkg/xdp"
 
 	"github.com/unet-go/unet/bench/internal/workload"
@@ -153,33 +149,13 @@ func fullAddress(a netip.AddrPort) tcpip.FullAddress {
 	return tcpip.FullAddress{NIC: netstackNIC, Addr: tcpip.AddrFrom4(a.Addr().As4()), Port: a.Port()}
 }
 
-// netstackError gives an error of gonet, which has texts only, the error that the workload expects.
-func netstackError(err error) error {
-	if err == nil || err == io.EOF {
-		return err
-	}
-	var timeout net.Error
-	if errors.As(err, &timeout) && timeout.Timeout() {
-		return os.ErrDeadlineExceeded
-	}
-	for text, known := range map[string]error{
-		(&tcpip.ErrConnectionRefused{}).String(): syscall.ECONNREFUSED,
-		(&tcpip.ErrConnectionReset{}).String():   syscall.ECONNRESET,
-	} {
-		if strings.HasSuffix(err.Error(), text) {
-			return known
-		}
-	}
-	return err
-}
-
-// netstackUDP is a connected UDP socket of netstack.
+// netstackUDP is a connected UDP socket with its stack.
 type netstackUDP struct {
 	*gonet.UDPConn
 	stack *netstack
 }
 
-func openNetstackUDP(ctx context.Context, j workload.Job) (workload.Conn, error) {
+func openNetstackUDP(ctx context.Context, j workload.Job, _ func()) (workload.Conn, error) {
 	n, err := openNetstack(ctx, j)
 	if err != nil {
 		return nil, err
@@ -192,115 +168,33 @@ func openNetstackUDP(ctx context.Context, j workload.Job) (workload.Conn, error)
 	return &blockingUDP{udpConn: netstackUDP{c, n}, buf: make([]byte, maxMessage)}, nil
 }
 
-func (c netstackUDP) Read(b []byte) (int, error) {
-	n, err := c.UDPConn.Read(b)
-	return n, netstackError(err)
-}
-
-func (c netstackUDP) Write(b []byte) (int, error) {
-	n, err := c.UDPConn.Write(b)
-	return n, netstackError(err)
-}
-
 func (c netstackUDP) Close() error { return errors.Join(c.UDPConn.Close(), c.stack.Close()) }
 
-// netstackTCP is a connection of netstack.
-type netstackTCP struct{ *gonet.TCPConn }
-
-func (c netstackTCP) Read(b []byte) (int, error) {
-	n, err := c.TCPConn.Read(b)
-	return n, netstackError(err)
-}
-
-// netstackDialer dials from a stack, which chooses the ports.
-type netstackDialer struct {
-	*netstack
-	remote tcpip.FullAddress
-}
-
-func dialNetstack(ctx context.Context, j workload.Job) (workload.Dialer, error) {
+// dialNetstack dials from a stack, which chooses the ports.
+func dialNetstack(ctx context.Context, j workload.Job) (d workload.Dialer, err error) {
 	n, err := openNetstack(ctx, j)
 	if err != nil {
-		return nil, err
+		return d, err
 	}
-	return netstackDialer{n, fullAddress(j.Remote.UDP)}, nil
+	return workload.Dialer{
+		Dial: func(ctx context.Context) (workload.Stream, error) {
+			return opened(gonet.DialContextTCP(ctx, n.Stack, fullAddress(j.Remote.UDP), ipv4.ProtocolNumber))
+		},
+		Close: n.Close,
+	}, nil
 }
 
-func (d netstackDialer) Dial(ctx context.Context) (workload.Stream, error) {
-	c, err := gonet.DialContextTCP(ctx, d.Stack, d.remote, ipv4.ProtocolNumber)
-	if err != nil {
-		return nil, netstackError(err)
-	}
-	return netstackTCP{c}, nil
-}
-
-// netstackListener is gonet's listener with a deadline. One goroutine accepts.
-type netstackListener struct {
-	*netstack
-	ep       tcpip.Endpoint
-	ready    chan struct{} // a connection may wait
-	deadline atomic.Pointer[time.Time]
-	timer    *time.Timer // makes Accept look at the deadline
-}
-
-func listenNetstack(ctx context.Context, j workload.Job) (workload.Listener, error) {
+func listenNetstack(ctx context.Context, j workload.Job) (of workload.Listener, err error) {
 	n, err := openNetstack(ctx, j)
 	if err != nil {
-		return nil, err
+		return of, err
 	}
-	var queue waiter.Queue
-	entry, ready := waiter.NewChannelEntry(waiter.ReadableEvents)
-	queue.EventRegister(&entry)
-	ep, failed := n.NewEndpoint(tcp.ProtocolNumber, ipv4.ProtocolNumber, &queue)
-	if failed == nil {
-		failed = ep.Bind(fullAddress(j.Local.UDP))
+	l, err := gonet.ListenTCP(n.Stack, fullAddress(j.Local.UDP), ipv4.ProtocolNumber)
+	if err != nil {
+		return of, errors.Join(err, n.Close())
 	}
-	if failed == nil {
-		failed = ep.Listen(backlog)
-	}
-	if failed != nil {
-		return nil, errors.Join(fmt.Errorf("listen at %v: %v", j.Local.UDP, failed), n.Close())
-	}
-	l := &netstackListener{netstack: n, ep: ep, ready: ready}
-	l.timer = time.AfterFunc(time.Hour, l.look)
-	return l, nil
-}
-
-// look has Accept look again.
-func (l *netstackListener) look() {
-	select {
-	case l.ready <- struct{}{}:
-	default:
-	}
-}
-
-func (l *netstackListener) Accept() (workload.Stream, error) {
-	for {
-		ep, queue, err := l.ep.Accept(nil)
-		switch err.(type) {
-		case nil:
-			return netstackTCP{gonet.NewTCPConn(queue, ep)}, nil
-		case *tcpip.ErrWouldBlock:
-		default:
-			return nil, errors.New(err.String())
-		}
-		if t := l.deadline.Load(); t != nil && expired(*t) {
-			return nil, os.ErrDeadlineExceeded
-		}
-		<-l.ready
-	}
-}
-
-func (l *netstackListener) SetDeadline(t time.Time) error {
-	l.deadline.Store(&t)
-	if l.timer.Stop(); !t.IsZero() {
-		l.timer.Reset(time.Until(t))
-	}
-	return nil
-}
-
-func (l *netstackListener) Close() error {
-	l.timer.Stop()
-	l.ep.Close()
-	return l.netstack.Close()
+	return workload.Listener{
+		Accept: func() (workload.Stream, error) { return asStream(l.Accept()) },
+		Close:  func() error { return errors.Join(l.Close(), n.Close()) },
+	}, nil
 }

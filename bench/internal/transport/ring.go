@@ -18,51 +18,55 @@ import (
 // can be faster. Both ends spin, so neither rings a bell.
 type ring struct {
 	path     *mempath.Path
-	listener net.Listener // of the server, which gives the client its end
 	deadline time.Time
 	in       [workload.RecvBatchSize][]byte // what was received
 	one      [1][]byte
 }
 
-func openRing(ctx context.Context, j workload.Job) (_ workload.Conn, err error) {
+func openRing(_ context.Context, j workload.Job, listening func()) (_ workload.Conn, err error) {
 	r := &ring{}
 	for i := range r.in {
 		r.in[i] = make([]byte, max(maxMessage, j.Size))
 	}
 	var end *endpoint.Path
 	if j.Role == workload.Server {
-		end, err = r.serve(j)
+		end, err = serveEnd(j, listening)
 	} else {
-		err = dialRetry(ctx, func() (err error) { end, err = receiveEnd(j); return err })
+		end, err = receiveEnd(j)
 	}
 	if err == nil {
 		r.path, err = mempath.Open(end)
 	}
 	if err != nil {
-		return nil, errors.Join(err, r.Close())
+		return nil, err
 	}
 	return r, nil
 }
 
-// serve makes a path, and gives one end to who connects.
-func (r *ring) serve(j workload.Job) (here *endpoint.Path, err error) {
-	if r.listener, err = net.Listen("unixpacket", unixName(j.Local)); err != nil {
+// connectTimeout is how long the client may take to read its end.
+const connectTimeout = 15 * time.Second
+
+// serveEnd makes a path, and gives one end to who connects.
+func serveEnd(j workload.Job, listening func()) (_ *endpoint.Path, err error) {
+	l, err := net.Listen("unixpacket", unixName(j.Local))
+	if err != nil {
 		return nil, err
 	}
+	defer l.Close()
+	listening()
+	c, err := l.Accept()
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
 	here, there, err := mempath.Make()
 	if err != nil {
 		return nil, err
 	}
-	go func() {
-		defer there.Close()
-		c, err := r.listener.Accept()
-		if err != nil {
-			return // closed
-		}
-		defer c.Close()
-		// Without it the client reads the end of the stream, and reports that.
-		_ = protocol.WriteRecord(c.(*net.UnixConn), []byte{1}, connectTimeout, there.Own, there.Other, there.Ring, there.Bell)
-	}()
+	defer there.Close()
+	if err := protocol.WriteRecord(c.(*net.UnixConn), []byte{1}, connectTimeout, there.Own, there.Other, there.Ring, there.Bell); err != nil {
+		return nil, errors.Join(err, here.Close())
+	}
 	return here, nil
 }
 
@@ -123,13 +127,4 @@ func (r *ring) RecvBatch(bs [][]byte) (int, error) {
 
 func (r *ring) Reply() error                  { return r.Send(r.one[0]) }
 func (r *ring) SetDeadline(t time.Time) error { r.deadline = t; return nil }
-
-func (r *ring) Close() (err error) {
-	if r.path != nil {
-		err = r.path.Close()
-	}
-	if r.listener != nil {
-		err = errors.Join(err, r.listener.Close())
-	}
-	return err
-}
+func (r *ring) Close() error                  { return r.path.Close() }

@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/unet-go/unet/bench/internal/workload"
@@ -28,9 +26,6 @@ const (
 	OneHost
 )
 
-// None is the attachment of a transport that has no endpoint.
-const None = "none"
-
 // Transport is a row of the table.
 type Transport struct {
 	Name    string
@@ -48,15 +43,22 @@ type Transport struct {
 	// Batches says that SendBatch and RecvBatch need fewer system calls than
 	// as many single messages.
 	Batches bool
-	Open    func(ctx context.Context, j workload.Job) (workload.Conn, error)
+	// Open opens one end of a connection that carries messages. That of a server calls listening when its
+	// client can open the other one, if it waits for that.
+	Open func(ctx context.Context, j workload.Job, listening func()) (workload.Conn, error)
 	// Device transports take a port that every address has once: two on one host need an address each.
 	Device bool
 	// Waiters says that it can have other connections, with a goroutine each that waits.
 	Waiters bool
 	// Dial and Listen are nil unless it opens and closes connections.
-	Dial   func(ctx context.Context, j workload.Job) (workload.Dialer, error)
-	Listen func(ctx context.Context, j workload.Job) (workload.Listener, error)
+	Dial   dialFunc
+	Listen listenFunc
 }
+
+type (
+	dialFunc   func(ctx context.Context, j workload.Job) (workload.Dialer, error)
+	listenFunc func(ctx context.Context, j workload.Job) (workload.Listener, error)
+)
 
 // Names of transports that the output compares others with.
 const (
@@ -184,14 +186,10 @@ var Bulk = []Transport{
 // streamBuffer is what a stream reads at once, at most, in bytes.
 const streamBuffer = 64 << 10
 
-// stream carries the messages of a job, which all have one size, over TCP. The server
-// accepts when it first needs the connection, because both sides open before either gets
-// "go".
+// stream carries the messages of a job, which all have one size, over TCP.
 type stream struct {
-	conn     workload.Stream
-	accept   func() (workload.Stream, error) // until there is a connection
-	close    func() error                    // closes the listener or the host
-	deadline time.Time
+	workload.Stream
+	close func() error // closes the listener or the host
 
 	size     int // of a message, bytes
 	in       []byte
@@ -200,70 +198,48 @@ type stream struct {
 	last     []byte
 }
 
-func newStream(j workload.Job, conn workload.Stream, accept func() (workload.Stream, error), close func() error) *stream {
-	return &stream{
-		conn: conn, accept: accept, close: close,
-		size: j.Size, in: make([]byte, max(streamBuffer, 2*j.Size)), out: make([]byte, 0, max(j.Batch, 1)*j.Size),
-	}
-}
-
 // openStream is Open of a transport that opens connections.
-func openStream(dial func(context.Context, workload.Job) (workload.Dialer, error), listen func(context.Context, workload.Job) (workload.Listener, error)) func(context.Context, workload.Job) (workload.Conn, error) {
-	return func(ctx context.Context, j workload.Job) (workload.Conn, error) {
+func openStream(dial dialFunc, listen listenFunc) func(context.Context, workload.Job, func()) (workload.Conn, error) {
+	return func(ctx context.Context, j workload.Job, listening func()) (workload.Conn, error) {
+		var next func() (workload.Stream, error)
+		s := &stream{size: j.Size, in: make([]byte, max(streamBuffer, 2*j.Size)), out: make([]byte, 0, max(j.Batch, 1)*j.Size)}
 		if j.Role == workload.Server {
 			l, err := listen(ctx, j)
 			if err != nil {
 				return nil, err
 			}
-			return newStream(j, nil, withWaiters(j, l.Accept), l.Close), nil
-		}
-		d, err := dial(ctx, j)
-		if err != nil {
-			return nil, err
-		}
-		c, err := withWaiters(j, func() (c workload.Stream, err error) {
-			err = dialRetry(ctx, func() (err error) { c, err = d.Dial(ctx); return err })
-			return c, err
-		})()
-		if err != nil {
-			return nil, errors.Join(err, d.Close())
-		}
-		return newStream(j, c, nil, d.Close), nil
-	}
-}
-
-// withWaiters is next for the connection that is measured: it is the one after those of
-// Job.Waiters, on each of which a goroutine waits for data until it is closed.
-func withWaiters(j workload.Job, next func() (workload.Stream, error)) func() (workload.Stream, error) {
-	return func() (workload.Stream, error) {
-		for range j.Waiters {
-			c, err := next()
+			listening()
+			next, s.close = l.Accept, l.Close
+		} else {
+			d, err := dial(ctx, j)
 			if err != nil {
 				return nil, err
 			}
-			go func() { _, _ = c.Read(make([]byte, 1)) }()
+			next, s.close = func() (workload.Stream, error) { return d.Dial(ctx) }, d.Close
 		}
-		return next()
+		var err error
+		if s.Stream, err = afterWaiters(j, next); err != nil {
+			return nil, errors.Join(err, s.close())
+		}
+		return s, nil
 	}
 }
 
-// connected accepts the connection, if that has not been done.
-func (s *stream) connected() (err error) {
-	if s.accept == nil {
-		return nil
+// afterWaiters opens the connection that is measured: it is the one after those of Job.Waiters, on each
+// of which a goroutine waits for data until it is closed.
+func afterWaiters(j workload.Job, next func() (workload.Stream, error)) (workload.Stream, error) {
+	for range j.Waiters {
+		c, err := next()
+		if err != nil {
+			return nil, err
+		}
+		go func() { _, _ = c.Read(make([]byte, 1)) }()
 	}
-	if s.conn, err = s.accept(); err != nil {
-		return err
-	}
-	s.accept = nil
-	return s.conn.SetReadDeadline(s.deadline)
+	return next()
 }
 
 func (s *stream) Send(b []byte) error {
-	if err := s.connected(); err != nil {
-		return err
-	}
-	_, err := s.conn.Write(b)
+	_, err := s.Write(b)
 	return err
 }
 
@@ -277,9 +253,6 @@ func (s *stream) SendBatch(bs [][]byte) error {
 }
 
 func (s *stream) Recv() ([]byte, error) {
-	if err := s.connected(); err != nil {
-		return nil, err
-	}
 	for s.to-s.from < s.size {
 		if s.from == s.to {
 			s.from, s.to = 0, 0
@@ -287,7 +260,7 @@ func (s *stream) Recv() ([]byte, error) {
 			s.to = copy(s.in, s.in[s.from:s.to])
 			s.from = 0
 		}
-		n, err := s.conn.Read(s.in[s.to:])
+		n, err := s.Read(s.in[s.to:])
 		if s.to += n; err != nil {
 			return nil, err
 		}
@@ -309,33 +282,51 @@ func (s *stream) RecvBatch(bs [][]byte) (n int, err error) {
 	return n, nil
 }
 
-func (s *stream) Reply() error { return s.Send(s.last) }
+func (s *stream) Reply() error                  { return s.Send(s.last) }
+func (s *stream) SetDeadline(t time.Time) error { return s.SetReadDeadline(t) }
+func (s *stream) Close() error                  { return errors.Join(s.Stream.Close(), s.close()) }
 
-func (s *stream) SetDeadline(t time.Time) error {
-	if s.deadline = t; s.conn == nil {
-		return nil
+// Run does a job, whose server calls listening when its client can be started.
+func Run(ctx context.Context, j workload.Job, listening func(), report workload.Reporter) (err error) {
+	t, err := ByName(j.Bench, j.Transport)
+	if err != nil {
+		return err
 	}
-	return s.conn.SetReadDeadline(t)
-}
-
-func (s *stream) Close() (err error) {
-	if s.conn != nil {
-		err = s.conn.Close()
-	}
-	return errors.Join(err, s.close())
-}
-
-// dialRetry dials until the server listens.
-func dialRetry(ctx context.Context, dial func() error) error {
-	for {
-		err := dial()
-		if !errors.Is(err, syscall.ECONNREFUSED) {
-			return err
+	connects := j.Bench == workload.Connect || j.Bench == workload.Bandwidth && t.Dial != nil // without Dial: a flood of frames
+	switch {
+	case !connects:
+		c, err := t.Open(ctx, j, listening)
+		if err != nil {
+			return fmt.Errorf("open %s: %w", j.Transport, err)
 		}
-		select {
-		case <-ctx.Done():
-			return errors.Join(err, os.ErrDeadlineExceeded)
-		case <-time.After(time.Millisecond):
+		listening()
+		return errors.Join(workload.Run(c, j, report), c.Close())
+	case j.Role == workload.Server:
+		l, err := t.Listen(ctx, j)
+		if err != nil {
+			return fmt.Errorf("open %s: %w", j.Transport, err)
 		}
+		listening()
+		if j.Bench == workload.Connect {
+			return errors.Join(workload.ConnectServer(l, j, report), l.Close())
+		}
+		r, err := workload.BandwidthServer(l, j)
+		if err == nil {
+			err = report(r)
+		}
+		return errors.Join(err, l.Close())
 	}
+	d, err := t.Dial(ctx, j)
+	if err != nil {
+		return fmt.Errorf("open %s: %w", j.Transport, err)
+	}
+	client := workload.BandwidthClient
+	if j.Bench == workload.Connect {
+		client = workload.ConnectClient
+	}
+	r, err := client(d, j)
+	if err == nil {
+		err = report(r)
+	}
+	return errors.Join(err, d.Close())
 }

@@ -8,10 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/netip"
-	"os"
 	"slices"
-	"syscall"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -89,16 +90,29 @@ func TestTransportsWithoutUnetdCarryMessages(t *testing.T) {
 			if _, stream := streams[tr.Name]; stream {
 				size = 100
 			}
-			open := func(h *netlab.Host, role workload.Role, local, remote netip.AddrPort) (c workload.Conn) {
-				job := workload.Job{Bench: workload.RTT, Role: role, Batch: 8, Size: size, Local: workload.Address{UDP: local, LinkAddr: h.LinkAddr}, Remote: workload.Address{UDP: remote}}
-				if err := h.Do(func() (err error) { c, err = tr.Open(context.Background(), job); return err }); err != nil {
-					t.Fatal(err)
+			open := func(h *netlab.Host, role workload.Role, local, remote netip.AddrPort, listening func()) (c workload.Conn, err error) {
+				job := workload.Job{Case: workload.Case{Bench: workload.RTT, Batch: 8, Size: size}, Role: role, Local: workload.Address{UDP: local, LinkAddr: h.LinkAddr}, Remote: workload.Address{UDP: remote}}
+				err = h.Do(func() (err error) { c, err = tr.Open(t.Context(), job, listening); return err })
+				if err == nil {
+					t.Cleanup(func() { c.Close() })
 				}
-				t.Cleanup(func() { c.Close() })
-				return c
+				return c, err
 			}
-			server := open(pair.B, workload.Server, b, a)
-			checkConn(t, open(pair.A, workload.Client, a, b), server, size)
+			var server workload.Conn
+			listens, opened := make(chan struct{}), make(chan error, 1)
+			listening := sync.OnceFunc(func() { close(listens) })
+			go func() {
+				var err error
+				server, err = open(pair.B, workload.Server, b, a, listening)
+				listening()
+				opened <- err
+			}()
+			<-listens
+			client, err := open(pair.A, workload.Client, a, b, nil)
+			if err := errors.Join(err, <-opened); err != nil {
+				t.Fatal(err)
+			}
+			checkConn(t, client, server, size)
 		})
 	}
 }
@@ -125,7 +139,7 @@ func TestTransportsWithoutUnetdOpenAndCloseConnections(t *testing.T) {
 		for _, connections := range []int{1, 2} {
 			t.Run(fmt.Sprintf("%s, %d at a time", name, connections), func(t *testing.T) {
 				pair := requirePair(t, tr)
-				job := workload.Job{Bench: workload.Connect, Connections: connections, Size: 64, Local: workload.Address{UDP: netip.AddrPortFrom(pair.B.Addr.Addr(), 21000), LinkAddr: pair.B.LinkAddr}}
+				job := workload.Job{Case: workload.Case{Bench: workload.Connect, Size: 64}, Effort: workload.Effort{Connections: connections}, Local: workload.Address{UDP: netip.AddrPortFrom(pair.B.Addr.Addr(), 21000), LinkAddr: pair.B.LinkAddr}}
 				var l workload.Listener
 				if err := pair.B.Do(func() (err error) { l, err = tr.Listen(t.Context(), job); return err }); err != nil {
 					t.Fatal(err)
@@ -158,11 +172,6 @@ func checkDialer(t *testing.T, d workload.Dialer, l workload.Listener) {
 			t.Fatal(err)
 		}
 	}
-	check(l.SetDeadline(time.Now().Add(20 * time.Millisecond)))
-	if c, err := l.Accept(); c != nil || !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("accept without a dial: %v, %v", c, err)
-	}
-	check(l.SetDeadline(time.Time{}))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for range 3 {
@@ -187,15 +196,21 @@ func checkDialer(t *testing.T, d workload.Dialer, l workload.Listener) {
 			t.Errorf("the other half: %q, %v", in[:n], err)
 		}
 		check(a.SetReadDeadline(time.Now().Add(20 * time.Millisecond)))
-		if n, err := a.Read(in); n != 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
+		if n, err := a.Read(in); n != 0 || !isTimeout(err) {
 			t.Errorf("nothing to read: %d, %v", n, err)
 		}
 		check(errors.Join(b.Close(), a.Close()))
 	}
 	check(l.Close())
-	if c, err := d.Dial(ctx); c != nil || !errors.Is(err, syscall.ECONNREFUSED) {
+	if c, err := d.Dial(ctx); c != nil || err == nil || !strings.Contains(err.Error(), "refused") {
 		t.Errorf("dial without a listener: %v, %v", c, err)
 	}
+}
+
+// isTimeout reports whether err is of a deadline.
+func isTimeout(err error) bool {
+	var timeout net.Error
+	return errors.As(err, &timeout) && timeout.Timeout()
 }
 
 // checkConn holds two ends of a transport to the contract of workload.Conn. size is
@@ -253,11 +268,11 @@ func checkConn(t *testing.T, a, b workload.Conn, size int) {
 
 	for _, c := range []workload.Conn{a, b} {
 		check(c.SetDeadline(time.Now().Add(20 * time.Millisecond)))
-		if m, err := c.Recv(); !errors.Is(err, os.ErrDeadlineExceeded) {
+		if m, err := c.Recv(); !isTimeout(err) {
 			t.Errorf("nothing to receive: %q, %v", m, err)
 		}
 		check(c.SetDeadline(time.Now().Add(20 * time.Millisecond)))
-		if n, err := c.RecvBatch(make([][]byte, 4)); !errors.Is(err, os.ErrDeadlineExceeded) {
+		if n, err := c.RecvBatch(make([][]byte, 4)); !isTimeout(err) {
 			t.Errorf("no batch to receive: %d, %v", n, err)
 		}
 	}

@@ -48,7 +48,7 @@ type messages struct {
 	held     int // of lent
 }
 
-func openMessages(ctx context.Context, j workload.Job) (workload.Conn, error) {
+func openMessages(ctx context.Context, j workload.Job, _ func()) (workload.Conn, error) {
 	wait, err := endpoint.ParseWaitMode(j.Wait)
 	if err != nil {
 		return nil, err
@@ -174,7 +174,7 @@ func openHost(ctx context.Context, j workload.Job) (*unet.Host, error) {
 	return host, nil
 }
 
-func openUDP(ctx context.Context, j workload.Job) (workload.Conn, error) {
+func openUDP(ctx context.Context, j workload.Job, _ func()) (workload.Conn, error) {
 	host, err := openHost(ctx, j)
 	if err != nil {
 		return nil, err
@@ -196,12 +196,8 @@ func openUDP(ctx context.Context, j workload.Job) (workload.Conn, error) {
 }
 
 func (u *unetUDP) Send(b []byte) error {
-	for {
-		_, err := u.conn.Write(b)
-		if !refused(err) {
-			return err
-		}
-	}
+	_, err := u.conn.Write(b)
+	return err
 }
 
 func (u *unetUDP) SendBatch(bs [][]byte) error {
@@ -210,7 +206,7 @@ func (u *unetUDP) SendBatch(bs [][]byte) error {
 	}
 	for from := 0; from < len(bs); {
 		n, err := u.conn.WriteBatch(u.out[from:len(bs)])
-		if err != nil && !refused(err) {
+		if err != nil {
 			return err
 		}
 		from += n
@@ -219,85 +215,56 @@ func (u *unetUDP) SendBatch(bs [][]byte) error {
 }
 
 func (u *unetUDP) Recv() ([]byte, error) {
-	for {
-		n, err := u.conn.Read(u.buf)
-		if err == nil {
-			u.last = u.buf[:n]
-			return u.last, nil
-		}
-		if !refused(err) {
-			return nil, err
-		}
-	}
+	n, err := u.conn.Read(u.buf)
+	u.last = u.buf[:n]
+	return u.last, err
 }
 
 func (u *unetUDP) RecvBatch(bs [][]byte) (int, error) {
-	for {
-		n, err := u.conn.ReadBatch(u.in[:min(len(bs), len(u.in))])
-		if err == nil {
-			for i := range n {
-				bs[i] = u.in[i].Buf[:u.in[i].N]
-			}
-			return n, nil
-		}
-		if !refused(err) {
-			return 0, err
-		}
+	n, err := u.conn.ReadBatch(u.in[:min(len(bs), len(u.in))])
+	for i := range n {
+		bs[i] = u.in[i].Buf[:u.in[i].N]
 	}
+	return n, err
 }
 
 func (u *unetUDP) Reply() error                  { return u.Send(u.last) }
 func (u *unetUDP) SetDeadline(t time.Time) error { return u.conn.SetReadDeadline(t) }
 func (u *unetUDP) Close() error                  { return errors.Join(u.conn.Close(), u.host.Close()) }
 
-// unetDialer dials from a host of package unet, which chooses the ports.
-type unetDialer struct {
-	host   *unet.Host
-	remote netip.AddrPort
-}
-
-func dialTCP(ctx context.Context, j workload.Job) (workload.Dialer, error) {
+// dialTCP dials from a host of package unet, which chooses the ports.
+func dialTCP(ctx context.Context, j workload.Job) (d workload.Dialer, err error) {
 	host, err := openHost(ctx, j)
 	if err != nil {
-		return nil, err
+		return d, err
 	}
-	return unetDialer{host, j.Remote.UDP}, nil
+	return workload.Dialer{
+		Dial: func(ctx context.Context) (workload.Stream, error) {
+			return opened(host.DialTCP(ctx, netip.AddrPort{}, j.Remote.UDP))
+		},
+		Close: host.Close,
+	}, nil
 }
 
-func (d unetDialer) Dial(ctx context.Context) (workload.Stream, error) {
-	c, err := d.host.DialTCP(ctx, netip.AddrPort{}, d.remote)
-	if err != nil {
-		return nil, err // not a nil *unet.TCPConn in an interface
-	}
-	return c, nil
-}
-
-func (d unetDialer) Close() error { return d.host.Close() }
-
-// unetListener listens on a host of package unet.
-type unetListener struct {
-	*unet.TCPListener
-	host *unet.Host
-}
-
-func listenTCP(ctx context.Context, j workload.Job) (workload.Listener, error) {
+func listenTCP(ctx context.Context, j workload.Job) (of workload.Listener, err error) {
 	host, err := openHost(ctx, j)
 	if err != nil {
-		return nil, err
+		return of, err
 	}
 	l, err := host.ListenTCP(ctx, j.Local.UDP)
 	if err != nil {
-		return nil, errors.Join(err, host.Close())
+		return of, errors.Join(err, host.Close())
 	}
-	return unetListener{l, host}, nil
+	return workload.Listener{
+		Accept: func() (workload.Stream, error) { return opened(l.AcceptTCP()) },
+		Close:  func() error { return errors.Join(l.Close(), host.Close()) },
+	}, nil
 }
 
-func (l unetListener) Accept() (workload.Stream, error) {
-	c, err := l.AcceptTCP()
+// opened is a connection as an interface, which is nil after an error.
+func opened[C workload.Stream](c C, err error) (workload.Stream, error) {
 	if err != nil {
 		return nil, err
 	}
 	return c, nil
 }
-
-func (l unetListener) Close() error { return errors.Join(l.TCPListener.Close(), l.host.Close()) }

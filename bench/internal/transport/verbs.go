@@ -100,62 +100,30 @@ func (d *device) param() *verbs.ConnParam {
 const readDepth = 16
 
 // connect dials the peer, or accepts it.
-func (d *device) connect(qp *verbs.QP) error {
-	ctx, cancel := context.WithTimeout(context.Background(), connectTimeout)
-	defer cancel()
+func (d *device) connect(ctx context.Context, qp *verbs.QP) error {
 	if d.listen == nil {
-		return d.dial(ctx, qp)
-	}
-	for {
-		r, err := d.listen.Accept(ctx)
-		if err != nil {
-			return err
-		}
-		if d.peer, err = parseRegion(r.Private()); err != nil {
-			return err
-		}
-		conn, err := r.Accept(ctx, qp, d.param())
+		conn, err := d.ctx.Dial(ctx, d.job.Remote.UDP, qp, d.param())
 		if err == nil {
-			err = conn.Established(ctx)
+			d.peer, err = parseRegion(conn.Private())
 		}
-		if err == nil {
-			return nil
-		}
-		// A client that has given up dials again.
-		if err := errors.Join(ctx.Err(), reset(qp)); err != nil {
-			return err
-		}
+		return err
 	}
+	r, err := d.listen.Accept(ctx)
+	if err != nil {
+		return err
+	}
+	if d.peer, err = parseRegion(r.Private()); err != nil {
+		return err
+	}
+	conn, err := r.Accept(ctx, qp, d.param())
+	if err != nil {
+		return err
+	}
+	return conn.Established(ctx)
 }
-
-const connectTimeout = 15 * time.Second
 
 // remoteAccess is what the other side may do.
 const remoteAccess = verbs.AccessRemoteWrite | verbs.AccessRemoteRead | verbs.AccessRemoteAtomic
-
-func reset(qp *verbs.QP) error {
-	if err := qp.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.QPState); err != nil {
-		return err
-	}
-	return qp.Init(remoteAccess)
-}
-
-// dial repeats a request without an answer sooner than the connection manager would.
-func (d *device) dial(ctx context.Context, qp *verbs.QP) error {
-	for timeout := 100 * time.Millisecond; ; timeout *= 2 {
-		try, cancel := context.WithTimeout(ctx, timeout)
-		conn, err := d.ctx.Dial(try, d.job.Remote.UDP, qp, d.param())
-		cancel()
-		if err == nil {
-			d.peer, err = parseRegion(conn.Private())
-			return err
-		}
-		if err := errors.Join(ctx.Err(), reset(qp)); err != nil {
-			return err
-		}
-		time.Sleep(time.Millisecond)
-	}
-}
 
 // createQP makes a queue pair of RC, in INIT.
 func (d *device) createQP(sendCQ, recvCQ *verbs.CQ, sends, receives int) (*verbs.QP, error) {

@@ -21,23 +21,21 @@ type rcSend struct {
 	receives receives
 	recvCQ   *verbs.CQ
 	wcs      []verbs.WC
-	accepted bool
+	incoming receives // of another queue pair with the same completion queue, whose messages are not read
 	deadline time.Time
 	last     []byte
-	data     func(wc *verbs.WC) error // takes the completions of other queue pairs
-	more     func() error             // connects them
 }
 
 // messageRegion is how much of a region the messages take, in bytes.
 func messageRegion(j workload.Job) int { return (messageSends + messageReceives) * slotLen(j.Size) }
 
-func openRCSend(ctx context.Context, j workload.Job) (workload.Conn, error) {
-	return newRCSend(ctx, j, messageRegion(j), 0, nil)
+func openRCSend(ctx context.Context, j workload.Job, listening func()) (workload.Conn, error) {
+	return newRCSend(ctx, j, messageRegion(j), 0, listening)
 }
 
-// newRCSend opens a device with a region, whose beginning is for messages, and dials; a server
-// accepts later. prepare is called with the connection before.
-func newRCSend(ctx context.Context, j workload.Job, size, completions int, prepare func(*rcSend) error) (_ *rcSend, err error) {
+// newRCSend opens a device with a region, whose beginning is for messages, and connects. Its receive
+// completion queue has room for more completions than its own.
+func newRCSend(ctx context.Context, j workload.Job, size, more int, listening func()) (_ *rcSend, err error) {
 	d, err := openDevice(ctx, j, size)
 	if err != nil {
 		return nil, err
@@ -52,7 +50,7 @@ func newRCSend(ctx context.Context, j workload.Job, size, completions int, prepa
 	if err != nil {
 		return nil, err
 	}
-	if c.recvCQ, err = d.ctx.CreateCQ(messageReceives+completions, nil); err != nil {
+	if c.recvCQ, err = d.ctx.CreateCQ(messageReceives+more, nil); err != nil {
 		return nil, err
 	}
 	qp, err := d.createQP(sendCQ, c.recvCQ, messageSends, messageReceives)
@@ -63,33 +61,11 @@ func newRCSend(ctx context.Context, j workload.Job, size, completions int, prepa
 	c.sends = newSends(d, qp, sendCQ, messageReceives*slot)
 	c.wcs = make([]verbs.WC, workload.RecvBatchSize)
 	c.receives = receives{dev: d, qp: qp, len: slot}
-	if prepare != nil {
-		if err = prepare(c); err != nil {
-			return nil, err
-		}
+	listening()
+	if err = d.connect(ctx, qp); err != nil {
+		return nil, err
 	}
-	if j.Role == workload.Client {
-		err = c.connected()
-	}
-	return c, err
-}
-
-// connected connects, if that has not been done. The receives are posted before.
-func (c *rcSend) connected() error {
-	if c.accepted {
-		return nil
-	}
-	if err := c.connect(c.qp); err != nil {
-		return err
-	}
-	if err := c.receives.fill(messageReceives); err != nil {
-		return err
-	}
-	c.accepted = true
-	if c.more != nil {
-		return c.more()
-	}
-	return nil
+	return c, c.receives.fill(messageReceives)
 }
 
 func (c *rcSend) Send(b []byte) error {
@@ -119,9 +95,6 @@ func (c *rcSend) Recv() ([]byte, error) {
 }
 
 func (c *rcSend) RecvBatch(bs [][]byte) (int, error) {
-	if err := c.connected(); err != nil {
-		return 0, err
-	}
 	for {
 		n, err := c.recvCQ.Wait(c.wcs[:min(len(bs), len(c.wcs))], c.deadline)
 		if err != nil {
@@ -136,7 +109,7 @@ func (c *rcSend) RecvBatch(bs [][]byte) (int, error) {
 			case wc.Status != verbs.StatusSuccess:
 				return 0, fmt.Errorf("receive: %v", wc.Status)
 			case wc.QPNum != c.qp.Num():
-				if err := c.data(wc); err != nil {
+				if err := c.incoming.repost(wc.WRID); err != nil {
 					return 0, err
 				}
 				continue
@@ -170,8 +143,8 @@ type rcWrite struct {
 // writeSlots is how many messages the peer has room for.
 const writeSlots = 64
 
-func openRCWrite(ctx context.Context, j workload.Job) (workload.Conn, error) {
-	c, err := newRCSend(ctx, j, messageRegion(j)+writeSlots*slotLen(j.Size), 0, nil)
+func openRCWrite(ctx context.Context, j workload.Job, listening func()) (workload.Conn, error) {
+	c, err := newRCSend(ctx, j, messageRegion(j)+writeSlots*slotLen(j.Size), 0, listening)
 	if err != nil {
 		return nil, err
 	}
@@ -197,9 +170,6 @@ func (c *rcWrite) Send(b []byte) error {
 }
 
 func (c *rcWrite) Recv() ([]byte, error) {
-	if err := c.connected(); err != nil {
-		return nil, err
-	}
 	off := c.target(c.received + 1)
 	b := c.mr.Bytes()[off : off+c.job.Size]
 	for polls, last := 1, c.mr.Word(off+c.job.Size-8); lastNumber(last) != c.received+1; polls++ {

@@ -24,10 +24,9 @@ type operations struct {
 	slot  int       // their distance
 	slots int       // a server has as many receives, if the operation needs them
 
-	wrs      []verbs.SendWR
-	list     []verbs.SGE
-	wcs      [64]verbs.WC
-	incoming receives // server
+	wrs  []verbs.SendWR
+	list []verbs.SGE
+	wcs  [64]verbs.WC
 
 	posted, completed uint64
 	every             uint64 // one of so many is signaled
@@ -35,8 +34,8 @@ type operations struct {
 
 const mostMemory = 8 << 20 // of the slots of operations, bytes
 
-func openOperations(op verbs.WROpcode) func(context.Context, workload.Job) (workload.Conn, error) {
-	return func(ctx context.Context, j workload.Job) (workload.Conn, error) {
+func openOperations(op verbs.WROpcode) func(context.Context, workload.Job, func()) (workload.Conn, error) {
+	return func(ctx context.Context, j workload.Job, listening func()) (_ workload.Conn, err error) {
 		o := &operations{task: j, op: op, slot: slotLen(j.Size), every: uint64(max(1, j.Depth/4)), wrs: make([]verbs.SendWR, j.Batch), list: make([]verbs.SGE, j.Batch)}
 		control := j
 		control.Size, control.Batch, control.Depth = workload.MinSize, 1, 0
@@ -45,31 +44,31 @@ func openOperations(op verbs.WROpcode) func(context.Context, workload.Job) (work
 		if op == verbs.WRSend {
 			o.slots = (max(o.slots, 4*repostAt) + repostAt - 1) / repostAt * repostAt
 		}
-		_, err := newRCSend(ctx, control, o.at+o.slots*o.slot, o.slots, func(c *rcSend) (err error) {
-			o.rcSend, c.more = c, o.connect
-			c.data = func(wc *verbs.WC) error { return o.incoming.repost(wc.WRID) }
-			o.incoming = receives{dev: o.device, at: o.at, len: o.slot}
-			o.cq, err = o.ctx.CreateCQ(2*max(j.Depth, o.slots), nil)
-			return err
-		})
-		if err != nil {
+		if o.rcSend, err = newRCSend(ctx, control, o.at+o.slots*o.slot, o.slots, listening); err != nil {
 			return nil, err
+		}
+		if err := o.connect(ctx); err != nil {
+			return nil, errors.Join(err, o.Close())
 		}
 		return o, nil
 	}
 }
 
-// connect connects the queue pair of operations, when there is a connection.
-func (o *operations) connect() (err error) {
+// connect connects the queue pair of operations.
+func (o *operations) connect(ctx context.Context) (err error) {
+	if o.cq, err = o.ctx.CreateCQ(2*max(o.task.Depth, o.slots), nil); err != nil {
+		return err
+	}
 	if o.job.Role == workload.Client {
 		o.qp, err = o.createQP(o.cq, o.cq, o.task.Depth+1, 0) // one more for Drain
 	} else {
 		o.qp, err = o.createQP(o.cq, o.recvCQ, 1, o.slots)
 	}
 	if err == nil {
-		err = o.device.connect(o.qp)
+		err = o.device.connect(ctx, o.qp)
 	}
-	if o.incoming.qp = o.qp; err == nil && o.op == verbs.WRSend && o.job.Role == workload.Server {
+	o.incoming = receives{dev: o.device, qp: o.qp, at: o.at, len: o.slot}
+	if err == nil && o.op == verbs.WRSend && o.job.Role == workload.Server {
 		err = o.incoming.fill(o.slots)
 	}
 	return err

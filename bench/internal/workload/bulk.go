@@ -84,9 +84,6 @@ func (s *section) close(now time.Duration, n int) error {
 // BandwidthClient is the client of bandwidth: it writes until the section is over, and reads
 // from the server how many bytes have arrived.
 func BandwidthClient(d Dialer, j Job) (r Report, err error) {
-	if err := j.Check(); err != nil {
-		return r, err
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), j.Timeout)
 	defer cancel()
 	conn, err := d.Dial(ctx)
@@ -124,12 +121,6 @@ func BandwidthClient(d Dialer, j Job) (r Report, err error) {
 
 // BandwidthServer is the server of bandwidth: it reads to the end and answers with the number of bytes.
 func BandwidthServer(l Listener, j Job) (r Report, err error) {
-	if err := j.Check(); err != nil {
-		return r, err
-	}
-	if err := l.SetDeadline(time.Now().Add(j.Timeout + 2*j.Limit)); err != nil {
-		return r, err
-	}
 	conn, err := l.Accept()
 	if err != nil {
 		return r, fmt.Errorf("accept: %w", err)

@@ -47,10 +47,10 @@ func transfer(t *testing.T, size int, checked bool, change func([]byte) []byte) 
 	}
 	defer l.Close()
 	p := &loopback{l, change}
-	j := Job{Bench: Bandwidth, Size: size, Batch: 1, N: 1, Limit: 10 * time.Millisecond, Timeout: 10 * time.Second, Checked: checked}
+	j := Job{Case: Case{Bench: Bandwidth, Size: size, Batch: 1}, Effort: Effort{N: 1, Limit: 10 * time.Millisecond, Timeout: 10 * time.Second, Checked: checked}}
 	var both sync.WaitGroup
-	both.Go(func() { server, serverErr = BandwidthServer(p, j) })
-	client, clientErr = BandwidthClient(p, j)
+	both.Go(func() { server, serverErr = BandwidthServer(Listener{Accept: p.Accept}, j) })
+	client, clientErr = BandwidthClient(Dialer{Dial: p.Dial}, j)
 	both.Wait()
 	return client, server, clientErr, serverErr
 }

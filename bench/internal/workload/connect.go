@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,22 +20,18 @@ type Stream interface {
 	Close() error
 }
 
-// Dialer is the client's side of a transport that opens connections. It may be
-// called by as many goroutines as the job has connections at a time.
-type Dialer interface {
-	// Dial opens a connection to the server. It gives up when ctx ends, with an
-	// error that is os.ErrDeadlineExceeded or context.DeadlineExceeded.
-	Dial(ctx context.Context) (Stream, error)
-	Close() error
+// Dialer is the client's side of a transport that opens connections.
+type Dialer struct {
+	// Dial opens a connection to the server. It gives up when ctx ends, with an error of a timeout.
+	// It may be called by as many goroutines as the job has connections at a time.
+	Dial  func(ctx context.Context) (Stream, error)
+	Close func() error
 }
 
 // Listener is the server's side.
-type Listener interface {
-	Accept() (Stream, error)
-	// SetDeadline is when Accept, also one that waits already, gives up, with
-	// os.ErrDeadlineExceeded.
-	SetDeadline(t time.Time) error
-	Close() error
+type Listener struct {
+	Accept func() (Stream, error)
+	Close  func() error
 }
 
 // connectClient is one goroutine of the client of connect. It does one cycle after the
@@ -146,9 +141,10 @@ func (c *connectClient) mark(k Kind) (err error) {
 	return fmt.Errorf("the server did not answer %d times in %v: %w", controlTries, c.job.Timeout*controlTries, err)
 }
 
-// isTimeout reports whether err is a deadline that has passed.
+// isTimeout reports whether err is a deadline that has passed, in the form of any network.
 func isTimeout(err error) bool {
-	return errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded)
+	var timeout interface{ Timeout() bool }
+	return errors.As(err, &timeout) && timeout.Timeout()
 }
 
 // call does cycles until take has no more numbers, or until a time.
@@ -178,9 +174,6 @@ func (c *connectClient) call(k Kind, take func() (seq uint64, ok bool), until ti
 
 // ConnectClient is the client of connect.
 func ConnectClient(d Dialer, j Job) (r Report, err error) {
-	if err := j.Check(); err != nil {
-		return r, err
-	}
 	clients := make([]*connectClient, j.Connections)
 	for i := range clients {
 		clients[i] = newConnectClient(d, j)
@@ -243,138 +236,98 @@ func ConnectClient(d Dialer, j Job) (r Report, err error) {
 type connectServer struct {
 	listener Listener
 	job      Job
+	reporter Reporter
 
-	mu      sync.Mutex
-	meter   meter
-	report  Report
-	ended   bool
-	failure error
+	mu     sync.Mutex
+	meter  meter
+	report Report
+	ended  bool // it has reported
 }
 
-// ConnectServer is the server of connect. It returns when the client has ended the
-// measured section. Called again with linger, it answers ends that are sent again, because
-// the first answer was lost, until linger is true.
-func ConnectServer(l Listener, j Job, linger *atomic.Bool) (Report, error) {
-	if err := j.Check(); err != nil {
-		return Report{}, err
-	}
-	s := &connectServer{listener: l, job: j}
-	err := s.answerAll(linger)
-	if s.failure != nil {
-		s.report.Failure = s.failure.Error()
-	}
-	return s.report, err
-}
-
-func (s *connectServer) answerAll(linger *atomic.Bool) error {
-	if err := s.listener.SetDeadline(time.Time{}); err != nil { // the client has the timeout
-		return err
-	}
+// ConnectServer is the server of connect. It reports when the client has ended the measured section, and
+// goes on to answer until the listener is closed.
+func ConnectServer(l Listener, j Job, report Reporter) error {
+	s := &connectServer{listener: l, job: j, reporter: report}
 	var (
-		others   sync.WaitGroup
-		memory   = make([]byte, s.job.Size)
+		memory   = make([]byte, j.Size)
 		extended time.Duration
 		deadline time.Time
 	)
-	defer others.Wait()
 	for {
-		if linger != nil {
-			if linger.Load() {
-				return nil
-			}
-			if err := s.listener.SetDeadline(time.Now().Add(20 * time.Millisecond)); err != nil {
-				return err
-			}
-		}
-		conn, err := s.listener.Accept()
+		conn, err := l.Accept()
 		if err != nil {
-			switch {
-			case !isTimeout(err):
-				return fmt.Errorf("accept: %w", err)
-			case linger != nil:
-				continue
-			case s.over():
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if s.ended {
 				return nil
 			}
-			return err
+			return fmt.Errorf("accept: %w", err)
 		}
-		if now := clock(); deadline.IsZero() || now-extended >= s.job.Timeout/2 {
-			extended, deadline = now, time.Now().Add(2*s.job.Timeout)
+		if now := clock(); deadline.IsZero() || now-extended >= j.Timeout/2 {
+			extended, deadline = now, time.Now().Add(2*j.Timeout)
 		}
-		if s.job.Connections == 1 {
+		if j.Connections == 1 {
 			s.answer(conn, memory, deadline)
-			if s.over() && linger == nil {
-				return nil
-			}
-			continue
+		} else {
+			go s.answer(conn, make([]byte, j.Size), deadline)
 		}
-		others.Go(func() {
-			s.answer(conn, make([]byte, s.job.Size), deadline)
-			if s.over() {
-				s.listener.SetDeadline(time.Now())
-			}
-		})
 	}
-}
-
-// over reports whether the measured section has ended.
-func (s *connectServer) over() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.ended
 }
 
 // answer serves one connection.
 func (s *connectServer) answer(conn Stream, b []byte, deadline time.Time) {
-	k, err := s.exchange(conn, b, deadline)
+	err := s.exchange(conn, b, deadline)
 	if err == nil {
 		err = awaitEOF(conn, b)
 	}
 	if e := conn.Close(); err == nil && e != nil {
 		err = fmt.Errorf("close: %w", e)
 	}
+	if err == nil {
+		return
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err != nil {
-		s.report.Failed++
-		if s.failure == nil {
-			s.failure = err
-		}
+	s.report.Failed++
+	if s.report.Failure == "" {
+		s.report.Failure = err.Error()
 	}
-	s.ended = s.ended || k == End
 }
 
-func (s *connectServer) exchange(conn Stream, b []byte, deadline time.Time) (k Kind, err error) {
+// exchange reads a request, counts it, and answers.
+func (s *connectServer) exchange(conn Stream, b []byte, deadline time.Time) error {
 	if err := conn.SetReadDeadline(deadline); err != nil {
-		return 0, err
+		return err
 	}
 	if _, err := io.ReadFull(conn, b); err != nil {
-		return 0, fmt.Errorf("request: %w", err)
+		return fmt.Errorf("request: %w", err)
 	}
-	k, _ = Header(b)
+	k, _ := Header(b)
 	if err := s.note(k); err != nil {
-		return 0, err
+		return err
 	}
 	if _, err := conn.Write(b); err != nil {
-		return k, fmt.Errorf("answer: %w", err)
+		return fmt.Errorf("answer: %w", err)
 	}
-	return k, nil
+	return nil
 }
 
-// note counts a request, and takes the readings of a mark or an end.
+// note counts a request, takes the readings of a mark or an end, and reports at the first end.
 func (s *connectServer) note(k Kind) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch k {
-	case Mark:
-		s.report, s.failure = Report{}, nil
+	switch {
+	case k == Mark:
+		s.report = Report{}
 		return s.meter.start()
-	case Data:
+	case k == Data:
 		s.report.N++
-	case End:
-		if !s.ended {
-			return s.meter.stop(&s.report)
+	case k == End && !s.ended:
+		s.ended = true
+		if err := s.meter.stop(&s.report); err != nil {
+			return err
 		}
+		return s.reporter(s.report)
 	}
 	return nil
 }

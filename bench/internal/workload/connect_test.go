@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net"
-	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -41,10 +40,9 @@ func (h *streamEnd) CloseWrite() error {
 
 // memoryNetwork is a Dialer and a Listener in memory.
 type memoryNetwork struct {
-	dialled  chan *streamEnd
-	outcome  func(dial int) outcome // of the n-th connection that is dialled
-	dials    atomic.Int64
-	deadline atomic.Pointer[time.Time]
+	dialled chan *streamEnd
+	outcome func(dial int) outcome // of the n-th connection that is dialled
+	dials   atomic.Int64
 }
 
 type outcome int
@@ -84,20 +82,14 @@ func (x *memoryNetwork) Dial(ctx context.Context) (Stream, error) {
 }
 
 func (x *memoryNetwork) Accept() (Stream, error) {
-	for {
-		select {
-		case h := <-x.dialled:
-			return h, nil
-		case <-time.After(time.Millisecond):
-		}
-		if t := x.deadline.Load(); t != nil && !t.IsZero() && time.Now().After(*t) {
-			return nil, os.ErrDeadlineExceeded
-		}
+	if h, ok := <-x.dialled; ok {
+		return h, nil
 	}
+	return nil, net.ErrClosed
 }
 
-func (x *memoryNetwork) SetDeadline(t time.Time) error { x.deadline.Store(&t); return nil }
-func (x *memoryNetwork) Close() error                  { return nil }
+func (x *memoryNetwork) dialer() Dialer     { return Dialer{Dial: x.Dial} }
+func (x *memoryNetwork) listener() Listener { return Listener{Accept: x.Accept} }
 
 func connectJob(connections int) Job {
 	j := testJob(Connect)
@@ -109,10 +101,10 @@ func connectJob(connections int) Job {
 func connectBothSides(t *testing.T, j Job, f func(int) outcome) (client, server Report) {
 	t.Helper()
 	x := newNetwork(f)
-	return bothSides(t,
-		func() (Report, error) { return ConnectServer(x, j, nil) },
-		func(stop *atomic.Bool) error { _, err := ConnectServer(x, j, stop); return err },
-		func() (Report, error) { return ConnectClient(x, j) })
+	return bothSides(t, func(r Reporter) error { return ConnectServer(x.listener(), j, r) }, func(r Reporter) error {
+		got, err := ConnectClient(x.dialer(), j)
+		return errors.Join(err, r(got))
+	}, func() { close(x.dialled) })
 }
 
 func TestConnectionsAreAllMeasured(t *testing.T) {
@@ -171,7 +163,7 @@ func TestMarksOfConnectionsAreSentAgain(t *testing.T) {
 func TestConnectFailsWithoutServer(t *testing.T) {
 	j := connectJob(1)
 	j.N, j.Timeout = 5, time.Millisecond
-	_, err := ConnectClient(newNetwork(func(int) outcome { return refusedDial }), j)
+	_, err := ConnectClient(newNetwork(func(int) outcome { return refusedDial }).dialer(), j)
 	if !errors.Is(err, errRefused) || !strings.Contains(err.Error(), "did not answer") {
 		t.Errorf("got %v", err)
 	}
@@ -185,12 +177,11 @@ func TestConnectEndsAtItsLimit(t *testing.T) {
 	}
 }
 
-func TestConnectNeedsConnections(t *testing.T) {
-	j := connectJob(0)
-	if _, err := ConnectClient(newNetwork(nil), j); err == nil {
-		t.Error("the client accepts")
-	}
-	if _, err := ConnectServer(newNetwork(nil), j, nil); err == nil {
-		t.Error("the server accepts")
+// TestConnectServerFailsWithItsListener unless it has reported.
+func TestConnectServerFailsWithItsListener(t *testing.T) {
+	x := newNetwork(nil)
+	close(x.dialled)
+	if err := ConnectServer(x.listener(), connectJob(1), nil); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("got %v", err)
 	}
 }

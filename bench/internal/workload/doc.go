@@ -9,7 +9,7 @@
 //
 // The same loops run for every transport. They use it as a [Conn], which costs an
 // interface call a message, or, where connections are opened, as a [Dialer] or a
-// [Listener] with its [Stream]s.
+// [Listener] with its [Stream]s. A server listens before its client starts, and ends with its process.
 //
 // # Phases
 //

@@ -32,38 +32,80 @@ const (
 	Server Role = "server"
 )
 
-// Job is the input of one process of a measurement, as one line of JSON.
-type Job struct {
+// Case is what all rounds of a measurement have in common.
+type Case struct {
 	Bench     Bench  `json:"bench"`
-	Role      Role   `json:"role"`
 	Transport string `json:"transport"`
-	Attach    string `json:"attach"` // port, queue or none
-	Wait      string `json:"wait"`   // spin, adaptive or block
+	Attach    string `json:"attach"`            // port, queue or none
+	Place     string `json:"place"`             // pair, crowd or local
+	Wait      string `json:"wait"`              // spin, adaptive or block
+	Size      int    `json:"size"`              // bytes of payload
+	Batch     int    `json:"batch"`             // messages a SendBatch; 1 uses Send
+	MTU       int    `json:"mtu,omitempty"`     // bandwidth and rdma: of the network; 0: 1500
+	Depth     int    `json:"depth,omitempty"`   // rdma: operations in flight
+	Waiters   int    `json:"waiters,omitempty"` // rtt over TCP: goroutines at each end that wait for data on connections of their own
+	Procs     int    `json:"procs,omitempty"`   // rtt: GOMAXPROCS of processes that are not pinned; 0: each is pinned to one processor
+}
 
-	Size    int           `json:"size"`  // bytes of payload
-	Batch   int           `json:"batch"` // messages a SendBatch; 1 uses Send
-	N       int           `json:"n"`     // measured messages or round trips, at most
+// Places of client and server.
+const (
+	Pair  = "pair"  // on two hosts
+	Crowd = "crowd" // on two hosts with many other endpoints
+	Local = "local" // both on one host: two endpoints of one mux, or kernel sockets over lo
+)
+
+// Addresses that the client's endpoint of connect can have.
+const (
+	Own    = "own"    // one of its own, with all ports
+	Shared = "shared" // the interface's, with ports from blocks
+)
+
+// None is the attachment of a transport that has no endpoint.
+const None = "none"
+
+func (c Case) String() string {
+	s := fmt.Sprintf("%s %s", c.Bench, c.Transport)
+	if c.Attach != None {
+		s += fmt.Sprintf(" %s %s", c.Attach, c.Wait)
+	}
+	s += fmt.Sprintf(" %d B", c.Size)
+	if c.Depth > 0 {
+		s += fmt.Sprintf(" depth %d", c.Depth)
+	}
+	if c.MTU > 0 {
+		s += fmt.Sprintf(" MTU %d", c.MTU)
+	} else if c.Batch > 1 {
+		s += fmt.Sprintf(" x%d", c.Batch)
+	}
+	if c.Place != Pair {
+		s += " " + c.Place
+	}
+	if c.Waiters > 0 || c.Procs > 0 {
+		s += fmt.Sprintf(", %d waiting, GOMAXPROCS %d", c.Waiters, c.Procs)
+	}
+	return s
+}
+
+// Effort is how long and with how much a case is measured.
+type Effort struct {
+	N       int           `json:"n"` // measured messages or round trips, at most
 	WarmUp  int           `json:"warm_up"`
 	Limit   time.Duration `json:"limit_ns"`   // ends the measured section (not of oneway)
 	Timeout time.Duration `json:"timeout_ns"` // after which a message counts as lost
 
-	Window int `json:"window,omitempty"` // oneway: messages sent without credit, at most
-	Credit int `json:"credit,omitempty"` // oneway: messages a credit
+	Window      int           `json:"window,omitempty"`      // oneway: messages sent without credit, at most
+	Credit      int           `json:"credit,omitempty"`      // oneway: messages a credit
+	Rest        time.Duration `json:"rest_ns,omitempty"`     // rtt: after the measured section the client is idle for so long
+	Connections int           `json:"connections,omitempty"` // connect: at a time
+	Address     string        `json:"address,omitempty"`     // connect: what the client's endpoint has, Own or Shared
+	Checked     bool          `json:"checked,omitempty"`     // bandwidth: the receiver compares every byte
+}
 
-	// Of rtt over TCP. Each Waiter is a goroutine, at each end, that waits for data on a
-	// connection of its own.
-	Waiters int           `json:"waiters,omitempty"`
-	Procs   int           `json:"procs,omitempty"`   // GOMAXPROCS of a process that is not pinned; 0: it is pinned to one processor
-	Rest    time.Duration `json:"rest_ns,omitempty"` // after the measured section the client is idle for so long
-
-	MTU     int  `json:"mtu,omitempty"`     // bandwidth: of the network
-	Checked bool `json:"checked,omitempty"` // bandwidth: the receiver compares every byte
-
-	Depth int `json:"depth,omitempty"` // rdma: operations in flight
-
-	Connections int  `json:"connections,omitempty"` // connect: at a time
-	Own         bool `json:"own,omitempty"`         // connect: the client owns an address, where it has an endpoint
-
+// Job is the input of one process of a measurement, as one line of JSON.
+type Job struct {
+	Case
+	Effort
+	Role          Role `json:"role"`
 	Local, Remote Address
 	Socket        string `json:"socket,omitempty"` // of this host's unetd
 }
@@ -73,28 +115,9 @@ type Address struct {
 	UDP      netip.AddrPort `json:"udp"`
 	LinkAddr wire.LinkAddr  `json:"link_addr"`
 	Tag      uint32         `json:"tag"` // U-Net message tag
-	// Own is an address that the side may own; the zero value: none.
+	// Own is the address that the side's endpoint owns. It is the zero value if the endpoint shares the
+	// interface's.
 	Own netip.Addr `json:"own,omitzero"`
-}
-
-// Check reports a job that cannot be done.
-func (j Job) Check() error {
-	switch {
-	case j.Bench == Bandwidth && (j.Size < 1 || j.Limit <= 0):
-		return fmt.Errorf("writes of %d bytes for %v: want more than 0", j.Size, j.Limit)
-	case j.Bench == RDMA && (j.Size < 1 || j.Depth < 1 || j.Batch > j.Depth || j.Limit <= 0):
-		return fmt.Errorf("operations of %d bytes, %d in flight, posted %d at a time: want more than 0, and a list within the depth", j.Size, j.Depth, j.Batch)
-	case j.Size < MinSize && j.Bench != Bandwidth && j.Bench != RDMA:
-		return fmt.Errorf("messages of %d bytes: want at least %d", j.Size, MinSize)
-	case j.N < 1 || j.Batch < 1 || j.Timeout <= 0:
-		return fmt.Errorf("job without messages, batch or timeout: %+v", j)
-	case j.Bench == Connect && j.Connections < 1:
-		return fmt.Errorf("%d connections at a time: want at least 1", j.Connections)
-	case j.Bench == OneWay && (j.Credit < 1 || j.Window < j.Credit || j.Window < j.Batch):
-		return fmt.Errorf("credit window of %d messages, credit every %d, batches of %d: want credit and batch within the window",
-			j.Window, j.Credit, j.Batch)
-	}
-	return nil
 }
 
 // Report is what one process measured.
@@ -122,6 +145,9 @@ type Latency struct {
 	P99  time.Duration `json:"p99_ns"`
 	P999 time.Duration `json:"p999_ns"`
 }
+
+// Reporter takes what a process has measured.
+type Reporter func(Report) error
 
 // meter reads the processor time and the allocations of this process.
 type meter struct {

@@ -2,12 +2,7 @@ package workload
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
-	"io"
-	"os"
-	"sync/atomic"
-	"syscall"
 	"time"
 )
 
@@ -72,48 +67,45 @@ const magic = 0xb5
 // controlTries is how often a mark or an end is sent before the round fails.
 const controlTries = 40
 
-// Run does the job over c and returns what it measured. A server returns when the client
-// has ended the measured section, and then has to call [RepeatEnd].
-func Run(c Conn, j Job) (Report, error) {
-	if err := j.Check(); err != nil {
-		return Report{}, err
-	}
-	s := &session{conn: c, job: j, out: make([]byte, j.Size)}
+// Run does the job over c. A client returns when it has reported. A server goes on to answer ends
+// that are sent again, because the first answer was lost, until its connection ends.
+func Run(c Conn, j Job, report Reporter) error {
+	s := &session{conn: c, job: j, out: make([]byte, j.Size), reporter: report}
 	if j.Bench == RDMA {
 		s.out = make([]byte, MinSize)
 	}
-	if j.Role == Client {
-		if err := s.extend(); err != nil {
-			return Report{}, err
+	run := map[Role]map[Bench]func() error{
+		Client: {RTT: s.rttClient, Rate: s.rateClient, OneWay: s.oneWayClient, Bandwidth: s.rateClient, RDMA: s.operationsClient},
+		Server: {RTT: s.rttServer, Rate: s.streamServer, OneWay: s.streamServer, Bandwidth: s.streamServer, RDMA: s.rttServer}, // of rdma it gets marks and ends only
+	}[j.Role][j.Bench]
+	if run == nil {
+		return fmt.Errorf("no benchmark %q for a %q", j.Bench, j.Role)
+	}
+	if j.Role == Server { // the client has the timeout
+		if err := run(); !s.ended {
+			return err
 		}
-	} else if err := c.SetDeadline(time.Time{}); err != nil { // the client has the timeout
-		return Report{}, err
+		return nil
 	}
-	var run func() error
-	switch {
-	case j.Role == Client && j.Bench == RTT:
-		run = s.rttClient
-	case j.Role == Client && (j.Bench == Rate || j.Bench == Bandwidth):
-		run = s.rateClient
-	case j.Role == Client && j.Bench == OneWay:
-		run = s.oneWayClient
-	case j.Role == Client && j.Bench == RDMA:
-		run = s.operationsClient
-	case j.Role == Server && (j.Bench == RTT || j.Bench == RDMA): // of rdma it gets marks and ends only
-		run = s.rttServer
-	case j.Role == Server && (j.Bench == Rate || j.Bench == OneWay || j.Bench == Bandwidth):
-		run = s.streamServer
-	default:
-		return Report{}, fmt.Errorf("no benchmark %q for a %q", j.Bench, j.Role)
+	err := s.extend()
+	if err == nil {
+		err = run()
 	}
-	err := run()
-	if err == nil && j.Role == Client && j.Rest > 0 {
+	if err == nil && j.Rest > 0 {
 		s.report.RestCPU, err = rest(j.Rest)
 	}
-	if r := &s.report; j.Bench == Bandwidth { // in bytes
-		r.N, r.Sent, r.InWindow = r.N*j.Size, r.Sent*j.Size, r.InWindow*j.Size
+	if err != nil {
+		return err
 	}
-	return s.report, err
+	return s.finish()
+}
+
+// finish reports. The figures of a flood are in bytes.
+func (s *session) finish() error {
+	if r := &s.report; s.job.Bench == Bandwidth {
+		r.N, r.Sent, r.InWindow = r.N*s.job.Size, r.Sent*s.job.Size, r.InWindow*s.job.Size
+	}
+	return s.reporter(s.report)
 }
 
 // rest is the processor time of this process while it sleeps for so long.
@@ -128,32 +120,6 @@ func rest(d time.Duration) (time.Duration, error) {
 	return after - before, err
 }
 
-// RepeatEnd answers ends that are sent again, because the first answer was lost, until
-// stop.
-func RepeatEnd(c Conn, stop *atomic.Bool) error {
-	for !stop.Load() {
-		if err := c.SetDeadline(time.Now().Add(20 * time.Millisecond)); err != nil {
-			return err
-		}
-		b, err := c.Recv()
-		if err != nil {
-			switch {
-			case errors.Is(err, os.ErrDeadlineExceeded):
-				continue
-			case err == io.EOF, errors.Is(err, syscall.ECONNRESET): // the client of a stream has had its answer
-				return nil
-			}
-			return err
-		}
-		if k, _ := Header(b); k == End {
-			if err := c.Reply(); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
 // session is one run of a job.
 type session struct {
 	conn   Conn
@@ -162,6 +128,8 @@ type session struct {
 	meter  meter
 	report Report
 
+	reporter Reporter
+	ended    bool          // the server has reported
 	extended time.Duration // when the deadline was last moved
 }
 
@@ -192,7 +160,7 @@ func (s *session) await(k Kind, seq uint64) (bool, error) {
 	for {
 		b, err := s.conn.Recv()
 		if err != nil {
-			if errors.Is(err, os.ErrDeadlineExceeded) {
+			if isTimeout(err) {
 				return false, nil
 			}
 			return false, err
@@ -224,16 +192,20 @@ func (s *session) mark(k Kind) error {
 	return fmt.Errorf("the server did not answer %d times in %v", controlTries, s.job.Timeout*controlTries)
 }
 
-// serve takes the readings of a server at a mark or an end, and reports whether the
-// measured section has ended. A repeated mark begins it again.
-func (s *session) serve(k Kind) (ended bool, err error) {
-	switch k {
-	case Mark:
-		return false, s.meter.start()
-	case End:
-		return true, s.meter.stop(&s.report)
+// serve takes the readings of a server at a mark or at the first end, and reports then. A repeated mark
+// begins the measured section again.
+func (s *session) serve(k Kind) error {
+	switch {
+	case k == Mark:
+		return s.meter.start()
+	case k == End && !s.ended:
+		s.ended = true
+		if err := s.meter.stop(&s.report); err != nil {
+			return err
+		}
+		return s.finish()
 	}
-	return false, nil
+	return nil
 }
 
 // rttClient is the client of rtt.
@@ -312,16 +284,10 @@ func (s *session) rttServer() error {
 		k, _ := Header(b)
 		if k == Data {
 			s.report.N++
-			if err := s.conn.Reply(); err != nil {
-				return err
-			}
-			continue
-		}
-		ended, err := s.serve(k)
-		if err != nil {
+		} else if err := s.serve(k); err != nil {
 			return err
 		}
-		if err := s.conn.Reply(); err != nil || ended {
+		if err := s.conn.Reply(); err != nil {
 			return err
 		}
 	}

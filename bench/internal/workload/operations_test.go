@@ -64,21 +64,10 @@ func TestOperations(t *testing.T) {
 				c.resultOf = func(int) int { return 1 }
 			}
 			ops := &fakeOperations{pipe: client, t: t, every: c.every, resultOf: c.resultOf}
-			j := Job{Bench: RDMA, Role: Client, Size: 8, Batch: c.list, N: 100, WarmUp: 10, Limit: time.Minute, Timeout: time.Minute, Depth: c.depth}
-			answered := make(chan error, 1)
-			go func() {
-				j := j
-				j.Role = Server
-				_, err := Run(server, j)
-				answered <- err
-			}()
-			r, err := Run(ops, j)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := <-answered; err != nil {
-				t.Fatal(err)
-			}
+			j := Job{Case: Case{Bench: RDMA, Size: 8, Batch: c.list, Depth: c.depth}, Role: Client, Effort: Effort{N: 100, WarmUp: 10, Limit: time.Minute, Timeout: time.Minute}}
+			serving := j
+			serving.Role = Server
+			r, _ := bothSides(t, func(to Reporter) error { return Run(server, serving, to) }, func(to Reporter) error { return Run(ops, j, to) }, func() { client.Close() })
 			if r.N < j.N || r.N > j.N+c.every || r.Lost > 0 || r.Elapsed <= 0 {
 				t.Errorf("report %+v", r)
 			}
@@ -89,22 +78,5 @@ func TestOperations(t *testing.T) {
 				t.Errorf("latency %+v", r.Latency)
 			}
 		})
-	}
-}
-
-func TestJobsOfOperations(t *testing.T) {
-	good := Job{Bench: RDMA, Size: 8, Batch: 4, N: 1, Limit: 1, Timeout: 1, Depth: 4}
-	if err := good.Check(); err != nil {
-		t.Error(err)
-	}
-	for name, change := range map[string]func(*Job){
-		"no data": func(j *Job) { j.Size = 0 }, "no depth": func(j *Job) { j.Depth = 0 },
-		"a long list": func(j *Job) { j.Batch = 5 }, "no time": func(j *Job) { j.Limit = 0 },
-	} {
-		j := good
-		change(&j)
-		if j.Check() == nil {
-			t.Errorf("%s: no error", name)
-		}
 	}
 }

@@ -2,7 +2,6 @@ package workload
 
 import (
 	"errors"
-	"os"
 	"time"
 )
 
@@ -142,7 +141,7 @@ func (s *session) takeCredit() (seen int, all bool, err error) {
 		}
 		b, err := s.conn.Recv()
 		switch {
-		case errors.Is(err, os.ErrDeadlineExceeded):
+		case isTimeout(err):
 			return -1, false, s.extend()
 		case err != nil:
 			return 0, false, err
@@ -177,18 +176,14 @@ func (s *session) streamServer() error {
 				book.note(seqs[i])
 				continue
 			}
-			ended, err := s.serve(k)
-			if err != nil {
-				return err
-			}
 			if seqs[i] != 0 { // a warm-up message, which has no answer
 				continue
 			}
-			if ended {
+			if k == End && !s.ended {
 				win.close(book.distinct)
 				s.report.N, s.report.Duplicates = book.distinct, book.duplicates
 			}
-			if err := s.send(k, 0); err != nil || ended {
+			if err := errors.Join(s.serve(k), s.send(k, 0)); err != nil {
 				return err
 			}
 		}

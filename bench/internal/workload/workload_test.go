@@ -2,10 +2,10 @@ package workload
 
 import (
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"slices"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -54,8 +54,12 @@ func (p *pipe) Recv() ([]byte, error) {
 		timeout = time.After(time.Until(p.deadline))
 	}
 	select {
-	case p.last = <-p.in:
-		return p.last, nil
+	case m, ok := <-p.in:
+		if !ok {
+			return nil, io.EOF
+		}
+		p.last = m
+		return m, nil
 	case <-timeout:
 		return nil, os.ErrDeadlineExceeded
 	}
@@ -70,7 +74,11 @@ func (p *pipe) RecvBatch(bs [][]byte) (int, error) {
 	n := 1
 	for n < len(bs) {
 		select {
-		case bs[n] = <-p.in:
+		case m, ok := <-p.in:
+			if !ok {
+				return n, nil
+			}
+			bs[n] = m
 			n++
 		default:
 			return n, nil
@@ -81,40 +89,28 @@ func (p *pipe) RecvBatch(bs [][]byte) (int, error) {
 
 func (p *pipe) Reply() error                  { return p.Send(p.last) }
 func (p *pipe) SetDeadline(t time.Time) error { p.deadline = t; return nil }
-func (p *pipe) Close() error                  { return nil }
+func (p *pipe) Close() error                  { close(p.out); return nil }
 
 func testJob(b Bench) Job {
 	return Job{
-		Bench: b, Size: 64, Batch: 1, N: 1000, WarmUp: 50,
-		Limit: time.Minute, Timeout: 100 * time.Millisecond, Window: 64, Credit: 16,
+		Case:   Case{Bench: b, Size: 64, Batch: 1},
+		Effort: Effort{N: 1000, WarmUp: 50, Limit: time.Minute, Timeout: 100 * time.Millisecond, Window: 64, Credit: 16},
 	}
 }
 
-// bothSides runs a server and a client, and then lets the server linger until the client
-// has ended, as a child does.
-func bothSides(t *testing.T, serve func() (Report, error), linger func(stop *atomic.Bool) error, call func() (Report, error)) (client, server Report) {
+// bothSides runs a server and a client, and closes the network when the client has ended. A server that has reported
+// ends then without an error.
+func bothSides(t *testing.T, serve, call func(Reporter) error, close func()) (client, server Report) {
 	t.Helper()
 	done := make(chan error, 1)
-	var stop atomic.Bool
-	go func() {
-		var err error
-		server, err = serve()
-		done <- err
-		if err == nil {
-			err = linger(&stop)
-		}
-		done <- err
-	}()
-	client, err := call()
-	if err != nil {
+	keep := func(r *Report) Reporter { return func(got Report) error { *r = got; return nil } }
+	go func() { done <- serve(keep(&server)) }()
+	if err := call(keep(&client)); err != nil {
 		t.Fatal("client:", err)
 	}
+	close()
 	if err := <-done; err != nil {
 		t.Fatal("server:", err)
-	}
-	stop.Store(true)
-	if err := <-done; err != nil {
-		t.Fatal("lingering server:", err)
 	}
 	return client, server
 }
@@ -128,10 +124,7 @@ func runBoth(t *testing.T, j Job, copiesOf func(Kind, uint64) int, prepare ...fu
 	}
 	clientJob, serverJob := j, j
 	clientJob.Role, serverJob.Role = Client, Server
-	return bothSides(t,
-		func() (Report, error) { return Run(s, serverJob) },
-		func(stop *atomic.Bool) error { return RepeatEnd(s, stop) },
-		func() (Report, error) { return Run(c, clientJob) })
+	return bothSides(t, func(r Reporter) error { return Run(s, serverJob, r) }, func(r Reporter) error { return Run(c, clientJob, r) }, func() { c.Close() })
 }
 
 func TestRoundTripsAreAllMeasured(t *testing.T) {
@@ -255,24 +248,21 @@ func TestLostControlMessagesAreSentAgain(t *testing.T) {
 	})
 }
 
-func TestImpossibleJobsAreRefused(t *testing.T) {
-	for name, change := range map[string]func(*Job){
-		"size":             func(j *Job) { j.Size = MinSize - 1 },
-		"count":            func(j *Job) { j.N = 0 },
-		"batch":            func(j *Job) { j.Batch = 0 },
-		"timeout":          func(j *Job) { j.Timeout = 0 },
-		"credit":           func(j *Job) { j.Credit = 0 },
-		"window":           func(j *Job) { j.Window = 8 },
-		"batch and window": func(j *Job) { j.Batch = 65 },
-		"role":             func(j *Job) { j.Role = "bystander" },
-	} {
-		j := testJob(OneWay)
-		j.Role = Client
-		change(&j)
-		c, _ := newPipe(nil)
-		if _, err := Run(c, j); err == nil {
-			t.Errorf("%s: accepted", name)
+// TestServersFailWithTheirConnection: only one that has reported ends without an error.
+func TestServersFailWithTheirConnection(t *testing.T) {
+	for _, b := range []Bench{RTT, Rate} {
+		client, server := newPipe(nil)
+		client.Close()
+		j := testJob(b)
+		j.Role = Server
+		if err := Run(server, j, nil); err != io.EOF {
+			t.Errorf("%s: %v", b, err)
 		}
+	}
+	j := testJob(Connect)
+	j.Role = Client
+	if c, _ := newPipe(nil); Run(c, j, nil) == nil {
+		t.Error("ran a benchmark that is none of messages")
 	}
 }
 
