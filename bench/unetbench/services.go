@@ -134,7 +134,7 @@ func (k *serving) close() {
 
 func (k *serving) do(ctx context.Context, l *lab.Lab, seed uint64, out *output) (err error) {
 	if k.neighbours {
-		stop, err := l.Neighbours(ctx, lab.Program{File: k.programs[serviceProgram], Args: []string{"compute"}, Procs: 1})
+		stop, err := l.Neighbours(ctx)
 		if err != nil {
 			return err
 		}
@@ -154,7 +154,7 @@ func (k *serving) do(ctx context.Context, l *lab.Lab, seed uint64, out *output) 
 				if r.Failure != "" {
 					out.note("round %d: %v on %s: %d requests failed and %d were lost: %s", round, c, networks[n], r.Failed, r.Lost, r.Failure)
 				}
-				line := report.NewService(c, networks[n], k.place, k.wait, k.neighbours, round, r)
+				line := report.Service{Bench: "services", ServiceCell: c, Network: networks[n], Place: k.place, Neighbours: k.neighbours, Wait: k.wait, Round: round, Result: r}
 				k.lines = append(k.lines, line)
 				out.line(line)
 			}
@@ -200,7 +200,7 @@ func (k *serving) measure(ctx context.Context, l *lab.Lab, c plan.ServiceCell, n
 	if err := json.Unmarshal([]byte(output), &r); err != nil {
 		return r, fmt.Errorf("%v on %s: %w in %q", c, network, err, output)
 	}
-	if r.Requests == 0 {
+	if r.N == 0 {
 		return r, fmt.Errorf("%v on %s: no request was answered within %v: %s", c, network, k.plan.Duration, r.Failure)
 	}
 	return r, nil

@@ -36,9 +36,9 @@ Services:
   unetservice ask grpc 10.0.0.1:9000 --connections 16
   unetservice ask grpc 10.0.0.1:9000 --connections 16 --kernel`,
 		Args: cli.Args(0),
-		RunE: cli.Missing("which command? serve, ask or compute"),
+		RunE: cli.Missing("which command? serve or ask"),
 	})
-	root.AddCommand(newServe(), newAsk(), newCompute())
+	root.AddCommand(newServe(), newAsk())
 	return root
 }
 
@@ -98,9 +98,9 @@ func newAsk() *cobra.Command {
 		Use:   "ask SERVICE ADDRESS:PORT",
 		Short: "Measure a service as its client",
 		Long: `ask opens connections, sends a request on each, and the next one when it has the answer.
-It writes one line of JSON: answers of the measured time, failed and lost requests, times in
-nanoseconds, the answers of the connections with the fewest and the most, and the processor
-time of this process and of --server-pid.`,
+It writes one line of JSON: answers of the measured time, failed and lost requests, times of a
+request, the processor time of this process and of --server-pid for each, and the answers of the
+connections with the fewest and the most.`,
 		Example: `  unetservice ask nats 10.0.0.1:9000 --connections 64 --duration 5s`,
 	}
 	f := cmd.Flags()

@@ -27,7 +27,7 @@ func TestWrongCommandLinesAreUsageErrors(t *testing.T) {
 	for _, line := range []string{
 		"", "now", "serve", "serve tcp", "serve smtp 127.0.0.1:1", "serve redis 127.0.0.1:1", "serve tcp 127.0.0.1:1 --unet-wait impatiently",
 		"ask", "ask smtp 127.0.0.1:1", "ask tcp 127.0.0.1:1 --connections 0", "ask tcp 127.0.0.1:1 --duration 0s", "ask tcp 127.0.0.1:1 --warm-up -1s",
-		"ask tcp 127.0.0.1:1 --server-pid -1", "compute now",
+		"ask tcp 127.0.0.1:1 --server-pid -1",
 	} {
 		err := execute(t.Context(), io.Discard, strings.Fields(line)...)
 		if !cli.IsUsage(err) || strings.Contains(err.Error(), "\n") {
@@ -56,7 +56,7 @@ func TestServeAndAsk(t *testing.T) {
 		t.Fatal(err)
 	}
 	var r load.Result
-	if err := json.Unmarshal(out.Bytes(), &r); err != nil || r.Failed != 0 || r.Lost != 0 || r.Least+r.Most != r.Requests || r.CPU <= 0 {
+	if err := json.Unmarshal(out.Bytes(), &r); err != nil || r.Failed != 0 || r.Lost != 0 || r.Least+r.Most != r.N || r.CPUUS <= 0 {
 		t.Errorf("%s, %v", &out, err)
 	}
 	stop()
@@ -65,15 +65,5 @@ func TestServeAndAsk(t *testing.T) {
 	}
 	if err := execute(t.Context(), io.Discard, "ask", "http", address, "--kernel"); err == nil || !strings.Contains(err.Error(), "connection 1: ") {
 		t.Errorf("%v", err)
-	}
-}
-
-// TestComputeEnds with its context.
-func TestComputeEnds(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	var out strings.Builder
-	if err := execute(ctx, &out, "compute"); err != nil || out.String() != "computing\n" || computed.Load() != 1 {
-		t.Errorf("%v, %q, %d", err, &out, computed.Load())
 	}
 }

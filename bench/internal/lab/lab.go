@@ -366,9 +366,13 @@ func (l *Lab) Measure(ctx context.Context, c workload.Case, e workload.Effort, s
 	return out, nil
 }
 
-// Neighbours starts a program on each processor, which writes a line when it has begun and ends by SIGTERM.
-// The caller calls stop.
-func (l *Lab) Neighbours(ctx context.Context, p Program) (stop func() error, err error) {
+// Neighbours starts a program on each processor that computes until stop, which the caller calls.
+func (l *Lab) Neighbours(ctx context.Context) (stop func() error, err error) {
+	shell, err := os.Open("/bin/sh")
+	if err != nil {
+		return nil, err
+	}
+	defer shell.Close()
 	cpus, err := netlab.Processors()
 	if err != nil {
 		return nil, err
@@ -381,8 +385,9 @@ func (l *Lab) Neighbours(ctx context.Context, p Program) (stop func() error, err
 		}
 		return errors.Join(errs...)
 	}
+	busy := Program{File: shell, Args: []string{"-c", "trap 'exit 0' TERM; echo begun; while :; do :; done"}}
 	for _, cpu := range cpus {
-		r, err := p.start(l.sites[Site{Network: transport.Muxed}].pair.A, cpu, "neighbour", nil)
+		r, err := busy.start(l.sites[Site{Network: transport.Muxed}].pair.A, cpu, "neighbour", nil)
 		if err == nil {
 			all = append(all, r)
 			_, err = r.next(ctx)

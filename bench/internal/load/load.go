@@ -75,9 +75,7 @@ func Run(ctx context.Context, conns []Conn, o Options) (Result, error) {
 	for i := range all {
 		all[i] = <-results
 	}
-	r := summarize(all)
-	r.Elapsed, r.CPU = elapsed, after-before
-	return r, nil
+	return summarize(all, elapsed, after-before), nil
 }
 
 // ask is the goroutine of a connection.

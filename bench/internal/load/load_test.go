@@ -71,18 +71,18 @@ func run(t *testing.T, o Options, fakes ...*fake) (r Result) {
 func TestRunCountsTheMeasuredTime(t *testing.T) {
 	o := Options{WarmUp: 9500 * time.Microsecond, Duration: 100 * time.Millisecond}
 	r := run(t, o, &fake{took: time.Millisecond}, &fake{took: 4 * time.Millisecond})
-	if r.Requests != 125 || r.Least != 25 || r.Most != 100 || r.Failed != 0 || r.Lost != 0 || r.Failure != "" {
+	if r.N != 125 || r.Least != 25 || r.Most != 100 || r.Failed != 0 || r.Lost != 0 || r.Failure != "" {
 		t.Errorf("%+v", r)
 	}
-	if r.P50 != time.Millisecond || r.P99 != 4*time.Millisecond || r.Elapsed != o.Duration || r.Fairness() != 0.25 {
-		t.Errorf("%+v, fairness %v", r, r.Fairness())
+	if r.P50US != 1e3 || r.P99US != 4e3 || r.PerS != 1250 || r.Fairness != 0.25 {
+		t.Errorf("%+v", r)
 	}
 }
 
 func TestRunCountsFailuresAndLosses(t *testing.T) {
 	o := Options{Duration: 10500 * time.Microsecond}
 	r := run(t, o, &fake{took: time.Millisecond}, &fake{took: time.Millisecond, fails: 3}, &fake{took: time.Millisecond, hangs: 4})
-	if r.Requests != 10+2+3 || r.Failed != 1 || r.Lost != 1 || r.Failure != errFake.Error() || r.Least != 2 || r.Most != 10 {
+	if r.N != 10+2+3 || r.Failed != 1 || r.Lost != 1 || r.Failure != errFake.Error() || r.Least != 2 || r.Most != 10 {
 		t.Errorf("%+v", r)
 	}
 }
@@ -99,7 +99,7 @@ func TestRunEndsWithItsContext(t *testing.T) {
 }
 
 func TestNothingMeasuredHasNoFairness(t *testing.T) {
-	if r := summarize(make([]turns, 3)); r != (Result{}) || r.Fairness() != 0 {
+	if r := summarize(make([]turns, 3), time.Second, time.Second); r != (Result{}) {
 		t.Errorf("%+v", r)
 	}
 }

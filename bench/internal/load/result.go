@@ -1,7 +1,6 @@
 package load
 
 import (
-	"slices"
 	"time"
 
 	"github.com/unet-go/unet/bench/internal/workload"
@@ -9,29 +8,21 @@ import (
 
 // Result is what Run has measured, and the line of JSON that a client writes.
 type Result struct {
-	Requests int           `json:"requests"` // answered in the measured time
-	Failed   int           `json:"failed"`   // requests that ended with an error, at most one a connection
-	Lost     int           `json:"lost"`     // requests without an answer, at most one a connection
-	Failure  string        `json:"failure"`  // the first error; empty if there is none
-	Elapsed  time.Duration `json:"elapsed"`
-	P50      time.Duration `json:"p50"`
-	P99      time.Duration `json:"p99"`
-	Least    int           `json:"least"` // answers of the connection that got the fewest
-	Most     int           `json:"most"`  // answers of the connection that got the most
-	CPU      time.Duration `json:"cpu"`   // user and system time of client and server while measuring
+	N        int     `json:"n"`      // requests that were answered in the measured time
+	Failed   int     `json:"failed"` // requests that ended with an error, at most one a connection
+	Lost     int     `json:"lost"`   // requests without an answer, at most one a connection
+	PerS     float64 `json:"requests_per_s"`
+	P50US    float64 `json:"p50_us"` // of a request
+	P99US    float64 `json:"p99_us"`
+	CPUUS    float64 `json:"cpu_us_per_request"` // user and system time of client and server
+	Least    int     `json:"least_turns"`        // answers of the connection that got the fewest
+	Most     int     `json:"most_turns"`         // answers of the connection that got the most
+	Fairness float64 `json:"fairness"`           // Least / Most: 1 if all have as many, 0 if one has none
+	Failure  string  `json:"failure,omitempty"`  // the first error
 }
 
-// Fairness is the share of turns that the connection with the fewest has of those of the
-// connection with the most: 1 if all have as many, 0 if one has none.
-func (r Result) Fairness() float64 {
-	if r.Most == 0 {
-		return 0
-	}
-	return float64(r.Least) / float64(r.Most)
-}
-
-// summarize merges what the connections have measured.
-func summarize(all []turns) (r Result) {
+// summarize merges what the connections have measured in some time, with the processor time of both processes.
+func summarize(all []turns, elapsed, cpu time.Duration) (r Result) {
 	var took []time.Duration
 	for i, t := range all {
 		n := len(t.took)
@@ -40,20 +31,24 @@ func summarize(all []turns) (r Result) {
 			r.Least = n
 		}
 		r.Least, r.Most = min(r.Least, n), max(r.Most, n)
-		if t.err == nil {
+		switch {
+		case t.err == nil:
 			continue
-		}
-		if t.late {
+		case t.late:
 			r.Lost++
-		} else {
+		default:
 			r.Failed++
 		}
+		if r.Failure == "" {
+			r.Failure = t.err.Error()
+		}
 	}
-	if i := slices.IndexFunc(all, func(t turns) bool { return t.err != nil }); i >= 0 {
-		r.Failure = all[i].err.Error()
+	if r.N = len(took); r.N == 0 {
+		return r
 	}
-	r.Requests = len(took)
+	us := func(d time.Duration) float64 { return float64(d) / 1e3 }
 	l := workload.Summarize(took)
-	r.P50, r.P99 = l.P50, l.P99
+	r.PerS, r.P50US, r.P99US = float64(r.N)/elapsed.Seconds(), us(l.P50), us(l.P99)
+	r.CPUUS, r.Fairness = us(cpu)/float64(r.N), float64(r.Least)/float64(r.Most)
 	return r
 }

@@ -84,9 +84,9 @@ func DefaultServices() Services {
 
 // ServiceCell is one cell of the matrix. It is measured on both networks.
 type ServiceCell struct {
-	Service     string
-	Connections int
-	Procs       int // GOMAXPROCS. With 1 client and server are pinned to a processor each.
+	Service     string `json:"service"`
+	Connections int    `json:"connections"`
+	Procs       int    `json:"procs"` // GOMAXPROCS. With 1 client and server are pinned to a processor each.
 }
 
 func (c ServiceCell) String() string {

@@ -134,26 +134,6 @@ func ratio(a, b float64) (float64, bool) {
 	return a / b, true
 }
 
-// contrast is a figure that was measured in two ways in the same rounds.
-type contrast struct {
-	base, other Spread
-	ratio       Spread // other / base, of each round
-	rounds      int
-}
-
-// contrastOf compares the figures of two ways, by round. A round that has only one of them does
-// not count.
-func contrastOf(base, other map[int]float64) contrast {
-	var a, b, ratios []float64
-	for round, x := range base {
-		y, there := other[round]
-		if r, known := ratio(y, x); there && known {
-			a, b, ratios = append(a, x), append(b, y), append(ratios, r)
-		}
-	}
-	return contrast{spread(a), spread(b), spread(ratios), len(ratios)}
-}
-
 // roundsText names a number of rounds that may differ.
 func roundsText[T any](rows []T, of func(T) int) string {
 	low, high := of(rows[0]), of(rows[0])

@@ -5,7 +5,6 @@ import (
 	"math"
 	"strings"
 	"testing"
-	"time"
 	"unicode/utf8"
 
 	"github.com/unet-go/unet/bench/internal/load"
@@ -19,8 +18,8 @@ func matrix() (cells []plan.ServiceCell, all []Service) {
 	stream := plan.ServiceCell{Service: plan.GRPCStream, Connections: 64, Procs: 2}
 	quic := plan.ServiceCell{Service: plan.QUIC, Connections: 1, Procs: 2}
 	add := func(c plan.ServiceCell, network string, round int, perS, us, fairness float64) {
-		all = append(all, Service{Service: c.Service, Connections: c.Connections, Procs: c.Procs, Network: network, Round: round,
-			N: 1, PerS: perS, P50US: us, P99US: 2 * us, CPUUS: 3 * us, Fairness: fairness, Failed: 1, Lost: 2})
+		all = append(all, Service{ServiceCell: c, Network: network, Round: round,
+			Result: load.Result{N: 1, PerS: perS, P50US: us, P99US: 2 * us, CPUUS: 3 * us, Fairness: fairness, Failed: 1, Lost: 2}})
 	}
 	for i, v := range []float64{1, 10, 100} {
 		add(grpc, OnUnet, i+1, 100_000*v, 1000*v, 0)
@@ -38,11 +37,10 @@ func TestServicesAreComparedWithinRounds(t *testing.T) {
 	if len(rows) != 2 {
 		t.Fatalf("%+v", rows)
 	}
-	if r := rows[0]; r.Service != plan.GRPC || r.of(serviceRate).rounds != 3 || r.of(serviceRate).ratio != (Spread{0.5, 0.5, 0.5}) || r.of(serviceP99).ratio.Median != 2 || r.of(serviceRate).base.Median != 2_000_000 ||
-		r.fairness[OnUnet] != 0 || r.fairness[OnKernel] != 0.1 || r.failed[OnUnet] != 9 || r.failed[OnKernel] != 9 {
+	if r := rows[0]; r.Service != plan.GRPC || len(r.unet) != 3 || len(r.kernel) != 3 || r.ratio(serviceRate) != (Spread{0.5, 0.5, 0.5}) || r.ratio(serviceP99).Median != 2 {
 		t.Errorf("%+v", r)
 	}
-	if r := rows[1]; r.of(serviceRate).ratio != (Spread{3, 2, 4}) || r.of(serviceCPU).ratio.Median != 0.125 {
+	if r := rows[1]; r.ratio(serviceRate) != (Spread{3, 2, 4}) || r.ratio(serviceCPU).Median != 0.125 {
 		t.Errorf("%+v", r)
 	}
 	mean, worst := overall(rows, serviceRate)
@@ -65,7 +63,7 @@ func TestServiceTablesFitATerminal(t *testing.T) {
 		t.Errorf("%s", &out)
 	}
 	PrintServices(&out, SummarizeServices(matrix()))
-	for _, want := range []string{"medians over 3 rounds", "3.00  (2.00..4.00)", "9 / 9", "grpc, 16 connections, GOMAXPROCS 1"} {
+	for _, want := range []string{"medians over 3 rounds", "3.00  (2.00..4.00)", "9 / 9", " 2000000 ", " 0.00    0.10 ", "grpc, 16 connections, GOMAXPROCS 1"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q:\n%s", want, &out)
 		}
@@ -85,7 +83,7 @@ func TestServiceGoals(t *testing.T) {
 		c := plan.ServiceCell{Service: plan.HTTP, Connections: i + 1, Procs: 1}
 		cells = append(cells, c)
 		for network, perS := range map[string]float64{OnKernel: 10, OnUnet: 10 * ratio} {
-			all = append(all, Service{Service: c.Service, Connections: c.Connections, Procs: 1, Network: network, Round: 1, N: 1, PerS: perS, P50US: 1, P99US: 1, CPUUS: 1})
+			all = append(all, Service{ServiceCell: c, Network: network, Round: 1, Result: load.Result{N: 1, PerS: perS, P50US: 1, P99US: 1, CPUUS: 1}})
 		}
 	}
 	var out strings.Builder
@@ -99,16 +97,16 @@ func TestServiceGoals(t *testing.T) {
 }
 
 func TestServiceIsALine(t *testing.T) {
-	s := NewService(plan.ServiceCell{Service: plan.NATS, Connections: 2, Procs: 1}, OnUnet, workload.Local, "spin", true, 7,
-		load.Result{Requests: 40, Failed: 1, Lost: 2, Elapsed: 2 * time.Second, P50: 3 * time.Microsecond, P99: 9 * time.Microsecond, Least: 10, Most: 30, CPU: time.Millisecond})
+	s := Service{Bench: "services", ServiceCell: plan.ServiceCell{Service: plan.NATS, Connections: 2, Procs: 1}, Network: OnUnet, Place: workload.Local, Neighbours: true, Wait: "spin", Round: 7,
+		Result: load.Result{N: 40, Failed: 1, Lost: 2, PerS: 20, P50US: 3, P99US: 9, CPUUS: 25, Least: 10, Most: 30, Fairness: 0.25}}
 	b, err := json.Marshal(s)
-	const want = `{"bench":"services","service":"nats","network":"unet","connections":2,"procs":1,"place":"local","neighbours":true,"wait":"spin","round":7,"n":40,"failed":1,"lost":2,` +
-		`"requests_per_s":20,"p50_us":3,"p99_us":9,"cpu_us_per_request":25,"least_turns":10,"most_turns":30,"fairness":0.3333333333333333}`
+	const want = `{"bench":"services","service":"nats","connections":2,"procs":1,"network":"unet","place":"local","neighbours":true,"wait":"spin","round":7,"n":40,"failed":1,"lost":2,` +
+		`"requests_per_s":20,"p50_us":3,"p99_us":9,"cpu_us_per_request":25,"least_turns":10,"most_turns":30,"fairness":0.25}`
 	if err != nil || string(b) != want {
 		t.Errorf("%s, %v", b, err)
 	}
 	var line strings.Builder
-	const benchmark = "BenchmarkServices/service=nats/network=unet/connections=2/procs=1/neighbours=true/wait=spin/place=local 40 3000 p50-ns/op 9000 p99-ns/op 25000 cpu-ns/op 20 requests/s 0.333333 fairness 3 lost\n"
+	const benchmark = "BenchmarkServices/service=nats/network=unet/connections=2/procs=1/neighbours=true/wait=spin/place=local 40 3000 p50-ns/op 9000 p99-ns/op 25000 cpu-ns/op 20 requests/s 0.25 fairness 3 lost\n"
 	if err := WriteBenchmark(&line, s); err != nil || line.String() != benchmark {
 		t.Errorf("%s, %v", &line, err)
 	}
