@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"time"
@@ -117,14 +117,8 @@ func (c *common) findUnetd() (string, error) {
 		}
 		path = filepath.Join(filepath.Dir(self), "unetd")
 	}
-	info, err := os.Stat(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return "", fmt.Errorf("there is no unetd at %s: build it (make build), or say where it is with --unetd", path)
-	case err != nil:
-		return "", err
-	case info.IsDir() || info.Mode()&0o111 == 0:
-		return "", fmt.Errorf("unetd at %s is not an executable file", path)
+	if _, err := exec.LookPath(path); err != nil {
+		return "", fmt.Errorf("%w: build it (make build), or say where it is with --unetd", err)
 	}
 	return path, nil
 }

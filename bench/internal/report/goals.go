@@ -35,12 +35,7 @@ type Goal struct {
 }
 
 // Met reports whether the bound is kept.
-func (g Goal) Met() bool {
-	if g.AtMost {
-		return g.Measured <= g.Bound
-	}
-	return g.Measured >= g.Bound
-}
+func (g Goal) Met() bool { return g.Measured == g.Bound || g.AtMost == (g.Measured < g.Bound) }
 
 const (
 	goalSize  = 64       // bytes of the messages that the goals are about

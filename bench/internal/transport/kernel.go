@@ -313,13 +313,18 @@ type blockingUDP struct {
 	last []byte
 }
 
+func newBlockingUDP(c udpConn) blockingUDP {
+	return blockingUDP{udpConn: c, buf: make([]byte, maxMessage)}
+}
+
 func openGoUDP(_ context.Context, j workload.Job, _ func()) (workload.Conn, error) {
 	c, err := net.DialUDP("udp4", net.UDPAddrFromAddrPort(j.Local.UDP), net.UDPAddrFromAddrPort(j.Remote.UDP))
 	if err != nil {
 		return nil, err
 	}
 	_ = c.SetReadBuffer(receiveBuffer) // if it fails the default stays
-	return &blockingUDP{udpConn: c, buf: make([]byte, maxMessage)}, nil
+	g := newBlockingUDP(c)
+	return &g, nil
 }
 
 func (g *blockingUDP) Send(b []byte) error {

@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"os"
 	"syscall"
-	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -55,7 +54,7 @@ func openNetstack(ctx context.Context, j workload.Job) (_ *netstack, err error) 
 		return nil, errors.Join(err, unix.Close(fd))
 	}
 	n := &netstack{}
-	if err = bindQueue(ctx, fd, iface.Index); err == nil {
+	if err = whileBusy(ctx, syscall.EBUSY, func() error { return raw.Bind(fd, uint32(iface.Index), 0, false) }); err == nil {
 		n.attached, err = redirectAll(iface.Index, fd)
 	}
 	if err != nil {
@@ -101,18 +100,6 @@ func interfaceOf(address net.HardwareAddr) (net.Interface, error) {
 		}
 	}
 	return net.Interface{}, fmt.Errorf("no interface has the address %v", address)
-}
-
-// bindQueue binds a socket to queue 0, which the last round's socket may still have: the kernel
-// unbinds it asynchronously.
-func bindQueue(ctx context.Context, fd, ifindex int) error {
-	for until := time.Now().Add(rebindTimeout); ; {
-		err := raw.Bind(fd, uint32(ifindex), 0, false)
-		if !errors.Is(err, syscall.EBUSY) || expired(until) || ctx.Err() != nil {
-			return os.NewSyscallError("bind", err)
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
 }
 
 // redirectAll attaches an XDP program that gives all frames of queue 0 to a socket, and passes
@@ -165,7 +152,8 @@ func openNetstackUDP(ctx context.Context, j workload.Job, _ func()) (workload.Co
 	if err != nil {
 		return nil, errors.Join(err, n.Close())
 	}
-	return &blockingUDP{udpConn: netstackUDP{c, n}, buf: make([]byte, maxMessage)}, nil
+	g := newBlockingUDP(netstackUDP{c, n})
+	return &g, nil
 }
 
 func (c netstackUDP) Close() error { return errors.Join(c.UDPConn.Close(), c.stack.Close()) }

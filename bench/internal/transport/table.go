@@ -2,11 +2,9 @@ package transport
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/unet-go/unet/bench/internal/workload"
 	"github.com/unet-go/unet/verbs"
@@ -50,15 +48,10 @@ type Transport struct {
 	Device bool
 	// Waiters says that it can have other connections, with a goroutine each that waits.
 	Waiters bool
-	// Dial and Listen are nil unless it opens and closes connections.
-	Dial   dialFunc
-	Listen listenFunc
+	// Dial and Listen are there instead of Open if it opens and closes connections. Messages go by one of them.
+	Dial   func(ctx context.Context, j workload.Job) (workload.Dialer, error)
+	Listen func(ctx context.Context, j workload.Job) (workload.Listener, error)
 }
-
-type (
-	dialFunc   func(ctx context.Context, j workload.Job) (workload.Dialer, error)
-	listenFunc func(ctx context.Context, j workload.Job) (workload.Listener, error)
-)
 
 // Names of transports that the output compares others with.
 const (
@@ -99,19 +92,19 @@ var All = []Transport{
 	{Name: KernelUDP, About: "kernel UDP, non-blocking and spinning; in batches sendmmsg and recvmmsg", Network: Plain, Waits: spin, Batches: true, Open: openKernelUDP},
 	{Name: KernelUDPMux, About: "kernel-udp on interfaces that carry the mux", Network: Muxed, Waits: spin, Batches: true, Open: openKernelUDP},
 	{Name: GoUDP, About: "package net, blocking", Network: Plain, Waits: block, Open: openGoUDP},
-	{Name: TCP, About: "TCP of package unet; a batch is one write", Network: Muxed, Granted: true, Waits: anyWait, Batches: true, Waiters: true, Open: openStream(dialTCP, listenTCP), Dial: dialTCP, Listen: listenTCP},
-	{Name: KernelTCP, About: "kernel TCP with TCP_NODELAY, non-blocking and spinning; a batch is one write", Network: Plain, Waits: spin, Batches: true, Open: openStream(dialKernel, listenKernel), Dial: dialKernel, Listen: listenKernel},
-	{Name: GoTCP, About: "TCP of package net, blocking", Network: Plain, Waits: block, Batches: true, Waiters: true, Open: openStream(dialGoTCP, listenGoTCP), Dial: dialGoTCP, Listen: listenGoTCP},
-	{Name: Unix, About: "unix stream sockets, non-blocking and spinning; a batch is one write; on one host only", Network: OneHost, Waits: spin, Batches: true, Open: openStream(dialUnix, listenUnix), Dial: dialUnix, Listen: listenUnix},
-	{Name: GoUnix, About: "unix stream sockets of package net, blocking; on one host only", Network: OneHost, Waits: block, Batches: true, Waiters: true, Open: openStream(dialGoUnix, listenGoUnix), Dial: dialGoUnix, Listen: listenGoUnix},
+	{Name: TCP, About: "TCP of package unet; a batch is one write", Network: Muxed, Granted: true, Waits: anyWait, Batches: true, Waiters: true, Dial: dialTCP, Listen: listenTCP},
+	{Name: KernelTCP, About: "kernel TCP with TCP_NODELAY, non-blocking and spinning; a batch is one write", Network: Plain, Waits: spin, Batches: true, Dial: dialKernel, Listen: listenKernel},
+	{Name: GoTCP, About: "TCP of package net, blocking", Network: Plain, Waits: block, Batches: true, Waiters: true, Dial: dialGoTCP, Listen: listenGoTCP},
+	{Name: Unix, About: "unix stream sockets, non-blocking and spinning; a batch is one write; on one host only", Network: OneHost, Waits: spin, Batches: true, Dial: dialUnix, Listen: listenUnix},
+	{Name: GoUnix, About: "unix stream sockets of package net, blocking; on one host only", Network: OneHost, Waits: block, Batches: true, Waiters: true, Dial: dialGoUnix, Listen: listenGoUnix},
 	{Name: NetstackUDP, About: "UDP of gVisor's netstack over AF_XDP, blocking; its processes run as root", Network: Direct, Privileged: true, Waits: block, Open: openNetstackUDP},
-	{Name: NetstackTCP, About: "TCP of gVisor's netstack over AF_XDP, blocking; its processes run as root", Network: Direct, Privileged: true, Waits: block, Batches: true, Waiters: true, Open: openStream(dialNetstack, listenNetstack), Dial: dialNetstack, Listen: listenNetstack},
+	{Name: NetstackTCP, About: "TCP of gVisor's netstack over AF_XDP, blocking; its processes run as root", Network: Direct, Privileged: true, Waits: block, Batches: true, Waiters: true, Dial: dialNetstack, Listen: listenNetstack},
 }
 
 // IPv6 is what runs over IPv6, in the order of the output. It is not among the defaults.
 var IPv6 = []Transport{
 	{Name: UDP6, About: "UDP of package unet over IPv6", Network: Muxed, IPv6: true, Granted: true, Waits: anyWait, Batches: true, Open: openUDP},
-	{Name: TCP6, About: "TCP of package unet over IPv6", Network: Muxed, IPv6: true, Granted: true, Waits: anyWait, Batches: true, Waiters: true, Open: openStream(dialTCP, listenTCP), Dial: dialTCP, Listen: listenTCP},
+	{Name: TCP6, About: "TCP of package unet over IPv6", Network: Muxed, IPv6: true, Granted: true, Waits: anyWait, Batches: true, Waiters: true, Dial: dialTCP, Listen: listenTCP},
 }
 
 // Verbs is what package verbs adds, in the order of the output. What has no name in All is not
@@ -181,152 +174,4 @@ var Bulk = []Transport{
 	{Name: Unix, About: "unix stream sockets, non-blocking and spinning; on one host only", Network: OneHost, Waits: spin, Dial: dialUnix, Listen: listenUnix},
 	{Name: KernelToTCP, About: "from kernel-tcp, with its offloads, to tcp", Network: Muxed, Granted: true, Waits: anyWait, Dial: dialKernel, Listen: listenTCP},
 	{Name: TCPToKernel, About: "from tcp to kernel-tcp", Network: Muxed, Granted: true, Waits: anyWait, Dial: dialTCP, Listen: listenKernel},
-}
-
-// streamBuffer is what a stream reads at once, at most, in bytes.
-const streamBuffer = 64 << 10
-
-// stream carries the messages of a job, which all have one size, over TCP.
-type stream struct {
-	workload.Stream
-	close func() error // closes the listener or the host
-
-	size     int // of a message, bytes
-	in       []byte
-	from, to int // what has been received and not been lent
-	out      []byte
-	last     []byte
-}
-
-// openStream is Open of a transport that opens connections.
-func openStream(dial dialFunc, listen listenFunc) func(context.Context, workload.Job, func()) (workload.Conn, error) {
-	return func(ctx context.Context, j workload.Job, listening func()) (workload.Conn, error) {
-		var next func() (workload.Stream, error)
-		s := &stream{size: j.Size, in: make([]byte, max(streamBuffer, 2*j.Size)), out: make([]byte, 0, max(j.Batch, 1)*j.Size)}
-		if j.Role == workload.Server {
-			l, err := listen(ctx, j)
-			if err != nil {
-				return nil, err
-			}
-			listening()
-			next, s.close = l.Accept, l.Close
-		} else {
-			d, err := dial(ctx, j)
-			if err != nil {
-				return nil, err
-			}
-			next, s.close = func() (workload.Stream, error) { return d.Dial(ctx) }, d.Close
-		}
-		var err error
-		if s.Stream, err = afterWaiters(j, next); err != nil {
-			return nil, errors.Join(err, s.close())
-		}
-		return s, nil
-	}
-}
-
-// afterWaiters opens the connection that is measured: it is the one after those of Job.Waiters, on each
-// of which a goroutine waits for data until it is closed.
-func afterWaiters(j workload.Job, next func() (workload.Stream, error)) (workload.Stream, error) {
-	for range j.Waiters {
-		c, err := next()
-		if err != nil {
-			return nil, err
-		}
-		go func() { _, _ = c.Read(make([]byte, 1)) }()
-	}
-	return next()
-}
-
-func (s *stream) Send(b []byte) error {
-	_, err := s.Write(b)
-	return err
-}
-
-// SendBatch sends all in one write.
-func (s *stream) SendBatch(bs [][]byte) error {
-	s.out = s.out[:0]
-	for _, b := range bs {
-		s.out = append(s.out, b...)
-	}
-	return s.Send(s.out)
-}
-
-func (s *stream) Recv() ([]byte, error) {
-	for s.to-s.from < s.size {
-		if s.from == s.to {
-			s.from, s.to = 0, 0
-		} else if len(s.in)-s.from < s.size {
-			s.to = copy(s.in, s.in[s.from:s.to])
-			s.from = 0
-		}
-		n, err := s.Read(s.in[s.to:])
-		if s.to += n; err != nil {
-			return nil, err
-		}
-	}
-	s.last = s.in[s.from : s.from+s.size]
-	s.from += s.size
-	return s.last, nil
-}
-
-func (s *stream) RecvBatch(bs [][]byte) (n int, err error) {
-	if bs[0], err = s.Recv(); err != nil {
-		return 0, err
-	}
-	for n = 1; n < len(bs) && s.to-s.from >= s.size; n++ {
-		s.last = s.in[s.from : s.from+s.size]
-		s.from += s.size
-		bs[n] = s.last
-	}
-	return n, nil
-}
-
-func (s *stream) Reply() error                  { return s.Send(s.last) }
-func (s *stream) SetDeadline(t time.Time) error { return s.SetReadDeadline(t) }
-func (s *stream) Close() error                  { return errors.Join(s.Stream.Close(), s.close()) }
-
-// Run does a job, whose server calls listening when its client can be started.
-func Run(ctx context.Context, j workload.Job, listening func(), report workload.Reporter) (err error) {
-	t, err := ByName(j.Bench, j.Transport)
-	if err != nil {
-		return err
-	}
-	connects := j.Bench == workload.Connect || j.Bench == workload.Bandwidth && t.Dial != nil // without Dial: a flood of frames
-	switch {
-	case !connects:
-		c, err := t.Open(ctx, j, listening)
-		if err != nil {
-			return fmt.Errorf("open %s: %w", j.Transport, err)
-		}
-		listening()
-		return errors.Join(workload.Run(c, j, report), c.Close())
-	case j.Role == workload.Server:
-		l, err := t.Listen(ctx, j)
-		if err != nil {
-			return fmt.Errorf("open %s: %w", j.Transport, err)
-		}
-		listening()
-		if j.Bench == workload.Connect {
-			return errors.Join(workload.ConnectServer(l, j, report), l.Close())
-		}
-		r, err := workload.BandwidthServer(l, j)
-		if err == nil {
-			err = report(r)
-		}
-		return errors.Join(err, l.Close())
-	}
-	d, err := t.Dial(ctx, j)
-	if err != nil {
-		return fmt.Errorf("open %s: %w", j.Transport, err)
-	}
-	client := workload.BandwidthClient
-	if j.Bench == workload.Connect {
-		client = workload.ConnectClient
-	}
-	r, err := client(d, j)
-	if err == nil {
-		err = report(r)
-	}
-	return errors.Join(err, d.Close())
 }

@@ -24,7 +24,7 @@ import (
 func TestTransports(t *testing.T) {
 	seen := map[string]bool{}
 	for _, tr := range All {
-		if seen[tr.Name] || tr.Name == "" || tr.About == "" || len(tr.Waits) == 0 || tr.Open == nil {
+		if seen[tr.Name] || tr.Name == "" || tr.About == "" || len(tr.Waits) == 0 || (tr.Open == nil) == (tr.Dial == nil) {
 			t.Errorf("row %+v", tr)
 		}
 		seen[tr.Name] = true
@@ -92,7 +92,7 @@ func TestTransportsWithoutUnetdCarryMessages(t *testing.T) {
 			}
 			open := func(h *netlab.Host, role workload.Role, local, remote netip.AddrPort, listening func()) (c workload.Conn, err error) {
 				job := workload.Job{Case: workload.Case{Bench: workload.RTT, Batch: 8, Size: size}, Role: role, Local: workload.Address{UDP: local, LinkAddr: h.LinkAddr}, Remote: workload.Address{UDP: remote}}
-				err = h.Do(func() (err error) { c, err = tr.Open(t.Context(), job, listening); return err })
+				err = h.Do(func() (err error) { c, err = tr.open(t.Context(), job, listening); return err })
 				if err == nil {
 					t.Cleanup(func() { c.Close() })
 				}

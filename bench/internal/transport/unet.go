@@ -13,28 +13,13 @@ import (
 	"github.com/unet-go/unet/endpoint"
 )
 
-// rebindTimeout bounds how long the queue of the last round's endpoint stays busy: the
-// kernel unbinds it asynchronously.
-const rebindTimeout = 5 * time.Second
-
 // openGrant gets an endpoint from this host's unetd. The job says how it is attached.
-func openGrant(ctx context.Context, j workload.Job, req endpoint.Request) (_ *endpoint.Grant, _ *control.Lease, err error) {
+func openGrant(ctx context.Context, j workload.Job, req endpoint.Request) (g *endpoint.Grant, l *control.Lease, err error) {
 	if req.Attach, err = endpoint.ParseAttachment(j.Attach); err != nil {
 		return nil, nil, err
 	}
-	retry := time.NewTicker(20 * time.Millisecond)
-	defer retry.Stop()
-	for until := time.Now().Add(rebindTimeout); ; {
-		g, l, err := control.Open(ctx, j.Socket, req)
-		if !errors.Is(err, endpoint.ErrBusy) || expired(until) {
-			return g, l, err
-		}
-		select {
-		case <-retry.C:
-		case <-ctx.Done():
-			return nil, nil, err
-		}
-	}
+	err = whileBusy(ctx, endpoint.ErrBusy, func() (err error) { g, l, err = control.Open(ctx, j.Socket, req); return err })
+	return g, l, err
 }
 
 // messages is an endpoint and a channel to the other one. Payloads are written (one copy)
@@ -144,12 +129,10 @@ func (m *messages) Close() error {
 
 // unetUDP is a connected UDP socket of package unet.
 type unetUDP struct {
-	host *unet.Host
-	conn *unet.UDPConn
-	buf  []byte
-	last []byte
-	out  []unet.UDPMessage
-	in   []unet.UDPMessage
+	blockingUDP
+	conn    *unet.UDPConn
+	host    *unet.Host
+	out, in []unet.UDPMessage
 }
 
 // openHost is a host of package unet on an endpoint of this host's unetd. It shares
@@ -184,8 +167,7 @@ func openUDP(ctx context.Context, j workload.Job, _ func()) (workload.Conn, erro
 		return nil, errors.Join(err, host.Close())
 	}
 	u := &unetUDP{
-		host: host, conn: conn,
-		buf: make([]byte, maxMessage),
+		blockingUDP: newBlockingUDP(conn), conn: conn, host: host,
 		out: make([]unet.UDPMessage, j.Batch),
 		in:  make([]unet.UDPMessage, workload.RecvBatchSize),
 	}
@@ -193,11 +175,6 @@ func openUDP(ctx context.Context, j workload.Job, _ func()) (workload.Conn, erro
 		u.in[i].Buf = make([]byte, maxMessage)
 	}
 	return u, nil
-}
-
-func (u *unetUDP) Send(b []byte) error {
-	_, err := u.conn.Write(b)
-	return err
 }
 
 func (u *unetUDP) SendBatch(bs [][]byte) error {
@@ -214,12 +191,6 @@ func (u *unetUDP) SendBatch(bs [][]byte) error {
 	return nil
 }
 
-func (u *unetUDP) Recv() ([]byte, error) {
-	n, err := u.conn.Read(u.buf)
-	u.last = u.buf[:n]
-	return u.last, err
-}
-
 func (u *unetUDP) RecvBatch(bs [][]byte) (int, error) {
 	n, err := u.conn.ReadBatch(u.in[:min(len(bs), len(u.in))])
 	for i := range n {
@@ -228,9 +199,7 @@ func (u *unetUDP) RecvBatch(bs [][]byte) (int, error) {
 	return n, err
 }
 
-func (u *unetUDP) Reply() error                  { return u.Send(u.last) }
-func (u *unetUDP) SetDeadline(t time.Time) error { return u.conn.SetReadDeadline(t) }
-func (u *unetUDP) Close() error                  { return errors.Join(u.conn.Close(), u.host.Close()) }
+func (u *unetUDP) Close() error { return errors.Join(u.conn.Close(), u.host.Close()) }
 
 // dialTCP dials from a host of package unet, which chooses the ports.
 func dialTCP(ctx context.Context, j workload.Job) (d workload.Dialer, err error) {

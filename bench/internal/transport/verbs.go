@@ -63,15 +63,8 @@ func openDevice(ctx context.Context, j workload.Job, size int) (d *device, err e
 			err = errors.Join(err, d.Close())
 		}
 	}()
-	for until := time.Now().Add(rebindTimeout); ; {
-		// The daemon may still be reclaiming the port of the last round.
-		if d.ctx, err = verbs.Open(ctx, d.host, verbs.Config{}); err == nil {
-			break
-		}
-		if !errors.Is(err, syscall.EADDRINUSE) || expired(until) {
-			return d, err
-		}
-		time.Sleep(time.Millisecond)
+	if err = whileBusy(ctx, syscall.EADDRINUSE, func() (err error) { d.ctx, err = verbs.Open(ctx, d.host, verbs.Config{}); return err }); err != nil {
+		return d, err
 	}
 	d.pd = d.ctx.AllocPD()
 	if d.mr, err = d.pd.RegMR(make([]byte, size), verbs.AccessLocalWrite|verbs.AccessRemoteWrite|verbs.AccessRemoteRead|verbs.AccessRemoteAtomic); err != nil {
