@@ -13,9 +13,10 @@
 // What is measured on one host has both its processes on host a of the muxed pair: two endpoints
 // of one unetd, or kernel sockets over lo and unix sockets.
 //
-// Each measurement runs in two new processes of uid nobody, without capabilities, pinned to
-// a processor each. Those of the direct pair are root's.
+// Processes are of uid nobody, without capabilities, and pinned to a processor each unless GOMAXPROCS is asked for.
+// Those of the direct pair are root's.
 //
-// Services are programs of their own: a server on host a and a client on host b, of the muxed pair or of
-// the plain one, pinned only with GOMAXPROCS 1 ([Lab.Serve]).
+// A measurement is a server and its client ([Lab.Run]), two new processes. The server says by a line that it listens.
+// The client starts then, writes a line with what it has measured, and ends. SIGTERM ends the server. unetbench
+// starts itself, as the hidden command child, for messages ([Lab.Measure]); services are programs of their own.
 package lab

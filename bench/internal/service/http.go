@@ -13,48 +13,37 @@ import (
 	"github.com/unet-go/unet/bench/internal/load"
 )
 
-// web is a web server whose only page is answer, and its clients.
-type web struct{ answer []byte }
+// web is a web server whose only page is answer, and its clients: over HTTP/1.1, or over TLS, where net/http speaks
+// HTTP/2.
+type web struct {
+	answer []byte
+	h2     bool
+}
 
-func (w web) http() Service { return Service{w.serveHTTP, w.dialHTTP} }
-func (w web) h2() Service   { return Service{w.serveH2, w.dialH2} }
+func (w web) service() Service { return Service{w.serve, w.dial} }
 
-func (w web) server() *http.Server {
-	return &http.Server{Handler: http.HandlerFunc(func(to http.ResponseWriter, _ *http.Request) {
+func (w web) serve(ctx context.Context, n unet.Network, address string, ready func(net.Addr)) error {
+	s := &http.Server{Handler: http.HandlerFunc(func(to http.ResponseWriter, _ *http.Request) {
 		_, _ = to.Write(w.answer) // an error means that the client has gone
 	})}
-}
-
-func (w web) serveHTTP(ctx context.Context, n unet.Network, address string, ready func(net.Addr)) error {
-	l, err := n.Listen(ctx, "tcp", address)
-	if err != nil {
-		return err
-	}
-	s := w.server()
-	defer context.AfterFunc(ctx, func() { s.Close() })()
-	ready(l.Addr())
-	return served(s.Serve(l))
-}
-
-// serveH2 is serveHTTP with TLS, over which net/http speaks HTTP/2.
-func (w web) serveH2(ctx context.Context, n unet.Network, address string, ready func(net.Addr)) error {
-	c, err := certificate()
-	if err != nil {
-		return err
+	if w.h2 {
+		c, err := certificate()
+		if err != nil {
+			return err
+		}
+		s.TLSConfig = &tls.Config{Certificates: []tls.Certificate{c}}
 	}
 	l, err := n.Listen(ctx, "tcp", address)
 	if err != nil {
 		return err
 	}
-	s := w.server()
-	s.TLSConfig = &tls.Config{Certificates: []tls.Certificate{c}}
 	defer context.AfterFunc(ctx, func() { s.Close() })()
 	ready(l.Addr())
-	return served(s.ServeTLS(l, "", ""))
-}
-
-// served is the error of a server, if it was not closed.
-func served(err error) error {
+	if w.h2 {
+		err = s.ServeTLS(l, "", "")
+	} else {
+		err = s.Serve(l)
+	}
 	if errors.Is(err, http.ErrServerClosed) {
 		return nil
 	}
@@ -72,15 +61,22 @@ type getter struct {
 	cancel    context.CancelFunc
 }
 
-func (w web) newGetter(t *http.Transport, url string, major int) (load.Conn, error) {
+// dial returns a client that opens its connection with the first request.
+func (w web) dial(_ context.Context, n unet.Network, address string) (load.Conn, error) {
+	g := &getter{transport: &http.Transport{DialContext: n.DialContext, MaxConnsPerHost: 1}, major: 1, want: w.answer, answer: make([]byte, len(w.answer))}
+	scheme := "http://"
+	if w.h2 {
+		scheme, g.major, g.transport.ForceAttemptHTTP2, g.transport.TLSClientConfig = "https://", 2, true, unverified()
+	}
+	g.client = &http.Client{Transport: g.transport}
 	ctx, cancel := context.WithCancel(context.Background())
-	t.MaxConnsPerHost = 1
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+address+"/", nil)
 	if err != nil {
 		cancel()
 		return nil, err
 	}
-	return &getter{&http.Client{Transport: t}, t, request, major, w.answer, make([]byte, len(w.answer)), cancel}, nil
+	g.request, g.cancel = request, cancel
+	return g, nil
 }
 
 func (g *getter) Ask() error {
@@ -106,14 +102,4 @@ func (g *getter) Close() error {
 	g.cancel()
 	g.transport.CloseIdleConnections()
 	return nil
-}
-
-// dialHTTP returns a client that opens its connection with the first request.
-func (w web) dialHTTP(_ context.Context, n unet.Network, address string) (load.Conn, error) {
-	return w.newGetter(&http.Transport{DialContext: n.DialContext}, "http://"+address+"/", 1)
-}
-
-// dialH2 is dialHTTP for serveH2.
-func (w web) dialH2(_ context.Context, n unet.Network, address string) (load.Conn, error) {
-	return w.newGetter(&http.Transport{DialContext: n.DialContext, ForceAttemptHTTP2: true, TLSClientConfig: unverified()}, "https://"+address+"/", 2)
 }

@@ -24,10 +24,10 @@ type Service struct {
 // services by their names.
 var services = map[string]Service{
 	plan.TCP:        {serveTCP, dialTCP},
-	plan.HTTP:       web{message}.http(),
-	plan.H2TLS:      web{message}.h2(),
-	plan.HTTPBulk:   web{bulk}.http(),
-	plan.H2Bulk:     web{bulk}.h2(),
+	plan.HTTP:       web{message, false}.service(),
+	plan.H2TLS:      web{message, true}.service(),
+	plan.HTTPBulk:   web{bulk, false}.service(),
+	plan.H2Bulk:     web{bulk, true}.service(),
 	plan.GRPC:       {serveGRPC, dialGRPC},
 	plan.GRPCStream: {serveGRPC, dialGRPCStream},
 	plan.Redis:      {Dial: dialRedis},

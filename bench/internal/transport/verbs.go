@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"syscall"
-	"time"
 
 	"github.com/unet-go/unet"
 	"github.com/unet-go/unet/bench/internal/workload"
@@ -131,68 +130,6 @@ func (d *device) createQP(sendCQ, recvCQ *verbs.CQ, sends, receives int) (*verbs
 
 // slotLen is the distance between the slots of n bytes in a region.
 func slotLen(n int) int { return (n + 7) &^ 7 }
-
-// sends is the send queue of a queue pair for messages: their slots in the region, and
-// which are free.
-type sends struct {
-	dev      *device
-	qp       *verbs.QP
-	cq       *verbs.CQ
-	at, slot int // of the slots in the region
-	wrs      []verbs.SendWR
-	list     []verbs.SGE
-	wcs      [4]verbs.WC
-
-	posted, done uint64
-}
-
-func newSends(d *device, qp *verbs.QP, cq *verbs.CQ, at int) *sends {
-	return &sends{
-		dev: d, qp: qp, cq: cq, at: at, slot: slotLen(d.job.Size),
-		wrs: make([]verbs.SendWR, max(d.job.Batch, 1)), list: make([]verbs.SGE, max(d.job.Batch, 1)),
-	}
-}
-
-// next is the slot of the next message, of n bytes, that add posts.
-func (s *sends) next(n int) (off int, b []byte) {
-	off = s.at + int(s.posted%messageSends)*s.slot
-	return off, s.dev.mr.Bytes()[off : off+n]
-}
-
-// stage prepares work request i, with the message in slot off. The memory that lists need is
-// taken when none is left.
-func (s *sends) stage(i int, op verbs.WROpcode, off, n int, deadline time.Time) error {
-	for s.posted-s.done >= messageSends {
-		if err := s.reclaim(deadline); err != nil {
-			return err
-		}
-	}
-	wr := &s.wrs[i]
-	*wr = verbs.SendWR{WRID: s.posted, Opcode: op}
-	s.list[i] = s.dev.mr.SGE(off, n)
-	wr.SGList = s.list[i : i+1]
-	if s.posted++; s.posted%signalEvery == 0 {
-		wr.Flags = verbs.SendSignaled
-	}
-	return nil
-}
-
-func (s *sends) reclaim(deadline time.Time) error {
-	n, err := s.cq.Wait(s.wcs[:], deadline)
-	for _, wc := range s.wcs[:n] {
-		if wc.Status != verbs.StatusSuccess {
-			return fmt.Errorf("send: %v", wc.Status)
-		}
-		s.done = wc.WRID + 1
-	}
-	return err
-}
-
-// post posts the first n staged work requests.
-func (s *sends) post(n int) error {
-	_, err := s.qp.PostSend(s.wrs[:n]...)
-	return err
-}
 
 // receives is a receive queue whose slots are used in turn.
 type receives struct {

@@ -17,13 +17,22 @@ import (
 // rcSend carries messages by SEND and RECV.
 type rcSend struct {
 	*device
-	*sends
+	qp       *verbs.QP
+	deadline time.Time
+	last     []byte
+
+	// What is sent has slots in the region, which are used in turn.
+	sendCQ       *verbs.CQ
+	at, slot     int // of the slots
+	wrs          []verbs.SendWR
+	list         []verbs.SGE
+	sent         [4]verbs.WC
+	posted, done uint64
+
 	receives receives
 	recvCQ   *verbs.CQ
 	wcs      []verbs.WC
 	incoming receives // of another queue pair with the same completion queue, whose messages are not read
-	deadline time.Time
-	last     []byte
 }
 
 // messageRegion is how much of a region the messages take, in bytes.
@@ -40,32 +49,69 @@ func newRCSend(ctx context.Context, j workload.Job, size, more int, listening fu
 	if err != nil {
 		return nil, err
 	}
-	c := &rcSend{device: d}
+	n, slot := max(j.Batch, 1), slotLen(j.Size)
+	c := &rcSend{device: d, at: messageReceives * slot, slot: slot, wrs: make([]verbs.SendWR, n), list: make([]verbs.SGE, n), wcs: make([]verbs.WC, workload.RecvBatchSize)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, d.Close())
 		}
 	}()
-	sendCQ, err := d.ctx.CreateCQ(messageSends, nil)
-	if err != nil {
+	if c.sendCQ, err = d.ctx.CreateCQ(messageSends, nil); err != nil {
 		return nil, err
 	}
 	if c.recvCQ, err = d.ctx.CreateCQ(messageReceives+more, nil); err != nil {
 		return nil, err
 	}
-	qp, err := d.createQP(sendCQ, c.recvCQ, messageSends, messageReceives)
-	if err != nil {
+	if c.qp, err = d.createQP(c.sendCQ, c.recvCQ, messageSends, messageReceives); err != nil {
 		return nil, err
 	}
-	slot := slotLen(j.Size)
-	c.sends = newSends(d, qp, sendCQ, messageReceives*slot)
-	c.wcs = make([]verbs.WC, workload.RecvBatchSize)
-	c.receives = receives{dev: d, qp: qp, len: slot}
+	c.receives = receives{dev: d, qp: c.qp, len: slot}
 	listening()
-	if err = d.connect(ctx, qp); err != nil {
+	if err = d.connect(ctx, c.qp); err != nil {
 		return nil, err
 	}
 	return c, c.receives.fill(messageReceives)
+}
+
+// next is the slot of the next message, of n bytes, that add posts.
+func (c *rcSend) next(n int) (off int, b []byte) {
+	off = c.at + int(c.posted%messageSends)*c.slot
+	return off, c.mr.Bytes()[off : off+n]
+}
+
+// stage prepares work request i, with the message in slot off. The memory that lists need is
+// taken when none is left.
+func (c *rcSend) stage(i int, op verbs.WROpcode, off, n int, deadline time.Time) error {
+	for c.posted-c.done >= messageSends {
+		if err := c.reclaim(deadline); err != nil {
+			return err
+		}
+	}
+	wr := &c.wrs[i]
+	*wr = verbs.SendWR{WRID: c.posted, Opcode: op}
+	c.list[i] = c.mr.SGE(off, n)
+	wr.SGList = c.list[i : i+1]
+	if c.posted++; c.posted%signalEvery == 0 {
+		wr.Flags = verbs.SendSignaled
+	}
+	return nil
+}
+
+func (c *rcSend) reclaim(deadline time.Time) error {
+	n, err := c.sendCQ.Wait(c.sent[:], deadline)
+	for _, wc := range c.sent[:n] {
+		if wc.Status != verbs.StatusSuccess {
+			return fmt.Errorf("send: %v", wc.Status)
+		}
+		c.done = wc.WRID + 1
+	}
+	return err
+}
+
+// post posts the first n staged work requests.
+func (c *rcSend) post(n int) error {
+	_, err := c.qp.PostSend(c.wrs[:n]...)
+	return err
 }
 
 func (c *rcSend) Send(b []byte) error {
@@ -137,7 +183,7 @@ func (c *rcSend) SetDeadline(t time.Time) error { c.deadline = t; return nil }
 // number. Messages have the size of the job.
 type rcWrite struct {
 	*rcSend
-	sent, received uint32
+	written, received uint32
 }
 
 // writeSlots is how many messages the peer has room for.
@@ -160,12 +206,12 @@ func (c *rcWrite) target(n uint32) int {
 func (c *rcWrite) Send(b []byte) error {
 	off, slot := c.next(len(b))
 	copy(slot, b)
-	c.sent++
-	binary.NativeEndian.PutUint32(slot[len(b)-4:], c.sent)
+	c.written++
+	binary.NativeEndian.PutUint32(slot[len(b)-4:], c.written)
 	if err := c.stage(0, verbs.WRRDMAWrite, off, len(b), c.deadline); err != nil {
 		return err
 	}
-	c.wrs[0].RemoteAddr, c.wrs[0].RKey = c.peer.addr+uint64(c.target(c.sent)), c.peer.rkey
+	c.wrs[0].RemoteAddr, c.wrs[0].RKey = c.peer.addr+uint64(c.target(c.written)), c.peer.rkey
 	return c.post(1)
 }
 
