@@ -90,7 +90,7 @@ func TestInterruptedServicesCleanUp(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	cmd := newCommand()
-	cmd.SetArgs([]string{"services", "--unetd", unetd, "--bin", bin, "--services", "tcp,grpc", "--neighbours", "--rounds", "100000", "--warm-up", "0s", "--duration", "10ms", "--json"})
+	cmd.SetArgs([]string{"services", "--unetd", unetd, "--bin", bin, "--services", "tcp,grpc", "--neighbours", "--rounds", "100000", "--warm-up", "0s", "--duration", "1s", "--json"})
 	cmd.SetOut(cancelling{cancel})
 	cmd.SetErr(io.Discard)
 	if err := cmd.ExecuteContext(ctx); !errors.Is(err, context.Canceled) {
