@@ -4,6 +4,6 @@ package unet
 
 // Audit is the method that a build with unetdebug has.
 func (h *Host) Audit() (a string) {
-	h.stack.Do(func() { a = h.ep.Audit().String() })
+	h.stack.Do(func() { a = h.uplinks[0].ep.Audit().String() })
 	return a
 }

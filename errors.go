@@ -42,10 +42,12 @@ func (h *Host) openError(ctx context.Context, call string, err error) error {
 // leaseEnded makes the error of a call that failed with err because the lease ends or has
 // ended. It waits for the reason; if ctx ends first, the reason is err.
 func (h *Host) leaseEnded(ctx context.Context, err error) error {
-	select {
-	case <-h.lease.Done():
-		err = h.lease.Err()
-	case <-ctx.Done():
+	for _, u := range h.uplinks {
+		select {
+		case <-u.lease.Done():
+			err = u.lease.Err()
+		case <-ctx.Done():
+		}
 	}
 	return &leaseError{err}
 }

@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"runtime"
 	"slices"
-	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -17,7 +16,6 @@ import (
 	"github.com/unet-go/unet/control"
 	"github.com/unet-go/unet/datapath"
 	"github.com/unet-go/unet/endpoint"
-	"github.com/unet-go/unet/internal/endpointlink"
 	"github.com/unet-go/unet/internal/notices"
 	"github.com/unet-go/unet/internal/ports"
 	"github.com/unet-go/unet/stack"
@@ -57,9 +55,10 @@ type Config struct {
 	Geometry endpoint.Geometry   // of the segment
 	Huge     bool                // back the segment with huge pages
 
-	// Interface is the interface, by its name, where unetd serves several. Empty: the one in
-	// whose subnet the addresses to own are, else the only one of which this user may have an
-	// endpoint, else the error of Open is endpoint.ErrUplink.
+	// Interface is the interface, by its name, where unetd serves several. Empty: those in
+	// whose subnets the addresses to own are, else all of which this user may have an endpoint. With
+	// several the host has an endpoint on each, of this geometry. A queue is of one interface: then the error of Open
+	// is an endpoint.ErrUplink.
 	Interface string
 }
 
@@ -88,21 +87,22 @@ type TCPConfig = stack.TCPConfig
 // a RST when it next sends something, and the peer of a host with [HostConfig.Addrs] finds the
 // connection dead when its keepalive or its user timeout expires. The same is true for a
 // host made by [New].
+//
+// A host can have several uplinks, with an endpoint and a lease each ([Config].Interface). A packet leaves by the uplink that has its
+// source address. The source of a socket that has none is the kernel's choice, which knows by what interface the destination is reached.
+// If the link of one is down or it has lost its addresses, or its lease ends, then that is so for its addresses only.
+// The host ends with its last lease.
 type Host struct {
-	lease  *ports.Lease
-	ep     *datapath.Endpoint    // nil if the link is not an endpoint (hoststack.NewOnLink)
-	table  *datapath.Connections // nil: connections are not published
-	paths  *memoryPaths          // nil: the host has no memory paths
-	stack  *stack.Stack
-	locals *ports.Locals
-	groups *groups
-	names  *net.Resolver // of hoststack.NewOnLink; nil: the default
+	uplinks []*uplink
+	stack   *stack.Stack
+	locals  *ports.Locals
+	groups  *groups
+	names   *net.Resolver // of hoststack.NewOnLink; nil: the default
 
-	watchers    *notices.Watchers // get the notices that the host has acted on
-	stopNotices func()            // ends the goroutine that acts on notices, and waits for it
+	changing sync.Mutex             // held while the host acts on notices about addresses and unetd
+	holders  map[netip.Addr]*uplink // of the addresses; changing guards it; see scoped
 
-	linkAddr wire.LinkAddr
-	zones    [2]string // the name and the number of the interface; empty: there is none (hoststack.NewOnLink)
+	stopNotices func() // ends the goroutines that act on notices, and waits for them
 
 	closed chan struct{}
 	close  func() error
@@ -123,19 +123,21 @@ func Open(ctx context.Context, cfg Config) (*Host, error) {
 	if cfg.Socket == "" {
 		cfg.Socket = DefaultSocket
 	}
-	req := endpoint.Request{Attach: cfg.Attach, Queue: cfg.Queue, Geometry: cfg.Geometry, Huge: cfg.Huge, Interface: cfg.Interface, Tags: cfg.tags(), NoMemoryPaths: cfg.NoMemoryPaths}
-	table, err := datapath.NewConnections()
+	one, err := openEndpoint(ctx, &cfg, cfg.Interface, cfg.Addrs)
+	list := []*granted{one}
+	var several *endpoint.UplinksError
+	if cfg.Attach == endpoint.AttachPort && errors.As(err, &several) {
+		list, err = openEndpoints(ctx, &cfg, several.Uplinks)
+	}
 	if err != nil {
 		return nil, err
 	}
-	req.Connections = table.File()
-	grant, lease, err := control.Open(ctx, cfg.Socket, req)
+	h, err := start(&cfg.HostConfig, list)
 	if err != nil {
-		return nil, errors.Join(err, table.Close())
-	}
-	h, err := start(ctx, grant, lease, cfg.HostConfig, table)
-	if err != nil {
-		return nil, errors.Join(err, grant.Close(), lease.Close(), table.Close())
+		for _, g := range list {
+			err = errors.Join(err, g.close())
+		}
+		return nil, err
 	}
 	return h, nil
 }
@@ -152,12 +154,12 @@ func New(ctx context.Context, grant *endpoint.Grant, lease endpoint.Lease, cfg H
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	return start(ctx, grant, lease, cfg, nil)
+	return startOn(ctx, grant, lease, &cfg)
 }
 
-// start is New with a table to publish connections in, which may be nil.
-func start(ctx context.Context, grant *endpoint.Grant, lease endpoint.Lease, cfg HostConfig, table *datapath.Connections) (_ *Host, err error) {
-	for _, tag := range cfg.tags() {
+// startOn claims the addresses to own that the grant does not have, and starts a host.
+func startOn(ctx context.Context, grant *endpoint.Grant, lease endpoint.Lease, cfg *HostConfig) (_ *Host, err error) {
+	for _, tag := range tagsOf(cfg.Addrs) {
 		if slices.Contains(grant.Tags, tag) {
 			continue
 		}
@@ -172,52 +174,44 @@ func start(ctx context.Context, grant *endpoint.Grant, lease endpoint.Lease, cfg
 			}
 		}()
 	}
-	ep, err := datapath.Attach(grant, datapath.Config{Lease: lease})
+	return start(cfg, []*granted{{grant: grant, lease: lease, addrs: cfg.Addrs}})
+}
+
+// start starts a host on endpoints that have the addresses to own. After an error they are the caller's.
+func start(cfg *HostConfig, list []*granted) (*Host, error) {
+	uplinks, links, quota, err := attach(list, cfg)
 	if err != nil {
 		return nil, err
 	}
-	geo := ep.Geometry()
-	socket := endpointlink.New(ep, linkError)
-	paths := newMemoryPaths(grant, socket, cfg.NoMemoryPaths)
-	var records []wire.Connection
 	var published func()
-	if table != nil {
-		records = table.Records()
+	if list[0].table != nil {
 		published = func() {
-			table.Publish(ep)
-			paths.publish(table.Endpoint())
+			for _, u := range uplinks {
+				u.table.Publish(u.ep)
+				u.paths.publish(u.table.Endpoint())
+			}
 		}
 	}
-	h, err := newHost(lease, stack.Config{
-		Link:             paths.link(socket),
-		LinkAddr:         grant.Identity.LinkAddr,
-		Addrs:            cfg.addresses(grant.Identity),
-		OwnedAddress:     len(cfg.Addrs) > 0,
-		MTU:              int(grant.Identity.MTU),
-		PartialChecksums: grant.Identity.PartialChecksums,
-		Wait:             cfg.Wait,
-		SpinBudget:       cfg.SpinBudget,
-		FrameQuota:       int(geo.FrameCount-geo.Prefilled()) / 2,
-		TCP:              cfg.TCP,
-		Connections:      records,
-		Published:        published,
+	h, err := newHostOn(uplinks, stack.Config{
+		Uplinks:      links,
+		OwnedAddress: len(cfg.Addrs) > 0,
+		Wait:         cfg.Wait,
+		SpinBudget:   cfg.SpinBudget,
+		FrameQuota:   quota,
+		TCP:          cfg.TCP,
+		Published:    published,
 	})
 	if err != nil {
-		// The grant stays the caller's, so its descriptors stay open.
-		return nil, errors.Join(err, paths.close(nil), ep.Detach())
+		// The grants stay the caller's, so their descriptors stay open.
+		for _, u := range slices.Backward(uplinks) {
+			err = errors.Join(err, u.paths.close(nil), u.ep.Detach())
+		}
+		return nil, err
 	}
-	h.ep, h.table, h.paths = ep, table, paths
-	paths.start(lease, h.stack)
-	h.zones = [2]string{grant.Identity.Interface, strconv.Itoa(grant.Identity.Index)}
+	for _, u := range uplinks {
+		u.paths.start(u.lease, h.stack)
+	}
 	return h, nil
-}
-
-// tags are those of the addresses to own.
-func (cfg *HostConfig) tags() (tags []endpoint.Tag) {
-	for _, a := range cfg.Addrs {
-		tags = append(tags, endpoint.AddrTag(a))
-	}
-	return tags
 }
 
 // addresses are the addresses of a host and their subnets: those to own, or those of
@@ -226,7 +220,7 @@ func (cfg *HostConfig) addresses(id endpoint.Identity) (addrs []netip.Prefix) {
 	if len(cfg.Addrs) == 0 {
 		return slices.DeleteFunc(slices.Clone(id.Addrs), func(p netip.Prefix) bool { return p.Addr().Is6() && id.MTU < wire.MinIPv6MTU })
 	}
-	for _, t := range cfg.tags() {
+	for _, t := range tagsOf(cfg.Addrs) {
 		own := netip.PrefixFrom(t.Addr, t.Addr.BitLen())
 		for _, p := range id.Addrs {
 			if p.Contains(t.Addr) && (own.IsSingleIP() || p.Bits() > own.Bits()) {
@@ -240,23 +234,33 @@ func (cfg *HostConfig) addresses(id endpoint.Identity) (addrs []netip.Prefix) {
 
 // newHost makes a host on a lease and a link.
 func newHost(lease endpoint.Lease, cfg stack.Config) (*Host, error) {
-	releasing := ports.NewLease(lease)
-	var addrs []netip.Addr
-	for _, p := range cfg.Addrs {
-		addrs = append(addrs, p.Addr())
-	}
-	h := &Host{
-		lease:  releasing,
-		locals: ports.NewLocals(releasing, cfg.OwnedAddress, addrs...),
-		closed: make(chan struct{}),
+	cfg.Uplinks = []stack.Uplink{{Link: cfg.Link, LinkAddr: cfg.LinkAddr, Addrs: cfg.Addrs, MTU: cfg.MTU, PartialChecksums: cfg.PartialChecksums}}
+	return newHostOn([]*uplink{{lease: ports.NewLease(lease), linkAddr: cfg.LinkAddr}}, cfg)
+}
 
-		linkAddr: cfg.LinkAddr,
+// newHostOn makes a host on uplinks, which the configuration has, too.
+func newHostOn(uplinks []*uplink, cfg stack.Config) (*Host, error) {
+	h := &Host{uplinks: uplinks, locals: ports.NewLocals(nil, cfg.OwnedAddress), holders: make(map[netip.Addr]*uplink), closed: make(chan struct{})}
+	for i, u := range uplinks {
+		u.has, u.ended = make(map[netip.Addr]uint8), make(chan struct{})
+		u.watchers = notices.New(u.ended)
+		u.watchers.Granted(cfg.Uplinks[i].Addrs)
+		for _, p := range cfg.Uplinks[i].Addrs {
+			a := h.scoped(u, p.Addr())
+			if h.holders[a] == nil {
+				h.holders[a] = u
+			}
+			if !cfg.OwnedAddress {
+				u.has[a] = uint8(p.Bits())
+			}
+			h.locals.Grant(u.lease, a)
+		}
+		cfg.Uplinks[i].Resolver = resolver{u.lease}
 	}
-	h.groups = newGroups(releasing, &h.zones)
+	h.groups = newGroups(uplinks)
 	if !cfg.OwnedAddress { // otherwise all ports are the host's
 		cfg.TCPPorts = h.locals
 	}
-	cfg.Resolver = resolver{lease}
 	s, err := stack.New(cfg)
 	if err != nil {
 		return nil, err
@@ -264,24 +268,15 @@ func newHost(lease endpoint.Lease, cfg stack.Config) (*Host, error) {
 	h.stack = s
 	h.close = sync.OnceValue(h.shut)
 	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan struct{})
-	h.watchers = notices.New(ended)
-	h.watchers.Granted(cfg.Addrs)
-	h.stopNotices = func() { cancel(); <-ended }
-	changes := lease.Notices(ctx)
-	go func() {
-		defer close(ended)
-		for list := range changes {
-			h.notice(list)
+	h.stopNotices = func() {
+		cancel()
+		for _, u := range uplinks {
+			<-u.ended
 		}
-		select {
-		case <-lease.Done():
-		case <-ctx.Done():
-		}
-		if why := lease.Err(); why != nil {
-			s.Fail(&leaseError{why})
-		}
-	}()
+	}
+	for _, u := range uplinks {
+		go h.act(u, u.lease.Notices(ctx), ctx.Done())
+	}
 	return h, nil
 }
 
@@ -298,44 +293,52 @@ func newHost(lease endpoint.Lease, cfg stack.Config) (*Host, error) {
 func (h *Host) Close() error { return h.close() }
 
 func (h *Host) shut() error {
-	if why := h.lease.Err(); why != nil { // the goroutine that waits for this may not have run yet
+	if why := h.leaseErr(); why != nil { // the goroutine that waits for this may not have run yet
 		h.stack.Fail(&leaseError{why})
 	}
 	err := h.stack.Close()
 	h.stopNotices()
 	h.stack.Do(func() { close(h.closed) }) // under the stack's lock, so that no Stats is in progress
-	err = errors.Join(err, h.paths.close(h.stack))
-	if h.ep != nil {
-		closeEndpoint := h.ep.Close
-		if h.stack.Lent() > 0 {
-			closeEndpoint = h.ep.CloseLater
+	lent := h.stack.Lent() > 0
+	for _, u := range slices.Backward(h.uplinks) { // the others sleep with the first
+		err = errors.Join(err, u.paths.close(h.stack))
+		if u.ep != nil {
+			closeEndpoint := u.ep.Close
+			if lent {
+				closeEndpoint = u.ep.CloseLater
+			}
+			err = errors.Join(err, closeEndpoint())
 		}
-		err = errors.Join(err, closeEndpoint())
-	}
-	err = errors.Join(err, h.lease.Close())
-	if h.table != nil {
-		err = errors.Join(err, h.table.Close())
+		err = errors.Join(err, u.lease.Close())
+		if u.table != nil {
+			err = errors.Join(err, u.table.Close())
+		}
 	}
 	return err
 }
 
 // Stats are the counters of the host's endpoint, with the kernel's counters of its
-// queues, which count the frames that were dropped because a queue was full. The counters
+// queues, which count the frames that were dropped because a queue was full. Of several uplinks they are the sums. The counters
 // of the protocols are in [Host.Counters]. The error after Close is net.ErrClosed, that of
 // a host without an endpoint, as in package unettest, errors.ErrUnsupported.
-func (h *Host) Stats() (st datapath.Stats, err error) {
-	if h.ep == nil {
-		return st, errors.ErrUnsupported
+func (h *Host) Stats() (sum datapath.Stats, err error) {
+	if h.uplinks[0].ep == nil {
+		return sum, errors.ErrUnsupported
 	}
 	h.stack.Do(func() {
 		select {
 		case <-h.closed:
 			err = net.ErrClosed
+			return
 		default:
-			st, err = h.ep.Stats()
+		}
+		for _, u := range h.uplinks {
+			st, e := u.ep.Stats()
+			sum.Add(&st)
+			err = errors.Join(err, e)
 		}
 	})
-	return st, err
+	return sum, err
 }
 
 // Addr is the first of the host's IPv4 addresses, or, if it has none, of all its addresses. It is not valid
@@ -348,8 +351,8 @@ func (h *Host) Addr() netip.Addr {
 	return append(all, netip.Addr{})[0]
 }
 
-// Addrs are the addresses that the host owns, or those that it shares and the interface has now. Those that
-// have come since the host was opened are the last.
+// Addrs are the addresses that the host owns, or those that it shares and its interfaces have now. Those that
+// have come since the host was opened are the last. Link-local ones have a zone if the host has several uplinks.
 func (h *Host) Addrs() (addrs []netip.Addr) {
 	for _, l := range h.locals.List() {
 		addrs = append(addrs, l.Addr)
@@ -357,12 +360,37 @@ func (h *Host) Addrs() (addrs []netip.Addr) {
 	return addrs
 }
 
-// LinkAddr is the source MAC address of everything the host sends.
-func (h *Host) LinkAddr() wire.LinkAddr { return h.linkAddr }
+// LinkAddr is the source MAC address of everything the host sends, by the first uplink if it has several.
+func (h *Host) LinkAddr() wire.LinkAddr { return h.uplinks[0].linkAddr }
+
+// Uplink is an interface by which a host sends and receives.
+type Uplink struct {
+	Interface string        // its name; empty for a host in memory (package unettest)
+	LinkAddr  wire.LinkAddr // the source MAC address of what the host sends there
+	Err       error         // why its lease has ended, an endpoint.ErrLeaseClosed; nil: it has not
+}
+
+// Uplinks are the interfaces of the host, in a fixed order.
+func (h *Host) Uplinks() (list []Uplink) {
+	for _, u := range h.uplinks {
+		list = append(list, Uplink{u.zones[0], u.linkAddr, u.lease.Err()})
+	}
+	return list
+}
 
 // Counters are the counters of the host's protocols and of its memory paths, since the host was opened.
 func (h *Host) Counters() []stack.Counter {
-	return append(h.stack.Counters(), h.paths.counters(h.stack)...)
+	list := h.stack.Counters()
+	var paths []stack.Counter
+	for _, u := range h.uplinks {
+		for i, c := range u.paths.counters(h.stack) {
+			if i == len(paths) {
+				paths = append(paths, stack.Counter{Name: c.Name})
+			}
+			paths[i].Value += c.Value
+		}
+	}
+	return append(list, paths...)
 }
 
 // resolver is the lease's route service as a [stack.Resolver].
@@ -387,41 +415,26 @@ type unreachable struct {
 
 func (u *unreachable) Unwrap() []error { return []error{u.errno, u.error} }
 
-// notice reports the lease's notices to the stack, then those that concern the host to its watchers.
-func (h *Host) notice(list []endpoint.Notice) {
+// notice reports the notices of an uplink's lease to the stack, then those that concern the host to its watchers.
+func (h *Host) notice(u *uplink, list []endpoint.Notice) {
+	h.changing.Lock()
+	defer h.changing.Unlock()
 	for _, n := range list {
 		switch n.Kind {
 		case endpoint.NoticeUnetdGone, endpoint.NoticeUnetdBack:
-			h.stack.SetRouteService(n.Kind == endpoint.NoticeUnetdBack)
+			u.unserved = n.Kind == endpoint.NoticeUnetdGone
+			h.setServed()
 		case endpoint.NoticeRoute:
-			h.stack.Invalidate(n.Addr)
+			h.stack.Invalidate(h.scoped(u, n.Addr))
 		case endpoint.NoticeLinkDown, endpoint.NoticeLinkUp:
-			h.stack.SetLink(n.Kind == endpoint.NoticeLinkUp)
+			h.stack.SetLink(u.number, n.Kind == endpoint.NoticeLinkUp)
 		case endpoint.NoticeAddrGone, endpoint.NoticeAddrHere:
-			if !h.setAddress(n) {
+			if !h.setAddress(u, h.scoped(u, n.Addr), n.Bits, n.Kind == endpoint.NoticeAddrHere) {
 				continue
 			}
 		}
-		h.watchers.Tell(n)
+		u.watchers.Tell(n)
 	}
-}
-
-// setAddress takes a notice about an address. It reports whether that concerns the host.
-func (h *Host) setAddress(n endpoint.Notice) bool {
-	here, known := n.Kind == endpoint.NoticeAddrHere, h.locals.At(n.Addr) != nil
-	if here { // before the stack sends from there
-		h.locals.Add(n.Addr)
-	} else {
-		h.locals.Suspend(n.Addr)
-	}
-	forgotten, err := h.stack.SetAddress(netip.PrefixFrom(n.Addr, int(n.Bits)), here)
-	if err != nil {
-		forgotten = append(forgotten, n.Addr)
-	}
-	for _, a := range forgotten {
-		h.locals.Remove(a)
-	}
-	return known || h.locals.At(n.Addr) != nil
 }
 
 // Notices returns what changes around the host from now on, for one range loop: a route has
@@ -435,4 +448,11 @@ func (h *Host) setAddress(n endpoint.Notice) bool {
 // has not got yet, the last one about unetd, about the link and about each address is kept, and
 // one for each of up to 256 destinations, beyond which there is one for all. They are kept from
 // the call on, until the end or until the loop is left.
-func (h *Host) Notices(ctx context.Context) iter.Seq[endpoint.Notice] { return h.watchers.Each(ctx) }
+//
+// All this is so for each uplink of a host with several. The notices name its interface, and NoticeUplinkGone is its last.
+func (h *Host) Notices(ctx context.Context) iter.Seq[endpoint.Notice] {
+	if len(h.uplinks) == 1 {
+		return h.uplinks[0].watchers.Each(ctx)
+	}
+	return h.noticesOfAll(ctx)
+}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"slices"
 	"syscall"
 
 	"github.com/unet-go/unet/internal/ports"
@@ -217,35 +216,29 @@ func (h *Host) openUDPPort(ctx context.Context, asked netip.AddrPort, handler st
 // listenAt is Locals.Listen for a host whose lease has not ended, and a zone of the host. Of another zone
 // the error is EADDRNOTAVAIL.
 func (h *Host) listenAt(ctx context.Context, of func(*ports.Local) *ports.Ports, network string, asked netip.AddrPort) (at ports.Binding, release func(), err error) {
-	if a := asked.Addr(); a.IsValid() && !a.IsUnspecified() {
+	a, zone := h.named(asked.Addr()), h.zoneError(syscall.EADDRNOTAVAIL, asked.Addr())
+	if errors.Is(zone, syscall.EINVAL) {
+		return at, nil, zone
+	}
+	if a.IsValid() && !a.IsUnspecified() {
 		_, err = h.locals.ForBind(network, a)
 	}
-	if err = cmp.Or(err, h.zoneError(syscall.EADDRNOTAVAIL, asked.Addr()), h.lease.Err()); err != nil {
+	if err = cmp.Or(err, zone, h.leaseErr()); err != nil {
 		return at, nil, err
 	}
-	return h.locals.Listen(ctx, of, network, asked)
-}
-
-// zoneError is errno with the reason if the zone of a link-local address is not the host's
-// interface. An address without a zone is on that interface.
-func (h *Host) zoneError(errno syscall.Errno, a netip.Addr) error {
-	zone := a.Zone()
-	if zone == "" || !a.IsLinkLocalUnicast() || slices.Contains(h.zones[:], zone) {
-		return nil
-	}
-	return fmt.Errorf("%w: zone %s is not the host's interface %s", errno, zone, h.zones[0])
+	return h.locals.Listen(ctx, of, network, netip.AddrPortFrom(a, asked.Port()))
 }
 
 // dialFrom is Locals.ForDial for a host whose lease has not ended; where any address will do, it is the
 // one that the kernel would choose. call is the system call that package net makes for the step that has
 // failed.
 func (h *Host) dialFrom(ctx context.Context, asked, remote netip.Addr) (l *ports.Local, call string, err error) {
-	if l, err = h.locals.ForDial(asked, remote); err == nil {
-		err = cmp.Or(h.zoneError(syscall.EADDRNOTAVAIL, asked), h.zoneError(syscall.ENETUNREACH, remote), h.lease.Err())
+	if l, err = h.locals.ForDial(h.named(asked), remote); err == nil {
+		err = cmp.Or(h.zoneError(syscall.EADDRNOTAVAIL, asked), h.zoneError(syscall.ENETUNREACH, remote), h.leaseErr())
 	}
 	if err == nil && l == nil {
 		var source netip.Addr
-		if source, err = h.stack.SourceTo(ctx, remote.Unmap().WithZone("")); err == nil {
+		if source, err = h.stack.SourceTo(ctx, h.named(remote.Unmap())); err == nil {
 			if l = h.locals.At(source); l == nil { // it has just gone
 				err = syscall.EADDRNOTAVAIL
 			}

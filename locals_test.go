@@ -15,7 +15,7 @@ import (
 // A zone is the host's if it is the name or the number of its interface.
 func TestZonesOfTheInterface(t *testing.T) {
 	h, _, _ := newSharedMemHosts(t, "fd00::%d/64", "fe80::%d/64")
-	h.zones = [2]string{"eth0", "7"}
+	h.uplinks[0].zones = [2]string{"eth0", "7"}
 	for zone, ok := range map[string]bool{"": true, "eth0": true, "7": true, "eth1": false, "70": false} {
 		ours, theirs := netip.MustParseAddr("fe80::1").WithZone(zone), netip.MustParseAddr("fe80::2").WithZone(zone)
 		_, release, err := h.listenAt(t.Context(), ports.TCP, "tcp", netip.AddrPortFrom(ours, 80))

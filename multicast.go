@@ -1,6 +1,7 @@
 package unet
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -15,7 +16,7 @@ import (
 )
 
 // ListenMulticastUDP is net.ListenMulticastUDP on this host, for "udp", "udp4" and "udp6": a socket that receives what is
-// sent to a group and port. The interface is that of the host, or nil. The host claims the tag udp:GROUP:PORT, which the
+// sent to a group and port. The interface is one of the host, or nil: of several, the zone of the group is one then, or the one by which the kernel sends to the group. The host claims the tag udp:GROUP:PORT, which the
 // policy must permit by name, and no port of its own address. So the socket cannot send. To send and
 // receive by one socket, open it with ListenPacket and join by [UDPConn.JoinGroup].
 //
@@ -38,6 +39,9 @@ func (h *Host) ListenMulticastUDP(network string, on *net.Interface, group *net.
 		return fail(&net.AddrError{Err: "missing address"})
 	}
 	at := group.AddrPort()
+	if zone := at.Addr().Zone(); on == nil && zone != "" && len(h.uplinks) > 1 {
+		on = &net.Interface{Name: h.named(at.Addr()).Zone()}
+	}
 	at = netip.AddrPortFrom(at.Addr().Unmap().WithZone(""), at.Port())
 	if !ports.InFamily(network, at.Addr()) || !at.Addr().IsMulticast() || at.Port() == 0 {
 		return fail(stack.SysError("bind", syscall.EINVAL))
@@ -49,56 +53,91 @@ func (h *Host) ListenMulticastUDP(network string, on *net.Interface, group *net.
 	return c, nil
 }
 
-// groups claims the groups of a host's sockets, each once.
+// groups claims the groups of a host's sockets, each once on an uplink.
 type groups struct {
-	lease endpoint.Lease
-	zones *[2]string // of the host
+	uplinks []*uplink
 
 	claiming sync.Mutex // held while a group is claimed
 
 	mu sync.Mutex
 	// +checklocks:mu
-	users map[netip.AddrPort]int // sockets by group
+	users map[groupOn]int // sockets by group
 }
 
-func newGroups(l endpoint.Lease, zones *[2]string) *groups {
-	return &groups{lease: l, zones: zones, users: map[netip.AddrPort]int{}}
+// groupOn is a group on an uplink, by its number.
+type groupOn struct {
+	uplink int
+	group  netip.AddrPort
+}
+
+func newGroups(uplinks []*uplink) *groups {
+	return &groups{uplinks: uplinks, users: map[groupOn]int{}}
 }
 
 // Join makes the caller a user of a group until it calls Leave.
-func (g *groups) Join(on *net.Interface, group netip.AddrPort) error {
-	if on != nil && g.zones[0] != "" && on.Name != g.zones[0] && strconv.Itoa(on.Index) != g.zones[1] {
-		return fmt.Errorf("%w: %s is not the host's interface %s", syscall.ENODEV, on.Name, g.zones[0])
+func (g *groups) Join(on *net.Interface, group netip.AddrPort) (uplink int, err error) {
+	if uplink, err = g.choose(on, group.Addr()); err != nil {
+		return 0, err
 	}
 	g.claiming.Lock()
 	defer g.claiming.Unlock()
-	if g.use(group, false) {
-		return nil
+	at := groupOn{uplink, group}
+	if g.use(at, false) {
+		return uplink, nil
 	}
-	if _, err := g.lease.Claim(context.Background(), endpoint.UDPTag(group)); err != nil { // the end of the lease ends it
-		return err
+	if _, err := g.uplinks[uplink].lease.Claim(context.Background(), endpoint.UDPTag(group)); err != nil { // the end of the lease ends it
+		return 0, err
 	}
-	g.use(group, true)
-	return nil
+	g.use(at, true)
+	return uplink, nil
+}
+
+// choose is the number of the uplink of an interface. Of several without one it is that by which the kernel sends to the group, as for its
+// sockets.
+func (g *groups) choose(on *net.Interface, group netip.Addr) (int, error) {
+	switch {
+	case on == nil && len(g.uplinks) == 1:
+		return 0, nil
+	case on != nil:
+		for i, u := range g.uplinks {
+			if u.zones[0] == "" || on.Name == u.zones[0] || strconv.Itoa(on.Index) == u.zones[1] {
+				return i, nil
+			}
+		}
+		if len(g.uplinks) == 1 {
+			return 0, fmt.Errorf("%w: %s is not the host's interface %s", syscall.ENODEV, on.Name, g.uplinks[0].zones[0])
+		}
+		return 0, fmt.Errorf("%w: %s is not one of the host's interfaces", syscall.ENODEV, on.Name)
+	}
+	var refused error
+	for i, u := range g.uplinks {
+		_, err := u.lease.Resolve(context.Background(), netip.Addr{}, group) // the end of the lease ends it
+		if err == nil {
+			return i, nil
+		}
+		refused = cmp.Or(refused, err)
+	}
+	return 0, fmt.Errorf("%w: name the interface: %w", syscall.ENODEV, refused)
 }
 
 // use counts a user of a group, if it has users or is claimed.
-func (g *groups) use(group netip.AddrPort, claimed bool) bool {
+func (g *groups) use(at groupOn, claimed bool) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.users[group] > 0 || claimed {
-		g.users[group]++
+	if g.users[at] > 0 || claimed {
+		g.users[at]++
 		return true
 	}
 	return false
 }
 
 // Leave ends Join. It does not block.
-func (g *groups) Leave(group netip.AddrPort) {
+func (g *groups) Leave(uplink int, group netip.AddrPort) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.users[group]--; g.users[group] == 0 {
-		delete(g.users, group)
-		g.lease.Unclaim(context.Background(), endpoint.UDPTag(group)) // does not wait: see ports.Lease
+	at := groupOn{uplink, group}
+	if g.users[at]--; g.users[at] == 0 {
+		delete(g.users, at)
+		g.uplinks[uplink].lease.Unclaim(context.Background(), endpoint.UDPTag(group)) // does not wait: see ports.Lease
 	}
 }

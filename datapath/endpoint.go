@@ -246,3 +246,20 @@ func (e *Endpoint) Stats() (Stats, error) {
 	s.KernelInvalidTxDescs = k.TxInvalidDescs
 	return s, err
 }
+
+// Add adds the counters of another endpoint.
+func (s *Stats) Add(o *Stats) {
+	s.Sent += o.Sent
+	s.Received += o.Received
+	s.Kicks += o.Kicks
+	s.IdleKicks += o.IdleKicks
+	s.QueueFull += o.QueueFull
+	s.NoBuffers += o.NoBuffers
+	s.Malformed += o.Malformed
+	s.NotMessage += o.NotMessage
+	s.KernelRxDropped += o.KernelRxDropped
+	s.KernelRxRingFull += o.KernelRxRingFull
+	s.KernelFillRingEmpty += o.KernelFillRingEmpty
+	s.KernelInvalidRxDescs += o.KernelInvalidRxDescs
+	s.KernelInvalidTxDescs += o.KernelInvalidTxDescs
+}

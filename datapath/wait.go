@@ -80,12 +80,7 @@ func (f *Frames) Sleep(deadline time.Time, again bool) error {
 	if e.woken.Swap(false) {
 		return e.wokenBy()
 	}
-	until := deadline
-	if e.unfinished.Load() {
-		if soon := time.Now().Add(retryInterval); deadline.IsZero() || soon.Before(deadline) {
-			until = soon
-		}
-	}
+	until := f.Until(deadline)
 	err := e.poller.Sleep(until, again)
 	if until != deadline && errors.Is(err, os.ErrDeadlineExceeded) {
 		return nil
@@ -95,6 +90,28 @@ func (f *Frames) Sleep(deadline time.Time, again bool) error {
 	}
 	return err
 }
+
+// Until is when Sleep would return for a kick or a refill that is to be tried again, or else deadline.
+func (f *Frames) Until(deadline time.Time) time.Time {
+	if f.unfinished.Load() {
+		if soon := time.Now().Add(retryInterval); deadline.IsZero() || soon.Before(deadline) {
+			return soon
+		}
+	}
+	return deadline
+}
+
+// Join makes a Sleep of f, or of what else has joined other, a Sleep of all of these: it returns when one of their receive queues is not
+// empty. Wake of each of them ends it. Join is called once, before the first Sleep, and f is closed before other is.
+func (f *Frames) Join(other *Frames) error {
+	err := f.poller.Close()
+	f.poller = other.poller.With(f.sock)
+	return err
+}
+
+// Leave ends what f means for a Sleep of those that it has joined, or that have joined it: it receives nothing any more. It may be
+// called from any goroutine.
+func (f *Frames) Leave() { f.poller.Leave() }
 
 // Watch makes Sleep return also when pending reports true. What becomes readable at fd, a pipe, has Sleep call
 // pending, in Sleep's own goroutine. All descriptors have the same pending.

@@ -127,7 +127,7 @@ type Request struct {
 	Huge     bool       `json:"huge,omitempty"` // back the segment with huge pages
 
 	// Interface is the uplink, by its name. Empty: the one that has the addresses of Tags,
-	// else the only one that there is for this user, else the error is ErrUplink.
+	// else the only one that there is for this user, else the error is an ErrUplink: an UplinksError if there are several.
 	Interface string `json:"interface,omitempty"`
 
 	// NoMemoryPaths: all frames go by the port. Otherwise the grant has the tag table, with which a process can use memory paths.
@@ -304,6 +304,19 @@ var (
 	ErrHugePages = errors.New("huge pages")
 )
 
+// UplinksError is the ErrUplink of a request that names no interface, for which there are several: of all of them the
+// policy gives the user an endpoint, or they have the addresses of its tags.
+type UplinksError struct{ Uplinks []UplinkChoice }
+
+// UplinkChoice is one of the interfaces.
+type UplinkChoice struct {
+	Interface string `json:"interface"`
+	Tags      []Tag  `json:"tags,omitempty"` // those of the request whose addresses are in its subnets
+}
+
+func (e *UplinksError) Error() string { return ErrUplink.Error() }
+func (e *UplinksError) Unwrap() error { return ErrUplink }
+
 // noRoute is ErrNoRoute.
 type noRoute struct{}
 
@@ -362,11 +375,15 @@ const (
 	NoticeUnetdGone
 	// NoticeUnetdBack: a unetd has taken the endpoint over.
 	NoticeUnetdBack
+	// NoticeUplinkGone: a host with several uplinks has lost one for good, since its lease has ended.
+	NoticeUplinkGone
 )
 
 // Notice is a change in the network around an endpoint.
 type Notice struct {
 	Kind NoticeKind
+	// Interface is the name of the uplink, if the notice is of a host with several. A Lease has one.
+	Interface string
 	// Addr is the destination (NoticeRoute), or the address that is gone or here. A NoticeRoute
 	// without it is about every destination. A NoticeAddrGone without it follows the notices of
 	// all addresses that the host has: any other is gone. Only a mux.Lease that was presented has

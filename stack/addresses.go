@@ -17,20 +17,27 @@ type ends struct{ from, to wire.Addr }
 // addresses are those of a stack. They are replaced as a whole when one is added or removed, so
 // they can be read without the lock.
 type addresses struct {
-	subnets    []netip.Prefix // each address with its subnet; the first ones are preferred as sources
-	all        []wire.Addr    // the same
-	lost       []wire.Addr    // addresses in all that the host has lost and may get back
-	broadcasts []wire.Addr    // of the IPv4 subnets
-	ipv4, ipv6 bool           // there are addresses of that family
+	list       []ownAddress // the first ones are preferred as sources
+	all        []wire.Addr  // the same
+	lost       []wire.Addr  // addresses in all that the host has lost and may get back
+	broadcasts []wire.Addr  // of the IPv4 subnets
+	ipv4, ipv6 bool         // there are addresses of that family
+}
+
+// ownAddress is an address with its subnet, and the number of its uplink.
+type ownAddress struct {
+	subnet netip.Prefix
+	uplink int
 }
 
 var errAddrs = errors.New("stack: an address that no host has, or an IPv6 address with an MTU below 1280")
 
-func newAddresses(subnets []netip.Prefix, lost []wire.Addr, mtu int) (*addresses, error) {
-	own := &addresses{subnets: subnets, lost: lost}
-	for _, p := range subnets {
-		a := wire.AddrFrom(p.Addr())
-		if !p.IsValid() || !a.IsHost() || a.IsLoopback() || !a.Is4() && mtu < wire.MinIPv6MTU {
+func newAddresses(list []ownAddress, lost []wire.Addr, uplinks []uplink) (*addresses, error) {
+	own := &addresses{list: list, lost: lost}
+	for _, o := range list {
+		u, p := &uplinks[o.uplink], o.subnet
+		a := u.scoped(wire.AddrFrom(p.Addr()))
+		if !p.IsValid() || !a.IsHost() || a.IsLoopback() || !a.Is4() && u.mtu < wire.MinIPv6MTU {
 			return nil, fmt.Errorf("%w: %v", errAddrs, p)
 		}
 		own.all = append(own.all, a)
@@ -44,8 +51,19 @@ func newAddresses(subnets []netip.Prefix, lost []wire.Addr, mtu int) (*addresses
 	return own, nil
 }
 
+// number is that of the uplink of an address; 0 of others.
+func (own *addresses) number(a wire.Addr) int {
+	if i := slices.Index(own.all, a); i >= 0 {
+		return own.list[i].uplink
+	}
+	return 0
+}
+
 // isOurs reports whether a is an address of the stack.
 func (s *Stack) isOurs(a wire.Addr) bool { return slices.Contains(s.own.Load().all, a) }
+
+// isOursOn is isOurs for the addresses of an uplink.
+func (s *Stack) isOursOn(u *uplink, a wire.Addr) bool { return s.isOurs(a) && s.uplinkOf(a) == u }
 
 // isRecent is isOurs for the destination of a packet, and notes it.
 func (s *Stack) isRecent(a wire.Addr) bool {
@@ -68,16 +86,21 @@ func (s *Stack) isBroadcast(a wire.Addr) bool {
 
 // source is the address that packets to dst come from unless the route service knows a better
 // one: one that the host has now, of dst's scope if there is one (RFC 6724, section 5, rule 2), in dst's
-// subnet if there is one of these. sole: there is no other of the same scope. Zero: there is none
+// subnet if there is one of these. A destination with a zone has a source of that uplink. sole: there is no other of the same scope. Zero: there is none
 // of the family.
 func (own *addresses) source(dst wire.Addr) (best wire.Addr, sole bool) {
+	return own.sourceOn(dst.Zone(), dst)
+}
+
+// sourceOn is source among the addresses of the uplink with that zone; 0: of all.
+func (own *addresses) sourceOn(zone uint16, dst wire.Addr) (best wire.Addr, sole bool) {
 	linkLocal := dst.IsLinkLocal() || !dst.Is4() && dst.IsLinkLocalMulticast()
 	bestFits, bestNear := false, false
 	for i, a := range own.all {
-		if a.Is4() != dst.Is4() || slices.Contains(own.lost, a) {
+		if a.Is4() != dst.Is4() || zone != 0 && own.list[i].uplink != int(zone)-1 || slices.Contains(own.lost, a) {
 			continue
 		}
-		fits, near := a.IsLinkLocal() == linkLocal, own.subnets[i].Contains(dst.Netip())
+		fits, near := a.IsLinkLocal() == linkLocal, own.list[i].subnet.Contains(dst.Netip())
 		switch {
 		case best == wire.Addr{}, fits && !bestFits:
 			best, bestFits, bestNear, sole = a, fits, near, true
@@ -96,6 +119,12 @@ func (s *Stack) source(dst wire.Addr) wire.Addr {
 	return a
 }
 
+// sourceOn is the source of packets to dst that leave by u.
+func (s *Stack) sourceOn(u *uplink, dst wire.Addr) wire.Addr {
+	a, _ := s.own.Load().sourceOn(u.zone, dst)
+	return a
+}
+
 // has reports whether there are addresses of the family of a.
 func (own *addresses) has(a wire.Addr) bool { return a.Is4() && own.ipv4 || !a.Is4() && own.ipv6 }
 
@@ -107,12 +136,14 @@ func (s *Stack) loopback(network string) wire.Addr {
 	return wire.AddrFrom4([4]byte{127, 0, 0, 1})
 }
 
-// remoteEnd converts the remote address of a socket. The zone of a link-local one is not looked
-// at: it is the link. EAFNOSUPPORT: the stack has no address of its family.
+// remoteEnd converts the remote address of a socket. Of the only uplink, the zone of a link-local one is not looked
+// at; of several it is needed: EINVAL. EAFNOSUPPORT: the stack has no address of its family.
 // ENETUNREACH: it is the address that [wire.Any6] stands for.
 func (s *Stack) remoteEnd(remote netip.AddrPort, network string) (wire.AddrPort, error) {
-	r := wire.AddrPortFrom(remote)
+	r := s.addrPortOf(remote)
 	switch {
+	case s.lacksZone(r.Addr):
+		return r, syscall.EINVAL
 	case r.Addr == wire.Any6: // no wildcard of the caller's, but ff..ff
 		return r, syscall.ENETUNREACH
 	case r.Addr.IsWildcard():
@@ -129,8 +160,10 @@ func (s *Stack) remoteEnd(remote netip.AddrPort, network string) (wire.AddrPort,
 // address is not the stack's; EAFNOSUPPORT: the stack has none of its family; EINVAL: it is not
 // of the family of remote; ENETUNREACH: no address of the family is there now.
 func (s *Stack) localEnd(local netip.AddrPort, remote wire.Addr, network string) (wire.AddrPort, error) {
-	l := wire.AddrPortFrom(local)
+	l := s.addrPortOf(local)
 	switch {
+	case s.lacksZone(l.Addr):
+		return l, syscall.EINVAL
 	case l.Addr == wire.Any6: // ff..ff
 		return l, syscall.EADDRNOTAVAIL
 	case l.Addr.IsWildcard() && remote.IsLoopback():
@@ -159,10 +192,15 @@ func (s *Stack) localEnd(local netip.AddrPort, remote wire.Addr, network string)
 	return l, nil
 }
 
+// lacksZone reports whether a is a link-local address that says nothing about its uplink.
+func (s *Stack) lacksZone(a wire.Addr) bool {
+	return len(s.uplinks) > 1 && a.IsLinkLocal() && !a.Is4() && a.Zone() == 0
+}
+
 // shown is a local address as its socket shows it: instead of a wildcard, address a if that is valid.
-func shown(local wire.AddrPort, a netip.Addr) netip.AddrPort {
+func (s *Stack) shown(local wire.AddrPort, a netip.Addr) netip.AddrPort {
 	if local.Addr.IsWildcard() && a.IsValid() {
 		return netip.AddrPortFrom(a, local.Port)
 	}
-	return local.Netip()
+	return s.netipPort(local)
 }

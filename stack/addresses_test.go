@@ -256,7 +256,7 @@ func TestAddressesComeAndGo(t *testing.T) {
 		set := func(a string, here bool, want ...string) {
 			t.Helper()
 			var got []string
-			forgotten, err := s.SetAddress(netip.MustParsePrefix(a), here)
+			forgotten, err := s.SetAddress(0, netip.MustParsePrefix(a), here)
 			if (err == nil) == strings.HasPrefix(a, "ff") {
 				t.Errorf("%s here %t: %v", a, here, err)
 			}
@@ -332,7 +332,7 @@ func TestNoSourceThatHasGone(t *testing.T) {
 		if err := udpSendTo(all, nil, ap("192.0.2.2:9")); err != nil {
 			t.Fatal(err)
 		}
-		s.SetAddress(netip.MustParsePrefix("10.9.0.1/24"), false) // while the service is asked
+		s.SetAddress(0, netip.MustParsePrefix("10.9.0.1/24"), false) // while the service is asked
 		time.Sleep(2 * time.Second)
 		expect(t, w, "10.0.0.1 > 192.0.2.2")
 		send("192.0.2.1:9", nil)
@@ -340,7 +340,7 @@ func TestNoSourceThatHasGone(t *testing.T) {
 		if err := udpSendTo(bound, nil, ap("192.0.2.1:9")); err != syscall.EADDRNOTAVAIL {
 			t.Errorf("from the lost address: %v", err)
 		}
-		s.SetAddress(netip.MustParsePrefix("10.0.0.1/24"), false)
+		s.SetAddress(0, netip.MustParsePrefix("10.0.0.1/24"), false)
 		for _, to := range []string{"192.0.2.1:9", "192.0.2.2:9", "192.0.2.3:9"} {
 			send(to, syscall.ENETUNREACH)
 		}
@@ -348,7 +348,7 @@ func TestNoSourceThatHasGone(t *testing.T) {
 			t.Errorf("a dial without an address: %v", err)
 		}
 		expect(t, w)
-		s.SetAddress(netip.MustParsePrefix("10.9.0.1/24"), true)
+		s.SetAddress(0, netip.MustParsePrefix("10.9.0.1/24"), true)
 		send("192.0.2.1:9", nil)
 		if err := udpSendTo(bound, nil, ap("192.0.2.1:9")); err != nil {
 			t.Errorf("the address is back: %v", err)
@@ -373,7 +373,7 @@ func TestEndedConnectionKeepsItsAddress(t *testing.T) {
 			t.Fatal(err)
 		}
 		set := func(here bool) []netip.Addr {
-			forgotten, err := a.SetAddress(netip.MustParsePrefix("10.0.0.1/24"), here)
+			forgotten, err := a.SetAddress(0, netip.MustParsePrefix("10.0.0.1/24"), here)
 			testutil.Must(t, err)
 			return forgotten
 		}

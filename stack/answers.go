@@ -54,7 +54,7 @@ func (s *Stack) SetRouteService(there bool) {
 func (s *Stack) noteSource(u *udp.Socket, p *packet) {
 	from := p.dst
 	if s.isGroup(from) {
-		from = s.source(p.src)
+		from = s.sourceOn(p.uplink, p.src)
 	}
 	if !p.eth.Src.IsGroup() && from != (wire.Addr{}) {
 		s.noteAnswer(answer{u, wire.AddrPort{Addr: p.src, Port: binary.BigEndian.Uint16(p.payload)}}, from, p.eth.Src)
@@ -75,7 +75,8 @@ func (s *Stack) noteAnswer(a answer, from wire.Addr, link wire.LinkAddr) *route 
 			r.state = routeDead
 			delete(s.answers, old)
 		}
-		r = &route{state: routeReady, ends: ends{from, a.to.Addr}, mtu: s.mtu, source: from, headers: makeHeaders(s.linkAddr, link, from, a.to.Addr)}
+		u := s.uplinkOf(from)
+		r = &route{state: routeReady, uplink: u, ends: ends{from, a.to.Addr}, mtu: u.mtu, source: from, headers: makeHeaders(u.addr, link, from, a.to.Addr)}
 		r.setMTU()
 		s.answers[a] = r
 	}

@@ -41,7 +41,7 @@ func (s *Stack) inputFragment(p *packet) {
 	switch v {
 	case frag.Complete:
 		head := p.data[:len(p.data)-len(p.eth.Payload)]
-		s.inputPacket(&packet{data: slices.Concat(head, whole), memory: memoryHeap, reassembled: true})
+		s.inputPacket(&packet{data: slices.Concat(head, whole), memory: memoryHeap, uplink: p.uplink, reassembled: true})
 	case frag.HeaderChain:
 		s.sendICMPError(p, wire.ICMPv6ParameterProblem, wire.ICMPv6IncompleteHeaderChain, 0)
 	}
@@ -63,6 +63,11 @@ func (s *Stack) reassemblyTimedOut(link wire.LinkAddr, first []byte) {
 		s.sendErrorAbout(first, link, from, to, wire.ICMPTimeExceeded, wire.ICMPReassemblyTimeout, 0)
 	} else {
 		from, to := wire.AddrFrom16([16]byte(first[24:])), wire.AddrFrom16([16]byte(first[8:]))
+		for _, a := range s.own.Load().all { // owned addresses, of which one is IPv6
+			if a.WithZone(0) == from {
+				from = a
+			}
+		}
 		s.sendErrorAbout(first, link, from, to, wire.ICMPv6TimeExceeded, wire.ICMPv6ReassemblyTimeout, 0)
 	}
 }
@@ -79,7 +84,7 @@ func (c *UDPConn) SetDontFragment(dont bool) {
 // queueFragments is queue for a datagram that does not fit into a packet. The port program permits
 // fragments only from the owner of an address. While there is no route the datagram is not
 // held: its sender waits, as for a link that takes nothing.
-func (c *UDPConn) queueFragments(r *route, flow *wire.UDPFlow, b []byte, reserved *Frame) error {
+func (c *UDPConn) queueFragments(r *route, flow *wire.UDPFlow, b []byte, reserved *UDPBuffer) error {
 	s := c.stack
 	room, least, most := r.maxPayload+wire.UDPHeaderLen, 8, wire.MaxUDPPayload
 	if r.headers.len == headersLen6 {
@@ -92,13 +97,13 @@ func (c *UDPConn) queueFragments(r *route, flow *wire.UDPFlow, b []byte, reserve
 		return errNoRoom
 	}
 	wire.PutUDPCopy(s.toDivide(wire.UDPHeaderLen+len(b)), flow, b)
-	if err := s.sendDivided(&r.headers, wire.ProtocolUDP, c.tos, room); err != nil {
+	if err := s.sendDivided(r.uplink, &r.headers, wire.ProtocolUDP, c.tos, room); err != nil {
 		return err
 	}
 	r.sent++
 	c.udp.CountSent()
 	if reserved != nil {
-		s.link.Cancel(*reserved)
+		reserved.uplink.link.Cancel(reserved.frame)
 	}
 	return nil
 }
@@ -109,29 +114,29 @@ func (s *Stack) toDivide(n int) []byte {
 	return s.divided
 }
 
-func (s *Stack) cancelAll(frames []Frame) {
+func (u *uplink) cancelAll(frames []Frame) {
 	for _, f := range frames {
-		s.link.Cancel(f)
+		u.link.Cancel(f)
 	}
 }
 
 // sendDivided sends the payload in s.divided in fragments, which have room for that many bytes
 // after the IP header. errNoFrame and errNoRoom: the link takes nothing now.
-func (s *Stack) sendDivided(h *headers, protocol, tos uint8, room int) error {
+func (s *Stack) sendDivided(u *uplink, h *headers, protocol, tos uint8, room int) error {
 	head := h.len
 	if head == headersLen6 {
 		head, room = head+wire.IPv6FragmentLen, room-wire.IPv6FragmentLen
 	}
 	s.pieces = s.pieces[:0]
 	for p := range frag.Pieces(len(s.divided), room) {
-		f, ok := s.link.Reserve(head + p.Len)
+		f, ok := u.link.Reserve(head + p.Len)
 		if !ok {
-			s.cancelAll(s.pieces)
+			u.cancelAll(s.pieces)
 			return errNoFrame
 		}
 		s.pieces = append(s.pieces, f)
 		if head+p.Len > len(f.Data) {
-			s.cancelAll(s.pieces)
+			u.cancelAll(s.pieces)
 			return syscall.EMSGSIZE
 		}
 	}
@@ -153,15 +158,10 @@ func (s *Stack) sendDivided(h *headers, protocol, tos uint8, room int) error {
 		i++
 	}
 	for i, f := range s.pieces {
-		if !s.link.Send(f) {
-			s.flush()
-			if !s.link.Send(f) {
-				s.cancelAll(s.pieces[i:])
-				return errNoRoom
-			}
+		if !s.send(u, f) {
+			u.cancelAll(s.pieces[i:])
+			return errNoRoom
 		}
-		s.count[framesSent]++
-		s.unflushed = true
 	}
 	return nil
 }

@@ -60,27 +60,28 @@ func (s *Stack) sendEchoReply(p *packet, reply wire.EchoFields, data []byte) {
 			wire.PutEcho6(b, p.dst.As16(), p.ip6.Src, reply, data)
 		}
 	}
-	mtu, head := s.mtu, headersLen(p.dst)
+	u := p.uplink
+	mtu, head := u.mtu, headersLen(p.dst)
 	if r := s.routes[ends{p.dst, p.src}]; r != nil {
 		mtu = min(mtu, r.maxPayload+wire.UDPHeaderLen+head-wire.EthernetHeaderLen) // with what ICMP has reported
 	}
 	if room := mtu - (head - wire.EthernetHeaderLen); n > room {
-		h := makeHeaders(s.linkAddr, p.eth.Src, p.dst, p.src)
+		h := makeHeaders(u.addr, p.eth.Src, p.dst, p.src)
 		put(s.toDivide(n))
-		if s.sendDivided(&h, protocol, 0, room) == nil {
+		if s.sendDivided(u, &h, protocol, 0, room) == nil {
 			s.count[icmpEchoRepliesSent]++
 		} else {
 			s.count[replyNoFrame]++
 		}
 		return
 	}
-	f, ok := s.reply(head + n)
+	f, ok := s.reply(u, head+n)
 	if !ok {
 		return
 	}
 	s.replyHeaders(f.Data, p, protocol, n)
 	put(f.Data[head:])
-	if s.transmit(f) {
+	if s.transmit(u, f) {
 		s.count[icmpEchoRepliesSent]++
 	}
 }
@@ -121,18 +122,19 @@ func (s *Stack) sendErrorAbout(packet []byte, link wire.LinkAddr, from, to wire.
 	if !from.Is4() {
 		head, protocol, n = headersLen6, wire.ProtocolICMPv6, wire.ICMPv6ErrorLen(packet)
 	}
-	f, ok := s.reply(head + n)
+	u := s.uplinkOf(from)
+	f, ok := s.reply(u, head+n)
 	if !ok {
 		return
 	}
-	h := makeHeaders(s.linkAddr, link, from, to)
+	h := makeHeaders(u.addr, link, from, to)
 	h.put(f.Data, protocol, n)
 	if from.Is4() {
 		wire.PutICMPv4Error(f.Data[head:], kind, code, word, packet)
 	} else {
 		wire.PutICMPv6Error(f.Data[head:], from.As16(), to.As16(), kind, code, word, packet)
 	}
-	if s.transmit(f) {
+	if s.transmit(u, f) {
 		s.count[icmpUnreachablesSent]++
 	}
 }

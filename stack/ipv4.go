@@ -46,7 +46,7 @@ func (s *Stack) refuseIPv4(p *packet, err error) {
 		return
 	}
 	p.src, p.dst = wire.AddrFrom4(p.ip.Src), wire.AddrFrom4(p.ip.Dst)
-	if s.isOurs(p.dst) && p.eth.Dst == s.linkAddr && !s.isOurs(p.src) && !s.impossibleSource(p.src) && p.ip.FragmentOffset() == 0 {
+	if s.isOurs(p.dst) && p.eth.Dst == p.uplink.addr && !s.isOurs(p.src) && !s.impossibleSource(p.src) && p.ip.FragmentOffset() == 0 {
 		s.sendICMPError(p, wire.ICMPParameterProblem, 0, uint32(p.ip.ProblemAt)<<24)
 	}
 }
@@ -142,14 +142,15 @@ func setTOS(b []byte, tos uint8) {
 // the IP header, from the address that p was sent to. It goes to the MAC address that p came
 // from, without a route.
 func (s *Stack) replyHeaders(b []byte, p *packet, protocol uint8, n int) {
-	h := makeHeaders(s.linkAddr, p.eth.Src, p.dst, p.src)
+	h := makeHeaders(p.uplink.addr, p.eth.Src, p.dst, p.src)
 	h.put(b, protocol, n)
 }
 
 // inputARP answers requests for our address (RFC 826), if it is ours alone; for a shared
 // one the kernel answers. MAC addresses of others come from the route service.
-func (s *Stack) inputARP(b []byte) {
-	a, err := wire.ParseARP(b)
+func (s *Stack) inputARP(p *packet) {
+	u := p.uplink
+	a, err := wire.ParseARP(p.eth.Payload)
 	if err != nil {
 		s.count[arpMalformed]++
 		return
@@ -164,21 +165,21 @@ func (s *Stack) inputARP(b []byte) {
 		!probe && s.impossibleSource(wire.AddrFrom4(sender)):
 		s.count[arpBogus]++
 	case s.isOurs(wire.AddrFrom4(sender)):
-		if link != s.linkAddr {
+		if link != u.addr {
 			s.count[arpConflict]++
 		}
-	case !s.isOurs(wire.AddrFrom4(a.TargetAddr())) || a.Op() != wire.ARPRequest:
+	case !s.isOursOn(u, wire.AddrFrom4(a.TargetAddr())) || a.Op() != wire.ARPRequest:
 		s.count[arpNotOurs]++
 	default:
-		f, ok := s.reply(wire.EthernetHeaderLen + wire.ARPLen)
+		f, ok := s.reply(u, wire.EthernetHeaderLen+wire.ARPLen)
 		if !ok {
 			return
 		}
-		wire.PutEthernet(f.Data, link, s.linkAddr, wire.EtherTypeARP)
+		wire.PutEthernet(f.Data, link, u.addr, wire.EtherTypeARP)
 		wire.PutARP(f.Data[wire.EthernetHeaderLen:], wire.ARPFields{
-			Op: wire.ARPReply, SenderLink: s.linkAddr, SenderAddr: a.TargetAddr(), TargetLink: link, TargetAddr: sender,
+			Op: wire.ARPReply, SenderLink: u.addr, SenderAddr: a.TargetAddr(), TargetLink: link, TargetAddr: sender,
 		})
-		if s.transmit(f) {
+		if s.transmit(u, f) {
 			s.count[arpRepliesSent]++
 		}
 	}

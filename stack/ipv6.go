@@ -30,8 +30,13 @@ func (s *Stack) inputIPv6(p *packet, group bool) (kept bool) {
 		return false
 	}
 	p.src, p.dst, p.payload, p.ecn = wire.AddrFrom16(ip.Src), wire.AddrFrom16(ip.Dst), ip.Payload, ip.TrafficClass&wire.ECNMask
+	forged := false // it looks like an address with a zone
+	if p.uplink.zone != 0 {
+		forged = p.src.Zone()|p.dst.Zone() != 0
+		p.src, p.dst = p.uplink.scoped(p.src), p.uplink.scoped(p.dst)
+	}
 	switch {
-	case p.src.Is4(), p.dst.Is4(): // IPv4-mapped addresses are in no header
+	case p.src.Is4(), p.dst.Is4(), forged: // IPv4-mapped addresses are in no header
 		s.count[ipv6Source]++
 	case ip.Dst[0] == 0xff && err == nil && ip.Fragment == 0 && ip.Protocol == wire.ProtocolICMPv6:
 		s.inputICMPv6(p)
@@ -75,7 +80,7 @@ func (s *Stack) answersGroup(p *packet) bool {
 	if !p.dst.IsMulticast() || s.impossibleSource(p.src) || s.isOurs(p.src) || !s.isMember(p.dst) {
 		return false
 	}
-	p.dst = s.source(p.src)
+	p.dst = s.sourceOn(p.uplink, p.src)
 	return true
 }
 
@@ -117,6 +122,7 @@ func (s *Stack) inputICMPv6(p *packet) {
 		s.sendEchoReply(p, wire.EchoFields{Type: wire.ICMPv6EchoReply, ID: m.ID(), Seq: m.Seq()}, m.Payload())
 	case !multicast && m.IsError():
 		e, err := m.Report()
+		e.Src, e.Dst = p.uplink.scoped(e.Src), p.uplink.scoped(e.Dst)
 		if err == nil && (e.Src != p.dst || e.Dst.Is4()) { // it quotes no packet that was sent from here
 			s.count[icmpUnmatched]++
 			return
@@ -136,7 +142,8 @@ func (s *Stack) inputNeighbor(p *packet, m wire.ICMPv6) {
 		return
 	}
 	n, err := wire.ParseNeighbor(p.ip6, m)
-	target := wire.AddrFrom16(n.Target)
+	u := p.uplink
+	target := u.scoped(wire.AddrFrom16(n.Target))
 	dad := p.src == wire.Addr{}
 	multicast := p.ip6.Dst[0] == 0xff
 	link := n.Link
@@ -148,11 +155,11 @@ func (s *Stack) inputNeighbor(p *packet, m wire.ICMPv6) {
 		!n.Advertisement && !dad && multicast && n.Link == wire.LinkAddr{}: // RFC 4861, section 4.3
 		s.count[ndBogus]++
 		return
-	case target.Is4(), !s.isOurs(target):
+	case target.Is4(), !s.isOursOn(u, target):
 		s.count[ndNotOurs]++
 		return
 	case n.Advertisement, s.isOurs(p.src):
-		if link != s.linkAddr {
+		if link != u.addr {
 			s.count[ndConflict]++
 		}
 		return
@@ -164,18 +171,18 @@ func (s *Stack) inputNeighbor(p *packet, m wire.ICMPv6) {
 	if dad {
 		dst, link = allNodes, wire.MulticastLink(allNodes)
 	}
-	f, ok := s.reply(headersLen6 + wire.MaxNeighborLen)
+	f, ok := s.reply(u, headersLen6+wire.MaxNeighborLen)
 	if !ok {
 		return
 	}
-	wire.PutEthernet(f.Data, link, s.linkAddr, wire.EtherTypeIPv6)
+	wire.PutEthernet(f.Data, link, u.addr, wire.EtherTypeIPv6)
 	wire.PutIPv6(f.Data[wire.EthernetHeaderLen:], wire.IPv6Fields{
 		PayloadLen: wire.MaxNeighborLen, Protocol: wire.ProtocolICMPv6, HopLimit: ndHopLimit, Src: n.Target, Dst: dst,
 	})
 	wire.PutNeighbor(f.Data[headersLen6:], n.Target, dst, wire.Neighbor{
-		Advertisement: true, Target: n.Target, Link: s.linkAddr, Solicited: !dad, Override: true,
+		Advertisement: true, Target: n.Target, Link: u.addr, Solicited: !dad, Override: true,
 	})
-	if s.transmit(f) {
+	if s.transmit(u, f) {
 		s.count[ndRepliesSent]++
 	}
 }

@@ -14,7 +14,7 @@ type Frame struct {
 	// a reserved frame it is the whole room; the stack reslices it from the
 	// start to what is sent.
 	Data []byte
-	// ID is the link's identifier of the memory, opaque to the stack.
+	// ID is the link's identifier of the memory, opaque to the stack, which has bits 48 to 55 for itself: they are 0.
 	ID uint64
 	// GSOSize is not 0 for a UDP super-frame (UDP_SEGMENT), which is one header before
 	// the payloads of several datagrams. It is the size in bytes of each payload but
@@ -69,6 +69,16 @@ type Link interface {
 	Wake()
 	// Frames is the number of frames that the link has, for both directions. New calls it.
 	Frames() int
+}
+
+// SharedLink is a Link that can be one of several of a stack. Wake of one may end the sleep of another.
+type SharedLink interface {
+	Link
+	// SleepWith is Sleep until a frame waits in this link or in one of others, which are of the same kind. It calls
+	// SleepWith of the first of these. The last one, which has no others, sleeps for all.
+	SleepWith(others []SharedLink, until time.Time, again bool) error
+	// Leave ends the link's part in the sleep of others: it has nothing to receive any more.
+	Leave()
 }
 
 // PathLink is a Link that reaches some endpoints of the same host, which have the stack's MAC address, by paths. These take longer frames than

@@ -253,8 +253,8 @@ func TestUDPWhileTheLinkIsDown(t *testing.T) {
 		default:
 		}
 		start := time.Now()
-		s.SetLink(false)
-		s.SetLink(false)
+		s.SetLink(0, false)
+		s.SetLink(0, false)
 		if err := <-sent; err != syscall.ENETDOWN || time.Since(start) > time.Millisecond {
 			t.Errorf("blocked sender: %v after %v", err, time.Since(start))
 		}
@@ -301,8 +301,8 @@ func TestUDPWhileTheLinkIsDown(t *testing.T) {
 
 		// When the link is up, routes are requested again, also after a failed request.
 		r.setDelay(0)
-		s.SetLink(true)
-		s.SetLink(true)
+		s.SetLink(0, true)
+		s.SetLink(0, true)
 		x.SetReadDeadline(time.Time{})
 		w.take()
 		if err := udpSendTo(v, []byte("x"), ap("192.0.2.1:9")); err != nil {
@@ -341,21 +341,21 @@ func TestSendsFailWhileTheAddressIsRemoved(t *testing.T) {
 			t.Errorf("%s: dial %v, want %v", what, err, want)
 		}
 	}
-	s.SetAddress(prefixA, true) // no change
+	s.SetAddress(0, prefixA, true) // no change
 	if err := udpSend(u, []byte("x")); err != nil {
 		t.Error(err)
 	}
 	testutil.Eventually(t, "the route is known", func() bool { return len(w.take()) > 0 })
-	s.SetAddress(prefixA, false)
+	s.SetAddress(0, prefixA, false)
 	wantSends("address removed", syscall.EADDRNOTAVAIL)
-	s.SetLink(false)
+	s.SetLink(0, false)
 	wantSends("address removed, link down", syscall.EADDRNOTAVAIL)
-	s.SetAddress(prefixA, true)
+	s.SetAddress(0, prefixA, true)
 	wantSends("to the same MAC address while the link is down", nil)
-	s.SetAddress(prefixA, false)
-	s.SetLink(true)
+	s.SetAddress(0, prefixA, false)
+	s.SetLink(0, true)
 	wantSends("address removed, link up again", syscall.EADDRNOTAVAIL)
-	s.SetAddress(prefixA, true)
+	s.SetAddress(0, prefixA, true)
 	if err := udpSend(u, []byte("x")); err != nil {
 		t.Errorf("address added again: %v", err)
 	}
@@ -381,7 +381,7 @@ func TestSendsFailFromTheRemovedAddressOnly(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		s.SetAddress(removed, false)
+		s.SetAddress(0, removed, false)
 		for range 3 {
 			answers <- stack.Route{LinkAddr: linkB}
 		}
@@ -408,11 +408,11 @@ func TestSendsFailFromTheRemovedAddressOnly(t *testing.T) {
 		if _, err := s.DialTCP(t.Context(), ap("[fd00::1]:0"), six, stack.TCPOptions{}); err != syscall.EADDRNOTAVAIL {
 			t.Errorf("dial: %v", err)
 		}
-		s.SetAddress(netip.MustParsePrefix("fe80::1/64"), false)
+		s.SetAddress(0, netip.MustParsePrefix("fe80::1/64"), false)
 		if err := udpSendTo(all, nil, six); err != syscall.ENETUNREACH {
 			t.Errorf("all IPv6 addresses are removed: %v", err)
 		}
-		s.SetAddress(removed, true)
+		s.SetAddress(0, removed, true)
 		if err := udpSendTo(all, nil, six); err != nil {
 			t.Errorf("address added again: %v", err)
 		}
@@ -444,7 +444,7 @@ func TestRouteAndLinkChangesWhileSending(t *testing.T) {
 				case 1:
 					s.Invalidate(manyHosts(i % 30).Addr())
 				case 2:
-					s.SetLink(i%3 == 0)
+					s.SetLink(0, i%3 == 0)
 				case 3:
 					r.set(answerWith(stack.Route{LinkAddr: linkC}))
 				case 4:
@@ -468,8 +468,8 @@ func TestRouteAndLinkChangesWhileSending(t *testing.T) {
 // timeout ends the connection, as it does when the peer does not answer.
 func TestConnectionsWhileTheLinkIsDown(t *testing.T) {
 	for name, down := range map[string]func(*stack.Stack){
-		"link":    func(s *stack.Stack) { s.SetLink(false) },
-		"address": func(s *stack.Stack) { s.SetAddress(prefixA, false) },
+		"link":    func(s *stack.Stack) { s.SetLink(0, false) },
+		"address": func(s *stack.Stack) { s.SetAddress(0, prefixA, false) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

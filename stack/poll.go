@@ -90,12 +90,12 @@ func (s *Stack) receive() int {
 			i += s.inputParts(s.batch[i:n])
 			continue
 		}
-		p.data, p.frame, p.memory, p.noChecksum = f.Data, f.ID, memoryFrame, f.NoChecksum
+		p.data, p.frame, p.memory, p.noChecksum, p.uplink = f.Data, f.ID, memoryFrame, f.NoChecksum, &s.uplinks[uplinkIn(f.ID)]
 		switch {
 		case !f.Volatile:
 		case isTCP(f.Data) || s.isForPort(f.Data):
 			p.memory = memoryBorrowed
-		case len(f.Data) <= wire.EthernetHeaderLen+s.mtu: // a socket keeps it
+		case len(f.Data) <= wire.EthernetHeaderLen+p.uplink.mtu: // a socket keeps it
 			p.data, p.memory = bytes.Clone(f.Data), memoryHeap
 		default: // nobody sends such a datagram, and queues do not count its padding
 			s.count[frameLong]++
@@ -131,7 +131,7 @@ func (s *Stack) inputParts(frames []Frame) int {
 			return n
 		}
 	}
-	p := packet{memory: memoryHeap, gso: frames[0].GSOSize}
+	p := packet{memory: memoryHeap, gso: frames[0].GSOSize, uplink: &s.uplinks[uplinkIn(frames[0].ID)]}
 	if n > 1 {
 		s.count[multiPart]++
 	}
@@ -208,6 +208,7 @@ type packet struct {
 	memory memory // of data
 	frame  uint64 // ID of the frame that data lies in, with memoryFrame
 	gso    uint16 // see Frame.GSOSize
+	uplink *uplink
 
 	reassembled bool // of fragments
 	noChecksum  bool // see Frame.NoChecksum
@@ -229,7 +230,7 @@ func (s *Stack) inputPacket(p *packet) (kept bool) {
 		s.countEthernet(err)
 		return false
 	}
-	group := eth.Dst != s.linkAddr
+	group := eth.Dst != p.uplink.addr
 	switch {
 	case eth.Tagged && eth.TCI&0x0fff != 0: // VLAN 0: a priority only
 		s.count[frameVLAN]++
@@ -243,7 +244,7 @@ func (s *Stack) inputPacket(p *packet) (kept bool) {
 	switch eth.Type {
 	case wire.EtherTypeIPv4:
 	case wire.EtherTypeARP:
-		s.inputARP(eth.Payload)
+		s.inputARP(p)
 		return false
 	case wire.EtherTypeIPv6:
 		if s.own.Load().ipv6 {
@@ -285,17 +286,17 @@ func (s *Stack) inputPacket(p *packet) (kept bool) {
 	return false
 }
 
-// reply reserves a frame for an answer of the stack's own and cuts it to n
+// reply reserves a frame of u for an answer of the stack's own and cuts it to n
 // bytes. If there is none, no answer is sent: a reply never waits.
-func (s *Stack) reply(n int) (Frame, bool) {
-	f, ok := s.link.Reserve(0)
+func (s *Stack) reply(u *uplink, n int) (Frame, bool) {
+	f, ok := u.link.Reserve(0)
 	if !ok {
 		s.count[replyNoFrame]++
 		return Frame{}, false
 	}
 	if n > len(f.Data) {
 		s.count[replyNoFrame]++
-		s.link.Cancel(f)
+		u.link.Cancel(f)
 		return Frame{}, false
 	}
 	f.Data = f.Data[:n]
@@ -303,37 +304,37 @@ func (s *Stack) reply(n int) (Frame, bool) {
 }
 
 // transmit queues a frame of the stack's own.
-func (s *Stack) transmit(f Frame) bool {
-	if !s.link.Send(f) {
-		s.flush()
-		if !s.link.Send(f) {
-			s.count[replyNoFrame]++
-			s.link.Cancel(f)
+func (s *Stack) transmit(u *uplink, f Frame) bool {
+	if !s.send(u, f) {
+		s.count[replyNoFrame]++
+		u.link.Cancel(f)
+		return false
+	}
+	return true
+}
+
+// send queues a frame on u. If the queue is full, it kicks and tries again. false: it is still full.
+func (s *Stack) send(u *uplink, f Frame) bool {
+	if !u.link.Send(f) {
+		s.kick(u)
+		if !u.link.Send(f) {
 			return false
 		}
 	}
 	s.count[framesSent]++
-	s.unflushed = true
+	s.unflushed, u.unflushed = true, true
 	return true
 }
 
-// flush kicks the link. If that fails, the frames stay queued and are sent with the
-// next kick that succeeds: so their sends have not failed. Until then each send tries the
-// kick again first, and returns its error (kickErr).
-func (s *Stack) flush() error {
+// flush kicks the uplinks on which frames were sent.
+func (s *Stack) flush() {
 	s.unflushed = false
 	if s.publisher.quiet {
 		s.startPublishing()
 	}
-	err := s.link.Flush()
-	if err != nil {
-		s.count[flushFailed]++
-	}
-	if err != nil || s.kickErr != nil {
-		s.kickErr = err
-		for c := range s.udpConns {
-			c.setSlow()
+	for i := range s.uplinks {
+		if u := &s.uplinks[i]; u.unflushed {
+			s.kick(u)
 		}
 	}
-	return err
 }

@@ -26,6 +26,22 @@ type publisher struct {
 	udpAt     instant
 }
 
+// recordsOf are the records of a stack; nil: nothing is published. A socket at no address has a record of the first uplink.
+func (s *Stack) recordsOf(all []Uplink) *wire.Connections {
+	var of []*wire.Connections
+	some := false
+	for _, u := range all {
+		of, some = append(of, wire.NewConnections(u.Connections)), some || u.Connections != nil
+	}
+	switch {
+	case !some:
+		return nil
+	case len(of) == 1:
+		return of[0]
+	}
+	return wire.JoinConnections(func(local wire.Addr) *wire.Connections { return of[s.own.Load().number(local)] })
+}
+
 // startPublishing arms the timer. The caller has found quiet. mu is held, as in all of this
 // file.
 func (s *Stack) startPublishing() {
@@ -68,10 +84,10 @@ func (p *publisher) expired(s *Stack) {
 
 // recordUDP returns a record for a socket; nil if there is none.
 func (p *publisher) recordUDP(u *udp.Socket) *wire.Connection {
-	r := p.records.Get()
+	local, remote := u.Local(), u.Remote()
+	r := p.records.Get(local.Addr)
 	if r != nil {
-		local, remote := u.Local(), u.Remote()
-		*r = wire.Connection{Local: local.Addr, Remote: remote.Addr, LocalPort: local.Port, RemotePort: remote.Port, Protocol: wire.ProtocolUDP}
+		*r = wire.Connection{Local: local.Addr.WithZone(0), Remote: remote.Addr.WithZone(0), LocalPort: local.Port, RemotePort: remote.Port, Protocol: wire.ProtocolUDP}
 	}
 	return r
 }

@@ -17,7 +17,7 @@ type pollRole struct {
 	attention atomic.Bool
 	_         [63]byte // keep the spinner's cache line apart from all others
 
-	link   Link // its Wake calls the goroutine that sleeps in it without the lock
+	link   receiver // its Wake calls the goroutine that sleeps in it without the lock
 	holder holder
 	away   awayKind
 	event  *event // what the holder waits for
@@ -103,7 +103,7 @@ func (l *waiterList) remove(w *waiter, k int) {
 	w.links[k].next, w.links[k].prev = nil, nil
 }
 
-func (r *pollRole) init(link Link) {
+func (r *pollRole) init(link receiver) {
 	r.link, r.earliest, r.wake = link, never, make(chan struct{}, 1)
 }
 

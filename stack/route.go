@@ -100,6 +100,7 @@ type route struct {
 
 	ends                       // as the resolver is asked
 	source  wire.Addr          // of packets whose sender names none: from, or the resolver's choice
+	uplink  *uplink            // of source
 	held    int                // packets in Stack.held
 	waiting []*tcp.Conn        // that have something to send
 	askers  int                // goroutines in SourceTo
@@ -175,15 +176,16 @@ func (s *Stack) newRoute(by ends) (*route, error) {
 	if source == (wire.Addr{}) {
 		source = s.source(by.to)
 	}
-	if !by.to.IsHost() || s.isBroadcast(by.to) || source == (wire.Addr{}) {
+	if !by.to.IsHost() && !s.asksForGroup(by) || s.isBroadcast(by.to) || source == (wire.Addr{}) {
 		return nil, syscall.ENETUNREACH
 	}
 	if len(s.routes) >= s.maxRoutes {
 		s.dropRoute(s.victim())
 	}
-	r := &route{ends: by, source: source, mtu: s.mtu, due: never, slot: len(s.routeClock), sentAtHand: 1}
+	u := s.uplinkOf(source)
+	r := &route{ends: by, source: source, uplink: u, mtu: u.mtu, due: never, slot: len(s.routeClock), sentAtHand: 1}
 	r.timer.owner = r
-	r.headers = makeHeaders(s.linkAddr, wire.LinkAddr{}, source, by.to)
+	r.headers = makeHeaders(u.addr, wire.LinkAddr{}, source, by.to)
 	r.setMTU()
 	s.routes[by] = r
 	s.routeClock = append(s.routeClock, r)
@@ -318,11 +320,7 @@ func (s *Stack) nextRefresh() *route {
 
 // resolve asks the route service for r and takes its answer. It is called without the lock.
 func (s *Stack) resolve(ctx context.Context, cancel context.CancelFunc, r *route) {
-	var from netip.Addr
-	if r.from != (wire.Addr{}) {
-		from = r.from.Netip()
-	}
-	answer, err := s.resolver.Resolve(ctx, from, r.to.Netip())
+	answer, u, err := s.askUplinks(ctx, r)
 	cancel()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -332,11 +330,14 @@ func (s *Stack) resolve(ctx context.Context, cancel context.CancelFunc, r *route
 	}
 	s.readClock()
 	verdict := err == nil || errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH)
-	if err == nil && (answer.LinkAddr == wire.LinkAddr{} || answer.LinkAddr.IsGroup()) {
+	if err == nil && (answer.LinkAddr == wire.LinkAddr{} || answer.LinkAddr.IsGroup() && !s.isGroup(r.to)) {
 		err = errAnswerLinkAddr
 	}
 	if err != nil {
 		s.count[routesFailed]++
+	}
+	if err == nil && r.from == (wire.Addr{}) {
+		err = s.chooseSource(r, u, answer.Source)
 	}
 	switch {
 	case err == nil:
@@ -353,12 +354,68 @@ func (s *Stack) resolve(ctx context.Context, cancel context.CancelFunc, r *route
 	s.settle()
 }
 
+// askUplinks asks the route service of the source's uplink, or of the destination's. Where neither names one, it asks those of all uplinks until
+// one has the route. It is called without the lock.
+func (s *Stack) askUplinks(ctx context.Context, r *route) (answer Route, u *uplink, err error) {
+	var from netip.Addr
+	if r.from != (wire.Addr{}) {
+		from = r.from.Netip()
+	}
+	if len(s.uplinks) == 1 {
+		u = &s.uplinks[0]
+		answer, err = u.resolver.Resolve(ctx, from, r.to.Netip())
+		return answer, u, err
+	}
+	s.mu.Lock()
+	first := r.uplink
+	var others []*uplink
+	for i := range s.uplinks {
+		if o := &s.uplinks[i]; o != first && !o.ended && !from.IsValid() && r.to.Zone() == 0 {
+			others = append(others, o)
+		}
+	}
+	s.mu.Unlock()
+	answer, err = first.resolver.Resolve(ctx, from, r.to.Netip())
+	u = first
+	for _, o := range others {
+		if !errors.Is(err, syscall.ENETUNREACH) { // it has the route, or has failed to say
+			break
+		}
+		if a, e := o.resolver.Resolve(ctx, from, r.to.Netip()); e == nil || !errors.Is(e, syscall.ENETUNREACH) {
+			answer, u, err = a, o, e
+		}
+	}
+	return answer, u, err
+}
+
+// chooseSource makes the source of r, which has no address to come from, that which the route service has chosen, if it is one of u, or
+// another one of u. The error is for a route that leaves by u, by which the stack has no address to send from.
+func (s *Stack) chooseSource(r *route, u *uplink, chosen netip.Addr) error {
+	a := u.scoped(wire.AddrFrom(chosen))
+	switch ours := s.isOurs(a); {
+	case ours && s.uplinkOf(a) == u && !slices.Contains(s.own.Load().lost, a):
+	case r.uplink == u && (!ours || s.uplinkOf(a) == u):
+		return nil
+	default:
+		if ours {
+			a = wire.Addr{}
+		} else {
+			a = s.sourceOn(u, r.to)
+		}
+		if a == (wire.Addr{}) {
+			return fmt.Errorf("the route leaves by %s, which has not the source %v: %w", u.name, chosen, syscall.ENETUNREACH)
+		}
+	}
+	s.setSource(r, a)
+	return nil
+}
+
 // setRoute takes the resolver's answer.
 func (s *Stack) setRoute(r *route, a Route) {
 	before := r.mtu
-	r.mtu = s.mtu
+	r.mtu = r.uplink.mtu
 	if a.MTU != 0 {
-		r.mtu = max(minMTU, min(a.MTU, s.mtu))
+		r.mtu = max(minMTU, min(a.MTU, r.mtu))
 	}
 	r.setMTU()
 	if r.state == routeResolving {
@@ -368,9 +425,6 @@ func (s *Stack) setRoute(r *route, a Route) {
 		if r.mtu < before { // larger segments in flight are lost
 			s.tcp.SetMTU(tcp.Time(s.now), r.from, r.to, r.mtu)
 		}
-	}
-	if a := wire.AddrFrom(a.Source); r.from == (wire.Addr{}) && s.isOurs(a) && !slices.Contains(s.own.Load().lost, a) {
-		s.setSource(r, a)
 	}
 	r.state = routeReady
 	copy(r.headers.bytes[:6], a.LinkAddr[:])
@@ -430,9 +484,10 @@ func (s *Stack) forgetResolving(r *route) {
 
 // heldPacket waits for its route. It is complete but for the destination MAC address, and perhaps the source.
 type heldPacket struct {
-	frame Frame
-	sock  *udp.Socket
-	route *route
+	frame  Frame
+	uplink *uplink // of the frame
+	sock   *udp.Socket
+	route  *route
 }
 
 // hold keeps f until there is an answer for r. Beyond maxHeld for r its oldest is dropped, and
@@ -443,7 +498,7 @@ func (s *Stack) hold(r *route, f Frame, sock *udp.Socket) {
 	} else if len(s.held) >= s.maxHeld {
 		s.dropHeldOfMost()
 	}
-	s.held = append(s.held, heldPacket{f, sock, r})
+	s.held = append(s.held, heldPacket{f, r.uplink, sock, r})
 	r.held++
 }
 
@@ -466,7 +521,7 @@ func (s *Stack) dropHeldOfMost() {
 func (s *Stack) dropHeld(i int) {
 	s.count[heldDropped]++
 	s.held[i].route.held--
-	s.link.Cancel(s.held[i].frame)
+	s.held[i].uplink.link.Cancel(s.held[i].frame)
 	s.held = slices.Delete(s.held, i, i+1)
 }
 
@@ -484,12 +539,11 @@ func (s *Stack) settleHeld(r *route, err error) {
 		}
 		why := err
 		if r == nil && err == nil {
-			errno := s.downFrom(sourceOf(h.frame.Data))
-			if errno == 0 {
+			why = s.downFrom(h.source())
+			if why == nil {
 				i++
 				continue
 			}
-			why = errno
 		}
 		if why == nil && len(h.frame.Data)-h.route.headers.len-wire.UDPHeaderLen > h.route.maxPayload {
 			why = syscall.EMSGSIZE
@@ -501,32 +555,62 @@ func (s *Stack) settleHeld(r *route, err error) {
 			}
 			continue
 		}
+		if h.uplink != h.route.uplink && !s.moveHeld(i) {
+			s.dropHeld(i)
+			continue
+		}
+		h = s.held[i]
 		s.held = slices.Delete(s.held, i, i+1)
 		h.route.held--
 		copy(h.frame.Data, h.route.headers.bytes[:6])
-		if h.route.from == (wire.Addr{}) && sourceOf(h.frame.Data) != h.route.source {
+		if h.route.from == (wire.Addr{}) && h.source() != h.route.source {
 			h.route.readdress(h.frame.Data)
 		}
-		if s.transmit(h.frame) {
+		if s.transmit(h.uplink, h.frame) {
 			h.sock.CountSent()
 		}
 	}
 }
 
-// sourceOf is the source of a frame that this stack has made.
-func sourceOf(frame []byte) wire.Addr {
-	ip := frame[wire.EthernetHeaderLen:]
+// source is the source address of the packet.
+func (h *heldPacket) source() wire.Addr {
+	ip := h.frame.Data[wire.EthernetHeaderLen:]
 	if ip[0]>>4 == 4 {
 		return wire.AddrFrom4([4]byte(ip[12:]))
 	}
-	return wire.AddrFrom16([16]byte(ip[8:]))
+	return h.uplink.scoped(wire.AddrFrom16([16]byte(ip[8:])))
+}
+
+// moveHeld moves held packet i to a frame of the uplink that its route has now. false: there is none.
+func (s *Stack) moveHeld(i int) bool {
+	h := &s.held[i]
+	f, ok := s.moved(h.frame, h.uplink, h.route.uplink)
+	if ok {
+		h.frame, h.uplink = f, h.route.uplink
+	}
+	return ok
+}
+
+// moved copies a frame to send to one of another uplink, and gives it back. If there is none, it stays the caller's.
+func (s *Stack) moved(f Frame, from, to *uplink) (Frame, bool) {
+	g, ok := to.link.Reserve(len(f.Data))
+	if !ok {
+		return f, false
+	}
+	if len(g.Data) < len(f.Data) {
+		to.link.Cancel(g)
+		return f, false
+	}
+	g.Data = g.Data[:copy(g.Data, f.Data)]
+	from.link.Cancel(f)
+	return g, true
 }
 
 // setSource changes the source of what is sent by r.
 func (s *Stack) setSource(r *route, a wire.Addr) {
 	if r.source != a {
-		r.source = a
-		r.headers = makeHeaders(s.linkAddr, wire.LinkAddr(r.headers.bytes[:6]), a, r.to)
+		r.source, r.uplink = a, s.uplinkOf(a)
+		r.headers = makeHeaders(r.uplink.addr, wire.LinkAddr(r.headers.bytes[:6]), a, r.to)
 	}
 }
 

@@ -3,6 +3,7 @@ package stack
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"net/netip"
 	"slices"
 	"syscall"
@@ -147,7 +148,7 @@ func (s *Stack) Invalidate(dst netip.Addr) {
 		s.invalidateAll()
 		return
 	}
-	to := wire.AddrFrom(dst)
+	to := s.addrOf(dst)
 	for _, from := range append([]wire.Addr{{}}, s.own.Load().all...) {
 		if r := s.routes[ends{from, to}]; r != nil {
 			s.invalidate(r)
@@ -175,49 +176,56 @@ func (s *Stack) invalidate(r *route) {
 	}
 }
 
-// SetLink sets whether the link carries frames; at first it does. While it does not,
-// sends fail with ENETDOWN, also those that block already and those that are held for a
+// SetLink sets whether the link of an uplink, by its number, carries frames; at first it does. While it does not,
+// sends from its addresses fail with ENETDOWN, also those that block already and those that are held for a
 // route, except to another endpoint behind our own MAC address. Reads go on waiting. When
 // the link carries frames again, routes are asked for again, and TCP retransmits.
-func (s *Stack) SetLink(up bool) {
+func (s *Stack) SetLink(uplink int, up bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed || s.linkDown != up {
+	u := &s.uplinks[uplink]
+	if s.closed || u.down != up || u.ended {
 		return
 	}
-	s.linkDown = !up
+	u.down = !up
+	s.down--
 	if !up {
+		s.down += 2
 		s.count[linkDowns]++
 	}
 	s.linkOrAddressChanged(up)
 }
 
-// SetAddress sets whether the host has an address, which comes with its subnet. One that is new becomes
+// SetAddress sets whether the host has an address on an uplink, by its number, which comes with its subnet. Of one that it has on several, only
+// the first to come counts. One that is new becomes
 // an address of the stack, if that shares its addresses. While the host has not one of the stack's, sends
 // from it fail with EADDRNOTAVAIL, and all else is for that address as while the link is down. Other
 // addresses are not affected. Shared addresses that the host has not are forgotten if no socket or
 // connection is bound to them and there is another one of their family and scope: SetAddress returns those. The
 // error is for an address that no host has, and for an IPv6 one if the MTU is too small.
-func (s *Stack) SetAddress(addr netip.Prefix, here bool) (forgotten []netip.Addr, err error) {
-	a := wire.AddrFrom(addr.Addr())
+func (s *Stack) SetAddress(uplink int, addr netip.Prefix, here bool) (forgotten []netip.Addr, err error) {
+	a := s.uplinks[uplink].scoped(wire.AddrFrom(addr.Addr()))
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	own := s.own.Load()
+	own, o := s.own.Load(), ownAddress{addr, uplink}
 	known := slices.Contains(own.all, a)
-	moved := here && !slices.Contains(own.subnets, addr) // its subnet has another length
+	moved := here && !slices.Contains(own.list, o) // its subnet has another length, or it has gone elsewhere
+	if known && own.number(a) != uplink && (!here || !slices.Contains(own.lost, a)) {
+		return nil, nil
+	}
 	if s.closed || known && slices.Contains(own.lost, a) != here && !moved || !known && (!here || s.ownedAddress) {
 		return nil, nil
 	}
-	subnets, lost := slices.Clone(own.subnets), slices.DeleteFunc(slices.Clone(own.lost), func(l wire.Addr) bool { return l == a })
+	list, lost := slices.Clone(own.list), slices.DeleteFunc(slices.Clone(own.lost), func(l wire.Addr) bool { return l == a })
 	switch {
 	case !known:
-		subnets = append(subnets, addr)
+		list = append(list, o)
 	case !here:
 		lost = append(lost, a)
 	case moved:
-		subnets[slices.Index(own.all, a)] = addr
+		list[slices.Index(own.all, a)] = o
 	}
-	changed, err := newAddresses(subnets, lost, s.mtu)
+	changed, err := newAddresses(list, lost, s.uplinks)
 	if err != nil {
 		return nil, err
 	}
@@ -229,11 +237,25 @@ func (s *Stack) SetAddress(addr netip.Prefix, here bool) (forgotten []netip.Addr
 	for c := range s.udpConns {
 		c.route = nil // the source of what follows may be another one
 	}
-	if !here {
+	switch {
+	case !here:
 		s.leaveSource(a)
+	case known && own.number(a) != uplink:
+		s.forsake(a)
 	}
 	s.linkOrAddressChanged(here)
 	return forgotten, nil
+}
+
+// forsake drops the routes from an address that has gone to another uplink.
+func (s *Stack) forsake(a wire.Addr) {
+	for _, r := range s.routes {
+		if r.from == a {
+			s.settleHeld(r, syscall.EADDRNOTAVAIL)
+			s.stopResolving(r)
+			s.dropRoute(r)
+		}
+	}
 }
 
 // leaveSource changes routes by which packets come from an address that has just gone.
@@ -246,7 +268,7 @@ func (s *Stack) leaveSource(a wire.Addr) {
 				r.state = routeStale // so that its users look at the address
 			}
 		default: // until the route service has answered again
-			if other := s.source(r.to); other != (wire.Addr{}) {
+			if other := s.source(r.to); other != (wire.Addr{}) && (r.state == routeResolving || s.uplinkOf(other) == r.uplink) {
 				s.setSource(r, other)
 				continue
 			}
@@ -270,19 +292,21 @@ func (s *Stack) leaveSource(a wire.Addr) {
 
 // forget leaves out those lost addresses that can be forgotten.
 func (s *Stack) forget(own *addresses) (left *addresses, forgotten []netip.Addr) {
-	subnets := slices.DeleteFunc(slices.Clone(own.subnets), func(p netip.Prefix) bool {
-		a := wire.AddrFrom(p.Addr())
+	i := -1
+	list := slices.DeleteFunc(slices.Clone(own.list), func(ownAddress) bool {
+		i++
+		a := own.all[i]
 		if !slices.Contains(own.lost, a) || s.isBound(a) || !own.hasOther(a) {
 			return false
 		}
-		forgotten = append(forgotten, p.Addr())
+		forgotten = append(forgotten, s.netip(a))
 		return true
 	})
 	if forgotten == nil {
 		return own, nil
 	}
-	lost := slices.DeleteFunc(slices.Clone(own.lost), func(a wire.Addr) bool { return slices.Contains(forgotten, a.Netip()) })
-	left, _ = newAddresses(subnets, lost, s.mtu) // they were all valid
+	lost := slices.DeleteFunc(slices.Clone(own.lost), func(a wire.Addr) bool { return slices.Contains(forgotten, s.netip(a)) })
+	left, _ = newAddresses(list, lost, s.uplinks) // they were all valid
 	return left, forgotten
 }
 
@@ -330,32 +354,33 @@ func (s *Stack) linkOrAddressChanged(works bool) {
 	switch {
 	case !works:
 		s.settleHeld(nil, nil)
-	case !s.linkDown:
+	case s.down < len(s.uplinks):
 		s.invalidateAll()
 		s.tcp.LinkUp(tcp.Time(s.now))
 	}
 	s.settle()
 }
 
-// downFrom is the error of sends from an address of ours; 0: they do not fail.
-func (s *Stack) downFrom(from wire.Addr) syscall.Errno {
-	switch {
+// downFrom is the error of sends from an address of ours; nil: they do not fail.
+func (s *Stack) downFrom(from wire.Addr) error {
+	switch u := s.uplinkOf(from); {
 	case slices.Contains(s.own.Load().lost, from):
-		return syscall.EADDRNOTAVAIL
-	case s.linkDown:
-		return syscall.ENETDOWN
+		return u.failed(syscall.EADDRNOTAVAIL)
+	case u.down:
+		return u.failed(syscall.ENETDOWN)
 	}
-	return 0
+	return nil
 }
 
 // unsendable is the reason why nothing can be sent to dst from an address, or, if that is zero, from any:
 // the source is lost, or the link is down and dst is not another endpoint of this host, behind our own MAC
 // address.
 func (s *Stack) unsendable(from, dst wire.Addr) error {
-	if !s.linkDown && len(s.own.Load().lost) == 0 {
+	if s.down == 0 && len(s.own.Load().lost) == 0 {
 		return nil
 	}
-	r := s.routes[s.endsOf(from, dst)]
+	by := s.endsOf(from, dst)
+	r := s.routes[by]
 	switch {
 	case from != wire.Addr{}:
 	case r != nil:
@@ -364,8 +389,17 @@ func (s *Stack) unsendable(from, dst wire.Addr) error {
 		from = s.source(dst)
 	}
 	why := s.downFrom(from)
-	ours := s.isOurs(dst) || r != nil && r.resolved() && wire.LinkAddr(r.headers.bytes[:6]) == s.linkAddr
-	if why == 0 || ours && why == syscall.ENETDOWN {
+	if why != nil && by.from == (wire.Addr{}) && s.down < len(s.uplinks) { // the route may lead by another uplink
+		switch {
+		case r == nil || !r.resolved():
+			return nil
+		case s.readClock()-r.askedAt > lookInterval:
+			s.dropRoute(r)
+			return nil
+		}
+	}
+	ours := s.isOurs(dst) || r != nil && r.resolved() && wire.LinkAddr(r.headers.bytes[:6]) == r.uplink.addr
+	if why == nil || ours && errors.Is(why, syscall.ENETDOWN) {
 		return nil
 	}
 	return why
@@ -375,24 +409,27 @@ func (s *Stack) unsendable(from, dst wire.Addr) error {
 // one of ours that fits, or the choice of the route service, for whose answer it waits. The error is
 // that of the route or of ctx.
 func (s *Stack) SourceTo(ctx context.Context, dst netip.Addr) (netip.Addr, error) {
-	to := wire.AddrFrom(dst)
+	to := s.addrOf(dst)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	from, sole := s.own.Load().source(to)
+	group := s.groupSource(dst)
 	switch {
 	case from == wire.Addr{}:
 		return netip.Addr{}, syscall.ENETUNREACH
+	case group != wire.Addr{}:
+		return s.netip(group), nil
 	case s.isOurs(to):
 		return dst, nil
 	case s.closing || s.broken != nil:
 		return netip.Addr{}, s.ended()
 	case sole:
-		return from.Netip(), nil
+		return s.netip(from), nil
 	case s.unserved:
 		if r := s.routes[ends{to: to}]; r != nil && r.resolved() {
 			from = r.source
 		}
-		return from.Netip(), nil
+		return s.netip(from), nil
 	}
 	if err := s.unsendable(wire.Addr{}, to); err != nil {
 		return netip.Addr{}, err
@@ -429,5 +466,5 @@ func (s *Stack) SourceTo(ctx context.Context, dst netip.Addr) (netip.Addr, error
 	if from == (wire.Addr{}) {
 		return netip.Addr{}, syscall.ENETUNREACH
 	}
-	return from.Netip(), nil
+	return s.netip(from), nil
 }

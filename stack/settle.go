@@ -43,8 +43,8 @@ func (s *Stack) settle() {
 		if s.closed || s.broken != nil || s.linkFull || s.tcp.Ready == nil || s.count[framesSent] > last {
 			break
 		}
-		if s.kickErr != nil {
-			s.flush() // the link may work again
+		if s.kickErrs > 0 {
+			s.kickFailed()
 		}
 		for conn := s.tcp.Ready; conn != nil && !s.linkFull && s.count[framesSent] <= last; conn = s.tcp.Ready {
 			c, _ := conn.Owner.(*TCPConn) // nil: not accepted yet

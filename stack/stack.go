@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"slices"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -29,7 +28,7 @@ const (
 	minMTU = 68 // RFC 791
 )
 
-// Config of a [Stack]. Link, LinkAddr and Resolver are required, and Addrs if they are owned.
+// Config of a [Stack]. Link, LinkAddr and Resolver are required, or Uplinks, and Addrs if they are owned.
 type Config struct {
 	Link     Link
 	LinkAddr wire.LinkAddr // the source of every frame
@@ -61,6 +60,8 @@ type Config struct {
 	// record each while there are free records. The records must be empty at first. It is not
 	// touched any more when Close has returned. nil: nothing is published.
 	Connections []wire.Connection
+	// Uplinks are the links of a stack that has several. The fields above with the same names are not used then.
+	Uplinks []Uplink
 	// Published is called under the stack's lock after records have been brought up to date:
 	// at most ten times a second, and not while the stack is idle. It must be quick. nil: none.
 	Published func()
@@ -101,15 +102,14 @@ type Stack struct {
 
 	mu mutex // guards all that follows, and the link
 
-	link         Link
-	paths        PathLink // the same; nil: it has no paths
-	linkAddr     wire.LinkAddr
+	link         receiver // the link of the only uplink, or joined
+	uplinks      []uplink // the addresses and number do not change
+	down         int      // uplinks that carry nothing
 	own          atomic.Pointer[addresses]
 	recent       wire.Addr // the one of them that the last packet was sent to
 	groupRoutes  map[ends]*route
 	ownedAddress bool
-	mtu          int // of the link, bytes of IP packet
-	resolver     Resolver
+	mtu          int // the largest of an uplink, bytes of IP packet
 	quota        int
 
 	fragments     *frag.Reassembler // of received packets
@@ -185,9 +185,8 @@ type Stack struct {
 	closing  bool // Close has been called: nothing is opened any more
 	closed   bool
 	gone     chan struct{} // closed when Close has done its work
-	linkDown bool          // the link carries nothing
 	broken   error         // of a link that has failed for good
-	kickErr  error         // of the last kick
+	kickErrs int           // uplinks whose last kick has failed
 	left     chan struct{} // role or retrying has changed since closed was set
 	ctx      context.Context
 	cancel   context.CancelFunc
@@ -204,17 +203,28 @@ var (
 // New makes a stack that is ready to use. It does not own the link: close the
 // stack, then the link.
 func New(cfg Config) (*Stack, error) {
-	if cfg.Link == nil {
-		return nil, errNoLink
+	if len(cfg.Uplinks) == 0 {
+		cfg.Uplinks = []Uplink{{
+			Link: cfg.Link, LinkAddr: cfg.LinkAddr, Addrs: cfg.Addrs, MTU: cfg.MTU, PartialChecksums: cfg.PartialChecksums,
+			Resolver: cfg.Resolver, Connections: cfg.Connections,
+		}}
 	}
-	if cfg.Resolver == nil {
-		return nil, errNoResolver
+	uplinks, link, err := newUplinks(cfg.Uplinks)
+	if err != nil {
+		return nil, err
 	}
-	mtu := min(max(cmp.Or(cfg.MTU, DefaultMTU), minMTU), math.MaxUint16)
-	if cfg.OwnedAddress && len(cfg.Addrs) == 0 {
+	var initial []ownAddress
+	mtu, partial := 0, false
+	for i, u := range cfg.Uplinks {
+		for _, p := range u.Addrs {
+			initial = append(initial, ownAddress{p, i})
+		}
+		mtu, partial = max(mtu, uplinks[i].mtu), partial || u.PartialChecksums
+	}
+	if cfg.OwnedAddress && len(initial) == 0 {
 		return nil, errNoAddrs
 	}
-	own, err := newAddresses(slices.Clone(cfg.Addrs), nil, mtu)
+	own, err := newAddresses(initial, nil, uplinks)
 	if err != nil {
 		return nil, err
 	}
@@ -223,13 +233,12 @@ func New(cfg Config) (*Stack, error) {
 		return nil, fmt.Errorf("stack: %w", err)
 	}
 	s := &Stack{
-		link:         cfg.Link,
-		linkAddr:     cfg.LinkAddr,
+		link:         link,
+		uplinks:      uplinks,
 		ownedAddress: cfg.OwnedAddress,
 		mtu:          mtu,
-		resolver:     cfg.Resolver,
-		quota:        cmp.Or(cfg.FrameQuota, max(cfg.Link.Frames()/4, 1)),
-		udp:          udp.NewTable(udp.Config{PartialChecksums: cfg.PartialChecksums}),
+		quota:        cmp.Or(cfg.FrameQuota, max(link.Frames()/4, 1)),
+		udp:          udp.NewTable(udp.Config{PartialChecksums: partial}),
 		ports:        cfg.TCPPorts,
 		clock:        cfg.Now,
 		timerAt:      never,
@@ -246,14 +255,13 @@ func New(cfg Config) (*Stack, error) {
 		gone:         make(chan struct{}),
 	}
 	s.own.Store(own)
-	s.paths, _ = cfg.Link.(PathLink)
-	s.role.init(cfg.Link)
-	if cfg.Connections != nil {
-		s.publisher = publisher{records: wire.NewConnections(cfg.Connections), published: cfg.Published, quiet: true}
+	s.role.init(link)
+	if records := s.recordsOf(cfg.Uplinks); records != nil {
+		s.publisher = publisher{records: records, published: cfg.Published, quiet: true}
 		s.publisher.timer.owner = &s.publisher
 	}
 	s.tcp = tcp.NewTable(tcp.Config{
-		Secret: newSecret(), PartialChecksums: cfg.PartialChecksums, ReturnFrame: func(id uint64) { s.giveBack(id, false) },
+		Secret: newSecret(), PartialChecksums: partial, ReturnFrame: func(id uint64) { s.giveBack(id, false) },
 		MinRTO: cfg.TCP.MinRTO, TimeWait: cfg.TCP.TimeWait, Memory: cfg.TCP.Memory, ECN: cfg.TCP.ECN,
 		MaxSendBuffer: cfg.TCP.MaxSendBuffer, MaxReceiveBuffer: cfg.TCP.MaxReceiveBuffer,
 		NewCongestion: congestion, Connections: s.publisher.records,

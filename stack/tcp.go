@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -123,8 +124,8 @@ func (s *Stack) newTCPConn(o *TCPOptions) *TCPConn {
 // begin makes c the socket of a connection of the engine.
 func (c *TCPConn) begin(conn *tcp.Conn) {
 	c.conn, conn.Owner = conn, c
-	c.local = net.TCPAddrFromAddrPort(conn.Local().Netip())
-	c.remote = net.TCPAddrFromAddrPort(conn.Remote().Netip())
+	c.local = net.TCPAddrFromAddrPort(c.stack.netipPort(conn.Local()))
+	c.remote = net.TCPAddrFromAddrPort(c.stack.netipPort(conn.Remote()))
 	c.stack.tcpConns[c] = struct{}{}
 }
 
@@ -175,7 +176,7 @@ func (s *Stack) DialTCP(ctx context.Context, local, remote netip.AddrPort, o TCP
 		s.mu.Unlock()
 	})()
 	if !c.loop {
-		err = s.kickErr // the SYN cannot be sent
+		err = s.uplinkOf(from.Addr).kickErr // the SYN cannot be sent
 	}
 	for !c.connected && !c.finished && err == nil {
 		s.waitFor(&c.writable, never)
@@ -194,6 +195,9 @@ func (s *Stack) DialTCP(ctx context.Context, local, remote netip.AddrPort, o TCP
 	case s.broken != nil:
 	case c.conn.Err() != nil:
 		err = c.conn.Err()
+		if r := c.route; r != nil && r.state == routeFailed && r.uplink.zone != 0 && errors.Is(r.err, err) {
+			err = r.err // it names the uplinks
+		}
 	}
 	c.close(0)
 	return nil, err
@@ -207,7 +211,7 @@ func (c *TCPConn) open(from, to tcp.AddrPort, o *TCPOptions) (err error) {
 	}
 	s.readClock()
 	if c.loop = s.isLoopBackTCP(from, to); !c.loop {
-		if why := s.downFrom(from.Addr); why != 0 {
+		if why := s.downFrom(from.Addr); why != nil {
 			return why
 		}
 		if to.Addr.IsLoopback() {
@@ -234,14 +238,14 @@ func (c *TCPConn) enter(from, to tcp.AddrPort, o *TCPOptions) error {
 	s := c.stack
 	if c.chosen = from.Port == 0 && s.ports != nil; c.chosen {
 		pick := func(blocks []tcp.PortBlock) uint16 { return s.tcp.ChoosePort(from.Addr, to, blocks) }
-		if from.Port = s.ports.Choose(from.Netip().Addr(), pick); from.Port == 0 {
+		if from.Port = s.ports.Choose(s.netip(from.Addr), pick); from.Port == 0 {
 			return ErrNoPort
 		}
 	}
 	conn, err := s.tcp.Dial(tcp.Time(s.now), from, to, o.engine(s))
 	if err != nil {
 		if c.chosen {
-			s.ports.Release(from.Netip().Addr(), from.Port)
+			s.ports.Release(s.netip(from.Addr), from.Port)
 		}
 		return err
 	}
@@ -379,8 +383,8 @@ func (c *TCPConn) release() {
 		c.port.leave()
 	}
 	if c.chosen {
-		local := c.conn.Local().Netip()
-		s.ports.Release(local.Addr(), local.Port())
+		local := c.conn.Local()
+		s.ports.Release(s.netip(local.Addr), local.Port)
 	}
 }
 
@@ -416,7 +420,7 @@ func (s *Stack) draining() bool {
 		return false
 	}
 	for c := range s.tcpConns {
-		if !c.drained && !c.finished && s.downFrom(c.conn.Local().Addr) == 0 {
+		if !c.drained && !c.finished && s.downFrom(c.conn.Local().Addr) == nil {
 			return true
 		}
 	}

@@ -51,7 +51,7 @@ func (s *Stack) ListenTCP(local netip.AddrPort, o TCPListenOptions) (*TCPListene
 	if err != nil {
 		return nil, err
 	}
-	l.addr = net.TCPAddrFromAddrPort(shown(l.listener.Addr(), o.Shown))
+	l.addr = net.TCPAddrFromAddrPort(s.shown(l.listener.Addr(), o.Shown))
 	s.tcpListeners[l] = struct{}{}
 	return l, nil
 }

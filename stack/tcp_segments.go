@@ -36,7 +36,7 @@ func (t *tcpTimer) expired(s *Stack) { s.tcp.Expire(tcp.Time(s.now)) }
 // held, as in all of this file.
 func (s *Stack) inputTCP(p *packet) (kept bool) {
 	s.noteUnsettled()
-	in := tcp.Inbound{Src: p.src, Dst: p.dst, Data: p.payload, Frame: p.frame, ECN: p.ecn, NoChecksum: p.noChecksum} // borrowed
+	in := tcp.Inbound{Src: p.src, Dst: p.dst, Data: p.payload, Frame: p.frame, ECN: p.ecn, NoChecksum: p.noChecksum, Complete: p.uplink.complete} // borrowed
 	switch {
 	case p.memory == memoryHeap:
 		in.Memory, in.Reassembled = tcp.MemoryHeap, p.reassembled
@@ -64,10 +64,12 @@ func (s *Stack) replyTCP(p *packet, opening *tcp.Conn) {
 		opening.PeerLink = p.eth.Src
 		if r := s.routes[ends{p.dst, p.src}]; r != nil && r.resolved() {
 			opening.SetMTU(tcp.Time(s.now), r.mtu)
+		} else if p.uplink.mtu != s.mtu {
+			opening.SetMTU(tcp.Time(s.now), p.uplink.mtu)
 		}
 	}
 	head := headersLen(p.src)
-	f, ok := s.reply(head + wire.MaxTCPHeaderLen)
+	f, ok := s.reply(p.uplink, head+wire.MaxTCPHeaderLen)
 	if !ok {
 		return
 	}
@@ -75,12 +77,12 @@ func (s *Stack) replyTCP(p *packet, opening *tcp.Conn) {
 	if opening == nil {
 		n = s.tcp.EmitReply(f.Data[head:])
 	} else if n = opening.Emit(tcp.Time(s.now), f.Data[head:]); n == 0 { // it has been answered already
-		s.link.Cancel(f)
+		p.uplink.link.Cancel(f)
 		return
 	}
 	s.replyHeaders(f.Data, p, wire.ProtocolTCP, n)
 	f.Data = f.Data[:head+n]
-	s.transmit(f)
+	s.transmit(p.uplink, f)
 }
 
 // happened wakes the goroutines that wait for the events e.
@@ -122,14 +124,14 @@ func (s *Stack) findRouteTCP(conn *tcp.Conn, c *TCPConn) (r *route, loop bool, e
 	} else {
 		loop = s.isLoopBackTCP(conn.Local(), conn.Remote())
 	}
-	why := s.downFrom(conn.Local().Addr)
+	u, why := s.uplinkOf(conn.Local().Addr), s.downFrom(conn.Local().Addr)
 	switch {
 	case loop:
 		return nil, true, nil
-	case why != 0:
+	case why != nil:
 		return nil, false, why
-	case s.kickErr != nil:
-		return nil, false, s.kickErr
+	case u.kickErr != nil:
+		return nil, false, u.kickErr
 	}
 	if c == nil && conn.State() == tcp.SynReceived {
 		// Its SYN,ACK has been sent (replyTCP), and is sent again to the same MAC address,
@@ -142,8 +144,8 @@ func (s *Stack) findRouteTCP(conn *tcp.Conn, c *TCPConn) (r *route, loop bool, e
 			return nil, false, syscall.EHOSTUNREACH
 		}
 		return &route{
-			state: routeReady, maxPacket: s.mtu,
-			headers: makeHeaders(s.linkAddr, conn.PeerLink, conn.Local().Addr, conn.Remote().Addr),
+			state: routeReady, maxPacket: u.mtu, uplink: u,
+			headers: makeHeaders(u.addr, conn.PeerLink, conn.Local().Addr, conn.Remote().Addr),
 		}, false, nil
 	}
 	if r = s.answerTCP(conn, c); r == nil {
@@ -163,7 +165,7 @@ func (s *Stack) emitTCP(conn *tcp.Conn, c *TCPConn) {
 	if c != nil {
 		r = c.route
 	}
-	if r == nil || r.state != routeReady || s.linkDown || s.kickErr != nil {
+	if r == nil || r.state != routeReady || r.uplink.down || r.uplink.kickErr != nil {
 		var loop bool
 		var err error
 		switch r, loop, err = s.findRouteTCP(conn, c); {
@@ -179,7 +181,7 @@ func (s *Stack) emitTCP(conn *tcp.Conn, c *TCPConn) {
 			return
 		}
 	}
-	now := tcp.Time(s.now)
+	now, u := tcp.Time(s.now), r.uplink
 	if c == nil {
 		if r.maxPacket != s.mtu {
 			r.tellPathMTU(now, conn)
@@ -189,7 +191,7 @@ func (s *Stack) emitTCP(conn *tcp.Conn, c *TCPConn) {
 		r.tellPathMTU(now, conn)
 	}
 	head := r.headers.len
-	paths := s.paths != nil && wire.LinkAddr(r.headers.bytes[:6]) == s.linkAddr
+	paths := u.paths != nil && wire.LinkAddr(r.headers.bytes[:6]) == u.addr
 	for turn := 0; s.tcp.Ready == conn; turn++ {
 		if turn == segmentsInTurn {
 			s.tcp.Postpone(conn)
@@ -199,15 +201,15 @@ func (s *Stack) emitTCP(conn *tcp.Conn, c *TCPConn) {
 		var n int
 		var ok bool
 		if paths {
-			f, ok = s.paths.ReservePath(conn.Local(), conn.Remote(), head+max(conn.LongLen(), leastEmit))
+			f, ok = u.paths.ReservePath(conn.Local(), conn.Remote(), head+max(conn.LongLen(), leastEmit))
 		}
 		switch {
 		case !ok:
 			room := head + conn.MaxLen
-			if f, ok = s.link.Reserve(room); !ok {
-				s.flush()
-				if f, ok = s.link.Reserve(room); !ok {
-					if f, ok = s.link.Reserve(0); !ok { // one frame: a shorter segment
+			if f, ok = u.link.Reserve(room); !ok {
+				s.kick(u)
+				if f, ok = u.link.Reserve(room); !ok {
+					if f, ok = u.link.Reserve(0); !ok { // one frame: a shorter segment
 						s.linkFull = true
 						s.count[sendBlocked]++
 						return
@@ -229,18 +231,13 @@ func (s *Stack) emitTCP(conn *tcp.Conn, c *TCPConn) {
 			setTOS(f.Data, wire.ECNCapable)
 		}
 		r.sent++
-		if !s.link.Send(f) {
-			s.flush()
-			if !s.link.Send(f) {
-				s.link.Cancel(f)
-				s.count[segmentsLost]++ // and sent again, as if the network had lost it
-				s.linkFull = true
-				s.count[sendBlocked]++
-				return
-			}
+		if !s.send(u, f) {
+			u.link.Cancel(f)
+			s.count[segmentsLost]++ // and sent again, as if the network had lost it
+			s.linkFull = true
+			s.count[sendBlocked]++
+			return
 		}
-		s.count[framesSent]++
-		s.unflushed = true
 	}
 }
 
@@ -249,7 +246,7 @@ func (s *Stack) emitTCP(conn *tcp.Conn, c *TCPConn) {
 // address was removed, it is reported only in SYN-SENT: an established connection ends with
 // ETIMEDOUT if that lasts, as in the kernel.
 func (s *Stack) loseTCP(conn *tcp.Conn, err error) {
-	if errno := syscall.EHOSTUNREACH; err != nil && (s.downFrom(conn.Local().Addr) == 0 || conn.State() == tcp.SynSent) {
+	if errno := syscall.EHOSTUNREACH; err != nil && (s.downFrom(conn.Local().Addr) == nil || conn.State() == tcp.SynSent) {
 		errors.As(err, &errno)
 		conn.Unreachable(tcp.Time(s.now), errno)
 	}

@@ -537,11 +537,11 @@ func TestStackCloseSendsWrittenData(t *testing.T) {
 func TestTCPAfterLinkDownAndAfterFail(t *testing.T) {
 	a, b, _, _ := newPair(t, stack.Config{})
 	client, server := connect(t, a, b, stack.TCPOptions{})
-	b.SetLink(false)
+	b.SetLink(0, false)
 	writeAll(t, client, []byte("meanwhile"))
 	_, err := b.DialTCP(t.Context(), netip.AddrPort{}, ap("10.0.0.1:80"), stack.TCPOptions{})
 	wantError(t, "dial", err, syscall.ENETDOWN)
-	b.SetLink(true)
+	b.SetLink(0, true)
 	buf := make([]byte, 30)
 	if n, err := server.Read(buf); string(buf[:n]) != "meanwhile" || err != nil {
 		t.Errorf("read %q, %v", buf[:n], err)

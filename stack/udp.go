@@ -68,6 +68,7 @@ type UDPConn struct {
 	local, remote net.Addr // *net.UDPAddr; remote is nil unless connected
 	network       string   // in errors
 	groups        Groups
+	joined        []joinedGroup // the groups that the socket has joined
 	released      func()
 }
 
@@ -136,9 +137,9 @@ func (c *UDPConn) open(l, remote udp.AddrPort, o UDPOptions) (err error) {
 	if err != nil {
 		return err
 	}
-	c.local = net.UDPAddrFromAddrPort(shown(c.udp.Local(), o.Shown))
+	c.local = net.UDPAddrFromAddrPort(s.shown(c.udp.Local(), o.Shown))
 	if c.udp.Connected() {
-		c.remote = net.UDPAddrFromAddrPort(remote.Netip())
+		c.remote = net.UDPAddrFromAddrPort(s.netipPort(remote))
 	}
 	c.record = s.publisher.recordUDP(c.udp)
 	s.udpConns[c] = struct{}{}
@@ -227,7 +228,7 @@ func (c *UDPConn) setDeadlines(t time.Time, read, write bool) error {
 func (c *UDPConn) setSlow() {
 	trouble := c.closed || c.udp.HasError()
 	c.recvSlow = trouble || c.readDeadline != never
-	c.sendSlow = trouble || c.writeDeadline != never || c.stack.linkDown || c.stack.broken != nil || c.stack.kickErr != nil
+	c.sendSlow = trouble || c.writeDeadline != never || c.stack.down > 0 || c.stack.broken != nil || c.stack.kickErrs > 0
 }
 
 // noteError makes the next call look for the pending error.

@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -15,10 +16,16 @@ import (
 
 // Groups claims groups for a socket. Join may block; Leave is called under the stack's lock and must not.
 // The group is a multicast address without a zone, or 255.255.255.255 for all broadcasts. The interface is as
-// given to JoinGroup.
+// given to JoinGroup; nil: the uplink by which the kernel would have the socket join. Join returns the number of the uplink.
 type Groups interface {
-	Join(on *net.Interface, group netip.AddrPort) error
-	Leave(group netip.AddrPort)
+	Join(on *net.Interface, group netip.AddrPort) (uplink int, err error)
+	Leave(uplink int, group netip.AddrPort)
+}
+
+// joinedGroup is a group that a socket has joined on an uplink. It then receives what comes to the group by any uplink.
+type joinedGroup struct {
+	group  wire.Addr
+	uplink int
 }
 
 var (
@@ -75,6 +82,16 @@ const maxGroupRoutes = 1024
 // groupRoute is the route from an address, or, if that is zero, any, to a group: its MAC address follows from the address (RFC 1112, section 6.4; RFC
 // 2464, section 7). ENETUNREACH: the stack has no address of its family.
 func (s *Stack) groupRoute(from, dst wire.Addr) (*route, error) {
+	if s.asksForGroup(ends{from, dst}) {
+		r, err := s.usableRoute(from, dst)
+		switch {
+		case err != nil:
+			return nil, err
+		case !r.resolved():
+			return nil, errNoRoom // its sender waits
+		}
+		from = r.source
+	}
 	if from == (wire.Addr{}) {
 		if from = s.source(dst); from == (wire.Addr{}) {
 			return nil, syscall.ENETUNREACH
@@ -91,11 +108,26 @@ func (s *Stack) groupRoute(from, dst wire.Addr) (*route, error) {
 	if dst.IsMulticast() {
 		link = wire.GroupLink(dst)
 	}
-	r := &route{state: routeReady, group: true, ends: by, source: from, mtu: s.mtu, due: never}
-	r.headers = makeHeaders(s.linkAddr, link, from, dst)
+	u := s.uplinkOf(from)
+	r := &route{state: routeReady, group: true, ends: by, source: from, uplink: u, mtu: u.mtu, due: never}
+	r.headers = makeHeaders(u.addr, link, from, dst)
 	r.setMTU()
 	s.groupRoutes[by] = r
 	return r, nil
+}
+
+// asksForGroup reports whether the route service says by which of several uplinks packets to a group leave. The broadcast address of a
+// subnet says that itself.
+func (s *Stack) asksForGroup(by ends) bool {
+	return len(s.uplinks) > 1 && by.from == (wire.Addr{}) && !s.unserved && (by.to.IsMulticast() || by.to == limitedBroadcast)
+}
+
+// groupSource is the source of what is sent to a group whose zone names one of several uplinks; zero: it does not.
+func (s *Stack) groupSource(group netip.Addr) wire.Addr {
+	if u := s.uplinkNamed(group.Zone()); u != nil && group.IsMulticast() {
+		return s.sourceOn(u, wire.AddrFrom(group))
+	}
+	return wire.Addr{}
 }
 
 // toGroup sets the TTL or hop limit of a frame to a group. It returns a copy of the datagram, for
@@ -147,13 +179,14 @@ func (s *Stack) ListenGroup(on *net.Interface, group netip.AddrPort, o UDPOption
 }
 
 // JoinGroup makes the socket receive what is sent to a multicast group and its port. The group is a *net.UDPAddr, whose
-// port is not used, or a *net.IPAddr. The interface is the host's, or nil. Several sockets and hosts may be members:
+// port is not used, or a *net.IPAddr. The interface is one of the host's, or nil. On several interfaces the socket joins with a call
+// for each. Several sockets and hosts may be members:
 // each gets every datagram. Errors: those of the claim of the tag udp:GROUP:PORT; EADDRINUSE if the socket is a
 // member; EINVAL if group is none of the socket's family.
 //
 // A socket that has not joined a group gets nothing of it (Linux: IP_MULTICAST_ALL is off).
 func (c *UDPConn) JoinGroup(on *net.Interface, group net.Addr) error {
-	a, err := c.groupOf(group)
+	a, on, err := c.groupOf(on, group)
 	if err == nil {
 		err = c.join(on, a)
 	}
@@ -161,10 +194,10 @@ func (c *UDPConn) JoinGroup(on *net.Interface, group net.Addr) error {
 }
 
 // LeaveGroup ends JoinGroup. The error is EADDRNOTAVAIL if the socket is no member.
-func (c *UDPConn) LeaveGroup(_ *net.Interface, group net.Addr) error {
-	a, err := c.groupOf(group)
+func (c *UDPConn) LeaveGroup(on *net.Interface, group net.Addr) error {
+	a, on, err := c.groupOf(on, group)
 	if err == nil {
-		err = c.leave(a)
+		err = c.leave(on, a)
 	}
 	return c.failToSet(group, err)
 }
@@ -181,70 +214,93 @@ func (c *UDPConn) failToSet(group net.Addr, err error) error {
 	return opError("set", c.network, "setsockopt", c.local, group, err)
 }
 
-// groupOf converts the address of a multicast group that the socket can join.
-func (c *UDPConn) groupOf(group net.Addr) (wire.Addr, error) {
+// groupOf converts the address of a multicast group that the socket can join. Without an interface, its zone says on which of several uplinks.
+func (c *UDPConn) groupOf(on *net.Interface, group net.Addr) (wire.Addr, *net.Interface, error) {
 	var ip net.IP
+	var zone string
 	switch g := group.(type) {
 	case *net.UDPAddr:
-		ip = g.IP
+		ip, zone = g.IP, g.Zone
 	case *net.IPAddr:
-		ip = g.IP
+		ip, zone = g.IP, g.Zone
+	}
+	if u := c.stack.uplinkNamed(zone); on == nil && u != nil {
+		on = &net.Interface{Name: u.name}
 	}
 	n, _ := netip.AddrFromSlice(ip)
 	a := wire.AddrFrom(n.Unmap())
 	local := c.udp.Local().Addr
 	switch {
 	case !a.IsMulticast(), local.IsWildcard() && !local.Takes(a), !local.IsWildcard() && local.Is4() != a.Is4():
-		return a, syscall.EINVAL
+		return a, nil, syscall.EINVAL
 	}
-	return a, nil
+	return a, on, nil
 }
 
 // join claims a group and enters it.
-func (c *UDPConn) join(on *net.Interface, group wire.Addr) error {
-	s := c.stack
+func (c *UDPConn) join(on *net.Interface, group wire.Addr) (err error) {
+	s, j := c.stack, joinedGroup{group: group}
 	tag := netip.AddrPortFrom(group.Netip(), c.udp.Local().Port)
 	if c.groups != nil {
-		if err := c.groups.Join(on, tag); err != nil {
+		if j.uplink, err = c.groups.Join(on, tag); err != nil {
 			return err
 		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var err error
-	if c.closed {
+	switch {
+	case c.closed:
 		err = s.ended()
-	} else {
+	case slices.Contains(c.joined, j):
+		err = syscall.EADDRINUSE
+	case c.udp.Group(group) == 0:
 		err = c.udp.Join(group)
 	}
-	if err != nil && c.groups != nil {
-		c.groups.Leave(tag)
+	switch {
+	case err == nil:
+		c.joined = append(c.joined, j)
+	case c.groups != nil:
+		c.groups.Leave(j.uplink, tag)
 	}
 	return err
 }
 
-func (c *UDPConn) leave(group wire.Addr) error {
+// leave ends the membership on an interface, or one, if that is nil.
+func (c *UDPConn) leave(on *net.Interface, group wire.Addr) error {
 	s := c.stack
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c.closed {
 		return s.ended()
 	}
-	err := c.udp.Leave(group)
-	if err == nil && c.groups != nil {
-		c.groups.Leave(netip.AddrPortFrom(group.Netip(), c.udp.Local().Port))
+	var u *uplink
+	if on != nil {
+		u = s.uplinkNamed(on.Name)
 	}
-	return err
+	i := slices.IndexFunc(c.joined, func(j joinedGroup) bool { return j.group == group && (u == nil || u == &s.uplinks[j.uplink]) })
+	if i < 0 {
+		return syscall.EADDRNOTAVAIL
+	}
+	c.leaveOne(c.joined[i])
+	if c.joined = slices.Delete(c.joined, i, i+1); slices.ContainsFunc(c.joined, func(j joinedGroup) bool { return j.group == group }) {
+		return nil
+	}
+	return c.udp.Leave(group)
+}
+
+// leaveOne gives a group back.
+func (c *UDPConn) leaveOne(j joinedGroup) {
+	if c.groups != nil {
+		c.groups.Leave(j.uplink, netip.AddrPortFrom(j.group.Netip(), c.udp.Local().Port))
+	}
 }
 
 // leaveAll gives the groups of a closed socket back.
 func (c *UDPConn) leaveAll() {
-	if c.groups == nil {
-		return
+	for _, j := range c.joined {
+		c.leaveOne(j)
 	}
-	for _, g := range c.udp.Groups() {
-		c.groups.Leave(netip.AddrPortFrom(g.Netip(), c.udp.Local().Port))
-	}
+	c.joined = nil
 }
 
 // SetMulticastTTL sets the TTL, or the hop limit, of what the socket sends to multicast groups: 1 to 255. It
@@ -264,7 +320,7 @@ func (c *UDPConn) SetMulticastHopLimit(hops int) error { return c.SetMulticastTT
 func (c *UDPConn) SetMulticastLoopback(on bool) error { return c.set(func() { c.noLoop = !on }) }
 
 // SetBroadcast permits the socket to send to broadcast addresses, and makes it receive broadcasts to its port:
-// 255.255.255.255 and the broadcast address of the subnet. It claims the tag udp:255.255.255.255:PORT.
+// 255.255.255.255 and the broadcast address of the subnet, on all interfaces of the host. It claims the tag udp:255.255.255.255:PORT.
 func (c *UDPConn) SetBroadcast(on bool) error {
 	var err error
 	local := c.udp.Local().Addr
@@ -272,19 +328,33 @@ func (c *UDPConn) SetBroadcast(on bool) error {
 	case !local.Is4() && local != (wire.Addr{}), local.IsMulticast(), !c.stack.own.Load().ipv4:
 		err = syscall.EINVAL
 	case on:
-		err = c.join(nil, limitedBroadcast)
-		if err == syscall.EADDRINUSE { // it is on
-			err = nil
-		}
+		err = c.joinBroadcasts()
 	default:
-		if err = c.leave(limitedBroadcast); err == syscall.EADDRNOTAVAIL {
-			err = nil
+		for c.leave(nil, limitedBroadcast) == nil {
 		}
 	}
 	if err != nil {
 		return c.failToSet(nil, err)
 	}
 	return c.set(func() { c.broadcasts, c.route = on, nil })
+}
+
+// joinBroadcasts joins the broadcasts of all uplinks that permit it. The error is that of the first if none does.
+func (c *UDPConn) joinBroadcasts() (err error) {
+	s, joined := c.stack, false
+	for i := range s.uplinks {
+		var on *net.Interface
+		if len(s.uplinks) > 1 {
+			on = &net.Interface{Name: s.uplinks[i].name}
+		}
+		e := c.join(on, limitedBroadcast)
+		joined = joined || e == nil || e == syscall.EADDRINUSE // it is on
+		err = cmp.Or(err, e)
+	}
+	if joined {
+		return nil
+	}
+	return err
 }
 
 // set changes an option of an open socket.

@@ -180,7 +180,7 @@ func (c *UDPConn) ReadMsgUDPAddrPort(b, oob []byte) (n, oobn, flags int, addr ne
 		oobn, cut = c.putMessages(oob, &d, group)
 		flags |= cut
 	}
-	return n, oobn, flags, d.From.Netip(), nil
+	return n, oobn, flags, s.netipPort(d.From), nil
 }
 
 // ReadMsgUDP is ReadMsgUDPAddrPort with a *net.UDPAddr.

@@ -108,10 +108,11 @@ func (s *Stack) OpenUDPPort(local netip.AddrPort, h UDPHandler, released func())
 	if err != nil {
 		return nil, err
 	}
-	p.local, p.mtu = p.udp.Local().Netip(), s.mtu
-	if f, ok := s.link.Reserve(wire.EthernetHeaderLen + s.mtu); ok {
+	u := s.uplinkOf(p.udp.Local().Addr)
+	p.local, p.mtu = p.udp.Local().Netip(), u.mtu
+	if f, ok := u.link.Reserve(wire.EthernetHeaderLen + u.mtu); ok {
 		p.mtu = min(p.mtu, len(f.Data)-wire.EthernetHeaderLen)
-		s.link.Cancel(f)
+		u.link.Cancel(f)
 	}
 	p.record = s.publisher.recordUDP(p.udp)
 	s.udpPorts[p] = struct{}{}
@@ -160,7 +161,7 @@ func (p *UDPPort) fail(err error) {
 	p.err = err
 	p.stack.stopTimer(&p.timer)
 	if p.unsent.Data != nil {
-		p.stack.link.Cancel(p.unsent)
+		p.route.uplink.link.Cancel(p.unsent)
 		p.unsent = Frame{}
 	}
 	p.handler.Failed(err)
@@ -257,7 +258,7 @@ func (p *UDPPort) Reserve(dst [4]byte, n int) []byte {
 	if p.stuck {
 		return nil
 	}
-	if r == nil || r.to != to || r.state != routeReady || s.linkDown || s.kickErr != nil {
+	if r == nil || r.to != to || r.state != routeReady || r.uplink.down || r.uplink.kickErr != nil {
 		if r = p.findRoute(to); r == nil {
 			if p.stuck {
 				return nil
@@ -270,17 +271,18 @@ func (p *UDPPort) Reserve(dst [4]byte, n int) []byte {
 		return p.other(n)
 	}
 	n += wire.EthernetHeaderLen
-	f, ok := s.link.Reserve(n)
+	u := r.uplink
+	f, ok := u.link.Reserve(n)
 	if !ok {
-		s.flush()
-		if f, ok = s.link.Reserve(n); !ok {
+		s.kick(u)
+		if f, ok = u.link.Reserve(n); !ok {
 			s.count[sendBlocked]++
 			p.stuck = true
 			return nil
 		}
 	}
 	if n > len(f.Data) {
-		s.link.Cancel(f)
+		u.link.Cancel(f)
 		p.reserved = reservedLost
 		return p.other(n)
 	}
@@ -298,11 +300,9 @@ func (p *UDPPort) findRoute(dst wire.Addr) *route {
 		return nil
 	case p.err != nil || s.broken != nil || s.unsendable(from, dst) != nil:
 		return nil
-	case s.kickErr != nil:
-		if s.flush() != nil {
-			p.stuck = true
-			return nil
-		}
+	case s.working(s.uplinkOf(from)) != nil:
+		p.stuck = true
+		return nil
 	}
 	r, err := s.usableRoute(from, dst)
 	if err != nil {
@@ -343,7 +343,7 @@ func (p *UDPPort) Send(n int) {
 // Cancel gives back what Reserve has given: there is no packet.
 func (p *UDPPort) Cancel() {
 	if p.takeReserved() == reservedFrame {
-		p.stack.link.Cancel(p.frame)
+		p.route.uplink.link.Cancel(p.frame)
 	}
 }
 
@@ -360,17 +360,12 @@ func (p *UDPPort) takeReserved() reservedRoom {
 // queue queues a frame on the link, or keeps it as the next to be queued.
 func (p *UDPPort) queue(f Frame) {
 	s := p.stack
-	if !s.link.Send(f) {
-		s.flush()
-		if !s.link.Send(f) {
-			s.count[sendBlocked]++
-			p.unsent, p.stuck = f, true
-			return
-		}
+	if !s.send(p.route.uplink, f) {
+		s.count[sendBlocked]++
+		p.unsent, p.stuck = f, true
+		return
 	}
 	p.unsent = Frame{}
-	s.count[framesSent]++
-	s.unflushed = true
 	p.udp.CountSent()
 }
 

@@ -235,9 +235,9 @@ func TestUDPPortCountsLostPackets(t *testing.T) {
 	h.send(ipDatagram(addrA, addrB, 4791, 9, make([]byte, 1473)))
 	h.send(ipDatagram(addrA, [4]byte{10, 0, 0, 255}, 4791, 9, nil))
 	h.send(ipDatagram(addrA, addrA, 4791, 9, nil)) // another port of this stack
-	s.SetLink(false)
+	s.SetLink(0, false)
 	h.send(ipDatagram(addrA, addrB, 4791, 9, nil))
-	s.SetLink(true)
+	s.SetLink(0, true)
 	stack.Settle(s)
 	if n := counters(s)["port_lost"]; n != 4 {
 		t.Errorf("%d lost", n)

@@ -22,7 +22,7 @@ type UDPDatagram struct {
 // frame is kept. to: the socket that is a member of the group the packet is for; nil: the engine looks the
 // socket up.
 func (s *Stack) inputUDP(p *packet, to *udp.Socket, group uint8) (kept bool) {
-	in := udp.Inbound{To: to, Group: group, Src: p.src, Dst: p.dst, Data: p.payload, Frame: p.frame, GSOSize: p.gso, ECN: p.ecn, Reassembled: p.reassembled}
+	in := udp.Inbound{To: to, Group: group, Src: p.src, Dst: p.dst, Data: p.payload, Frame: p.frame, GSOSize: p.gso, ECN: p.ecn, Reassembled: p.reassembled, Complete: p.uplink.complete}
 	switch {
 	case p.memory != memoryFrame:
 		in.Heap, in.Frame = true, 0
@@ -88,7 +88,7 @@ func (c *UDPConn) ReadFromUDPAddrPort(b []byte) (int, netip.AddrPort, error) {
 	if err != nil {
 		return 0, netip.AddrPort{}, c.fail("read", "recvfrom", c.remote, err)
 	}
-	return n, from.Netip(), nil
+	return n, c.stack.netipPort(from), nil
 }
 
 // ReadFrom is ReadFromUDPAddrPort for net.PacketConn; the address is a
@@ -114,7 +114,7 @@ func (c *UDPConn) ReadBatch(msgs []UDPMessage) (n int, err error) {
 		for more := true; more; more = n < len(msgs) && c.udp.Pop(&d) {
 			m := &msgs[n]
 			m.N = copy(m.Buf, d.Payload)
-			m.Addr, m.ECN = d.From.Netip(), d.ECN
+			m.Addr, m.ECN = s.netipPort(d.From), d.ECN
 			s.giveBack(d.Frame, d.Heap)
 			n++
 		}
@@ -137,7 +137,7 @@ func (c *UDPConn) Borrow() (UDPDatagram, error) {
 	if err != nil {
 		return UDPDatagram{}, c.fail("read", "read", c.remote, err)
 	}
-	return UDPDatagram{Payload: d.Payload, From: d.From.Netip(), ECN: d.ECN, datagram: d, conn: c}, nil
+	return UDPDatagram{Payload: d.Payload, From: s.netipPort(d.From), ECN: d.ECN, datagram: d, conn: c}, nil
 }
 
 // Return gives the memory of a borrowed datagram back, also after the socket

@@ -17,8 +17,9 @@ import (
 type UDPBuffer struct {
 	Payload []byte // the room for the payload; what Send sends is its start
 
-	frame Frame
-	conn  *UDPConn
+	frame  Frame
+	uplink *uplink // of the frame
+	conn   *UDPConn
 }
 
 // How long a send waits for a link that takes nothing.
@@ -38,7 +39,11 @@ func (c *UDPConn) Write(b []byte) (int, error) {
 // WriteToUDPAddrPort sends a datagram to an address.
 func (c *UDPConn) WriteToUDPAddrPort(b []byte, to netip.AddrPort) (int, error) {
 	dst, err := c.destination(to)
-	if err == nil {
+	switch from := c.stack.groupSource(to.Addr()); {
+	case err != nil:
+	case from != wire.Addr{}:
+		err = c.sendMarked(dst, b, marks{local: from})
+	default:
 		err = c.send(dst, b, nil)
 	}
 	if err == nil {
@@ -90,20 +95,21 @@ func (c *UDPConn) WriteBatch(msgs []UDPMessage) (n int, err error) {
 // Cancel, and counts against the stack's frame quota until then. If the quota is used up the
 // error is ENOBUFS. Like a send it waits while no frame is free.
 func (c *UDPConn) Reserve() (UDPBuffer, error) {
-	f, err := c.reserve()
+	u := c.uplink()
+	f, err := c.reserve(u)
 	if err != nil {
 		return UDPBuffer{}, c.fail("write", "write", c.remote, err)
 	}
-	end := min(len(f.Data), wire.EthernetHeaderLen+c.stack.mtu)
+	end := min(len(f.Data), wire.EthernetHeaderLen+u.mtu)
 	// If the family of the destination is another one, queue moves the payload.
 	head := headersLen(c.udp.Remote().Addr)
 	if !c.udp.Connected() && c.stack.own.Load().ipv4 {
 		head = headersLen4
 	}
-	return UDPBuffer{Payload: f.Data[head+wire.UDPHeaderLen : end : end], frame: f, conn: c}, nil
+	return UDPBuffer{Payload: f.Data[head+wire.UDPHeaderLen : end : end], frame: f, uplink: u, conn: c}, nil
 }
 
-func (c *UDPConn) reserve() (f Frame, err error) {
+func (c *UDPConn) reserve(u *uplink) (f Frame, err error) {
 	s := c.stack
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -115,7 +121,7 @@ func (c *UDPConn) reserve() (f Frame, err error) {
 	}
 	alloc := func() error {
 		var ok bool
-		if f, ok = s.link.Reserve(0); !ok {
+		if f, ok = u.link.Reserve(0); !ok {
 			return errNoFrame
 		}
 		return nil
@@ -138,7 +144,7 @@ func (c *UDPConn) Send(b *UDPBuffer, n int, to netip.AddrPort) error {
 		err = syscall.EMSGSIZE
 	}
 	if err == nil {
-		err = c.send(dst, b.Payload[:n], &b.frame)
+		err = c.send(dst, b.Payload[:n], b)
 	}
 	if err != nil {
 		return c.fail("write", "write", c.remote, err)
@@ -154,7 +160,7 @@ func (c *UDPConn) Cancel(b *UDPBuffer) {
 	s.mu.Lock()
 	s.lent--
 	if !s.closed {
-		s.link.Cancel(b.frame)
+		b.uplink.link.Cancel(b.frame)
 	}
 	s.mu.Unlock()
 	*b = UDPBuffer{}
@@ -168,14 +174,14 @@ func (c *UDPConn) own(b *UDPBuffer) {
 }
 
 func (c *UDPConn) destination(to netip.AddrPort) (udp.AddrPort, error) {
-	dst := wire.AddrPortFrom(to)
 	s, local := c.stack, c.udp.Local().Addr
+	dst := s.addrPortOf(to)
 	switch {
 	case c.udp.Connected():
 		return dst, net.ErrWriteToConnected
 	case !to.IsValid():
 		return dst, errMissingAddress
-	case dst.Port == 0:
+	case dst.Port == 0, s.lacksZone(dst.Addr):
 		return dst, syscall.EINVAL
 	case dst.Addr == wire.Any6: // no wildcard of the caller's, but ff..ff
 		return dst, syscall.ENETUNREACH
@@ -207,7 +213,7 @@ var (
 
 // send sends one datagram with the payload b. If reserved is not nil it is the frame that b
 // lies in, which is taken unless send fails.
-func (c *UDPConn) send(to udp.AddrPort, b []byte, reserved *Frame) error {
+func (c *UDPConn) send(to udp.AddrPort, b []byte, reserved *UDPBuffer) error {
 	s := c.stack
 	s.mu.Lock()
 	err := c.queue(to, b, reserved)
@@ -226,7 +232,7 @@ func (c *UDPConn) send(to udp.AddrPort, b []byte, reserved *Frame) error {
 
 // queue writes one datagram into a frame and queues it on the link; the caller flushes.
 // errNoFrame and errNoRoom: the link takes nothing now.
-func (c *UDPConn) queue(to udp.AddrPort, b []byte, reserved *Frame) error {
+func (c *UDPConn) queue(to udp.AddrPort, b []byte, reserved *UDPBuffer) error {
 	s, r := c.stack, c.route
 	if c.sendSlow || r == nil || r.to != to.Addr || c.routeFrom != c.from || r.state != routeReady {
 		var err error
@@ -244,8 +250,10 @@ func (c *UDPConn) queue(to udp.AddrPort, b []byte, reserved *Frame) error {
 		return c.queueFragments(r, &flow, b, reserved)
 	}
 	var f Frame
-	if reserved != nil {
-		f = *reserved
+	u := r.uplink
+	inPlace := reserved != nil && reserved.uplink == u
+	if inPlace {
+		f = reserved.frame
 		if n > len(f.Data) {
 			return syscall.EMSGSIZE
 		}
@@ -256,11 +264,11 @@ func (c *UDPConn) queue(to udp.AddrPort, b []byte, reserved *Frame) error {
 		wire.PutUDPInPlace(f.Data[head:], &flow)
 	} else {
 		var ok bool
-		if f, ok = s.link.Reserve(n); !ok {
+		if f, ok = u.link.Reserve(n); !ok {
 			return errNoFrame
 		}
 		if n > len(f.Data) {
-			s.link.Cancel(f)
+			u.link.Cancel(f)
 			return syscall.EMSGSIZE
 		}
 		f.Data = f.Data[:n]
@@ -278,22 +286,33 @@ func (c *UDPConn) queue(to udp.AddrPort, b []byte, reserved *Frame) error {
 	switch {
 	case r.state != routeReady:
 		s.hold(r, f, c.udp)
-	case s.link.Send(f):
+	case u.link.Send(f):
 		s.count[framesSent]++
-		s.unflushed = true
+		s.unflushed, u.unflushed = true, true
 		c.udp.CountSent()
 		if looped != nil {
 			c.loopToGroup(&flow, looped)
 		}
 	default:
-		if reserved == nil {
-			s.link.Cancel(f)
+		if !inPlace {
+			u.link.Cancel(f)
 		} else {
 			copy(b, f.Data[head+wire.UDPHeaderLen:]) // moved above if b was made for the other family
 		}
 		return errNoRoom
 	}
+	if reserved != nil && !inPlace {
+		reserved.uplink.link.Cancel(reserved.frame)
+	}
 	return nil
+}
+
+// uplink is where the socket sends, unless another destination is by another one.
+func (c *UDPConn) uplink() *uplink {
+	if c.route != nil {
+		return c.route.uplink
+	}
+	return c.stack.uplinkOf(c.boundSource())
 }
 
 // prepare looks at all that may keep a datagram from being sent: errors, the deadline, the
@@ -314,11 +333,6 @@ func (c *UDPConn) prepare(to udp.AddrPort) (*route, error) {
 	if err := s.unsendable(from, to.Addr); err != nil {
 		return nil, err
 	}
-	if s.kickErr != nil {
-		if err := s.flush(); err != nil {
-			return nil, err
-		}
-	}
 	if c.udp.Local().Addr.IsMulticast() {
 		return nil, errGroupSends
 	}
@@ -328,14 +342,20 @@ func (c *UDPConn) prepare(to udp.AddrPort) (*route, error) {
 			err = errNoBroadcast
 		}
 		if err == nil {
+			err = s.working(r.uplink)
+		}
+		if err == nil {
 			c.route, c.routeFrom = r, c.from
 		}
 		return r, err
 	}
 	if r := s.answerUDP(c.udp, from, to); r != nil {
-		return r, nil // c.route is used for all ports of an address
+		return r, s.working(r.uplink) // c.route is used for all ports of an address
 	}
 	r, err := s.usableRoute(from, to.Addr)
+	if err == nil {
+		err = s.working(r.uplink)
+	}
 	if err == nil {
 		c.route, c.routeFrom = r, c.from
 	}
@@ -368,7 +388,7 @@ func (c *UDPConn) retry(err error, try func() error) error {
 	giveUp := s.readClock() + sendTimeout
 	for i := 0; ; i++ {
 		short := err == errNoFrame
-		if err = s.flush(); err != nil {
+		if err = s.kick(c.uplink()); err != nil {
 			break
 		}
 		s.input()
@@ -393,7 +413,7 @@ func (c *UDPConn) retry(err error, try func() error) error {
 			err = e
 			break
 		}
-		if why := s.downFrom(c.udp.Local().Addr); why != 0 {
+		if why := s.downFrom(c.boundSource()); why != nil {
 			err = why
 			break
 		}
@@ -428,7 +448,7 @@ func (c *UDPConn) loopBackSource(to udp.AddrPort) udp.AddrPort {
 
 // loopBack hands a datagram to a socket of this stack, without a frame. The host's own
 // loopback network is not reached from here: ENETUNREACH.
-func (c *UDPConn) loopBack(to udp.AddrPort, b []byte, reserved *Frame) error {
+func (c *UDPConn) loopBack(to udp.AddrPort, b []byte, reserved *UDPBuffer) error {
 	s := c.stack
 	if len(b) > wire.MaxUDPPayload {
 		return syscall.EMSGSIZE
@@ -457,7 +477,7 @@ func (c *UDPConn) loopBack(to udp.AddrPort, b []byte, reserved *Frame) error {
 		c.udp.CountSent()
 	}
 	if reserved != nil {
-		s.link.Cancel(*reserved)
+		reserved.uplink.link.Cancel(reserved.frame)
 	}
 	return nil
 }

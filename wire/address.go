@@ -34,7 +34,7 @@ func (a *LinkAddr) UnmarshalText(b []byte) error {
 
 // Addr is an IP address, 16 bytes without a pointer. An IPv4 address is the IPv4-mapped one
 // (RFC 4291, section 2.5.5.2). It is comparable. The zero value is the IPv6 unspecified
-// address, or no address.
+// address, or no address. A link-local IPv6 address may have a zone: see [Addr.WithZone].
 type Addr struct{ hi, lo uint64 } // as loaded from a header, little-endian
 
 // mapped is the lower half of Addr.lo of an IPv4 address.
@@ -91,7 +91,7 @@ func (a Addr) As16() (b [16]byte) {
 // Put writes the 16 bytes of an IPv6 address.
 func (a Addr) Put(b []byte) {
 	_ = b[15]
-	binary.LittleEndian.PutUint64(b, a.hi)
+	binary.LittleEndian.PutUint64(b, a.unzoned())
 	binary.LittleEndian.PutUint64(b[8:], a.lo)
 }
 
@@ -138,6 +138,41 @@ func (a Addr) IsLoopback() bool {
 
 // IsLinkLocal reports whether a is a unicast address of fe80::/10.
 func (a Addr) IsLinkLocal() bool { return a.hi&0xc0ff == 0x80fe }
+
+// An address with a zone begins with febf in place of fe80, and then has the number of the zone, where
+// others have 16 of the bits that are 0 in all link-local addresses (RFC 4291, section 2.5.6).
+const (
+	zoneless = 0x80fe // the first two bytes, as loaded
+	zoned    = 0xbffe
+)
+
+// WithZone gives an address of fe80::/64 a zone (RFC 4007), by which it differs from the same address on another
+// link; 0 takes it away. Other addresses have none. The zone is in no header, no checksum and no text.
+func (a Addr) WithZone(zone uint16) Addr {
+	switch hi := a.unzoned(); {
+	case hi != zoneless:
+		return a
+	case zone == 0:
+		return Addr{hi, a.lo}
+	}
+	return Addr{zoned | uint64(zone)<<16, a.lo}
+}
+
+// Zone is the number of the zone; 0: there is none.
+func (a Addr) Zone() uint16 {
+	if uint32(a.hi>>32) != 0 || uint16(a.hi) != zoned {
+		return 0
+	}
+	return uint16(a.hi >> 16)
+}
+
+// unzoned is the first half of the address without a zone.
+func (a Addr) unzoned() uint64 {
+	if a.Zone() != 0 {
+		return zoneless
+	}
+	return a.hi
+}
 
 // IsHost reports whether a can be the address of one host: not one of 0.0.0.0/8, unspecified,
 // multicast or reserved (RFC 1122, section 3.2.1.3; RFC 4291, section 2).

@@ -151,8 +151,8 @@ func PseudoHeader(src, dst Addr, proto uint8, length uint16) uint64 {
 
 // sumAddrs is the unfolded sum of two addresses and of a small one.
 func sumAddrs(src, dst Addr, small uint64) uint64 {
-	sum, c := bits.Add64(src.hi, src.lo, 0)
-	sum, c = bits.Add64(sum, dst.hi, c)
+	sum, c := bits.Add64(src.unzoned(), src.lo, 0)
+	sum, c = bits.Add64(sum, dst.unzoned(), c)
 	sum, c = bits.Add64(sum, dst.lo, c)
 	sum, c = bits.Add64(sum, small, c)
 	return sum + c // if it carried, sum is at most small: no carry out of this one

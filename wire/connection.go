@@ -145,15 +145,29 @@ func ParseEndpointRecord(b []byte) (e EndpointRecord) {
 type Connections struct {
 	unused []Connection  // never used
 	freed  []*Connection // used, and free again; the last is used next
+
+	choose func(local Addr) *Connections // of JoinConnections; nil: the records are in the above
+	from   map[*Connection]*Connections  // what choose has returned for each record in use
 }
 
 // NewConnections takes records that are empty.
 func NewConnections(records []Connection) *Connections { return &Connections{unused: records} }
 
-// Get returns an empty record; nil if there is none.
-func (p *Connections) Get() (c *Connection) {
+// JoinConnections makes one of several, of which choose returns the one for sockets with a local address; nil: they get no
+// record.
+func JoinConnections(choose func(local Addr) *Connections) *Connections {
+	return &Connections{choose: choose, from: make(map[*Connection]*Connections)}
+}
+
+// Get returns an empty record for a socket with that local address; nil if there is none.
+func (p *Connections) Get(local Addr) (c *Connection) {
 	switch {
 	case p == nil:
+	case p.choose != nil:
+		from := p.choose(local)
+		if c = from.Get(local); c != nil {
+			p.from[c] = from
+		}
 	case len(p.freed) > 0:
 		c = p.freed[len(p.freed)-1]
 		p.freed = p.freed[:len(p.freed)-1]
@@ -167,6 +181,11 @@ func (p *Connections) Get() (c *Connection) {
 // Put empties a record and takes it back. It may be nil.
 func (p *Connections) Put(c *Connection) {
 	if c == nil {
+		return
+	}
+	if p.choose != nil {
+		p.from[c].Put(c)
+		delete(p.from, c)
 		return
 	}
 	c.Protocol = 0 // first, for those who read meanwhile

@@ -21,7 +21,7 @@ type Link struct {
 	ds     [64]datapath.Desc // the batch being received
 }
 
-var _ stack.Link = (*Link)(nil)
+var _ stack.SharedLink = (*Link)(nil)
 
 // New makes a link over ep, which stays the caller's. fail makes the errors that the stack gets from those of the
 // endpoint.
@@ -37,9 +37,7 @@ func (l *Link) Borrow(frames []stack.Frame) int {
 	inside := false // the descriptor continues a packet
 	for i, d := range l.ds[:n] {
 		f := &frames[i]
-		f.Data = l.frames.Bytes(d)
-		f.ID = d.Addr
-		f.GSOSize = 0
+		*f = stack.Frame{Data: l.frames.Bytes(d), ID: d.Addr}
 		if !inside {
 			f.GSOSize = l.frames.GSOSize(d)
 		}
@@ -79,6 +77,19 @@ func (l *Link) Flush() error {
 // Watch and Unwatch are those of [datapath.Frames].
 func (l *Link) Watch(fd int, pending func() bool) error { return l.frames.Watch(fd, pending) }
 func (l *Link) Unwatch(fd int) error                    { return l.frames.Unwatch(fd) }
+
+// Join makes SleepWith of l and of first, which was made in the same way, sleep together: see [datapath.Frames.Join].
+func (l *Link) Join(first *Link) error { return l.frames.Join(first.frames) }
+
+// Leave and SleepWith implement [stack.SharedLink], for links that have joined the first of them.
+func (l *Link) Leave() { l.frames.Leave() }
+
+func (l *Link) SleepWith(others []stack.SharedLink, until time.Time, again bool) error {
+	if len(others) == 0 {
+		return l.Sleep(until, again)
+	}
+	return others[0].SleepWith(others[1:], l.frames.Until(until), again)
+}
 
 func (l *Link) Sleep(until time.Time, again bool) error {
 	err := l.frames.Sleep(until, again)

@@ -46,7 +46,10 @@ const (
 	mostLong = 32 << 10
 )
 
-var _ stack.PathLink = (*Link)(nil)
+var (
+	_ stack.PathLink   = (*Link)(nil)
+	_ stack.SharedLink = (*Link)(nil)
+)
 
 // Link is one link over a socket and memory paths. It implements [stack.Link]; its other methods are called under the
 // stack's lock, but Run.
@@ -441,13 +444,16 @@ func (l *Link) lookAtAll() bool {
 }
 
 // Sleep implements [stack.Link]. Peers wake it by the bells of the paths, which the socket watches.
-func (l *Link) Sleep(until time.Time, again bool) error {
+func (l *Link) Sleep(until time.Time, again bool) error { return l.SleepWith(nil, until, again) }
+
+// SleepWith implements [stack.SharedLink], if the socket is such a link.
+func (l *Link) SleepWith(others []stack.SharedLink, until time.Time, again bool) error {
 	l.called.Store(false)
 	l.sleeping.Store(true)
 	defer l.sleeping.Store(false)
 	s := l.set.Load()
 	if s == nil {
-		return l.socket.Sleep(until, again)
+		return l.sleep(others, until, again)
 	}
 	defer s.disarm()
 	if s.arm() {
@@ -458,8 +464,19 @@ func (l *Link) Sleep(until time.Time, again bool) error {
 			until = soon
 		}
 	}
-	return l.socket.Sleep(until, again)
+	return l.sleep(others, until, again)
 }
+
+// sleep sleeps on the socket.
+func (l *Link) sleep(others []stack.SharedLink, until time.Time, again bool) error {
+	if len(others) == 0 {
+		return l.socket.Sleep(until, again)
+	}
+	return l.socket.(stack.SharedLink).SleepWith(others, until, again)
+}
+
+// Leave implements [stack.SharedLink], if the socket is such a link.
+func (l *Link) Leave() { l.socket.(stack.SharedLink).Leave() }
 
 // Wake implements [stack.Link].
 func (l *Link) Wake() { l.socket.Wake() }

@@ -15,7 +15,8 @@ import (
 	"github.com/unet-go/unet/proto/tcp"
 )
 
-// Local is one address of a host, with the ports that the host has there.
+// Local is one address of a host, with the ports that the host has there. A link-local address of a host with several uplinks has the
+// name of its uplink as zone.
 type Local struct {
 	Addr     netip.Addr
 	UDP, TCP *Ports
@@ -27,7 +28,6 @@ type Local struct {
 // Locals are the addresses of a host, the preferred ones first, but those that came later at the end. A shared address
 // can come and go: Add and Remove. The host's listeners and sockets at all addresses follow.
 type Locals struct {
-	lease endpoint.Lease
 	owned bool
 
 	mu sync.Mutex
@@ -39,24 +39,33 @@ type Locals struct {
 
 // NewLocals makes the addresses of a host; owned: it owns them.
 func NewLocals(lease endpoint.Lease, owned bool, addrs ...netip.Addr) *Locals {
-	all := &Locals{lease: lease, owned: owned, wildcards: make(map[*wildcard]struct{})}
-	for _, a := range addrs {
-		l := all.local(a)
-		l.times = 1
-		all.all = append(all.all, l)
-	}
+	all := &Locals{owned: owned, wildcards: make(map[*wildcard]struct{})}
+	all.Grant(lease, addrs...)
 	return all
 }
 
-func (all *Locals) local(a netip.Addr) *Local {
-	none := netip.AddrPortFrom(a, 0)
-	return &Local{Addr: a, UDP: newPorts(all.lease, endpoint.UDPTag(none), all.owned), TCP: newPorts(all.lease, endpoint.TCPTag(none), all.owned)}
+// Grant adds the first addresses of a lease, before there is a socket. Those that are there already are left out.
+func (all *Locals) Grant(lease endpoint.Lease, addrs ...netip.Addr) {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	for _, a := range addrs {
+		if all.at(a) == nil {
+			l := all.local(lease, a)
+			l.times = 1
+			all.all = append(all.all, l)
+		}
+	}
 }
 
-// Add adds an address that the interface has. Listeners at all addresses of its family get their port
+func (all *Locals) local(lease endpoint.Lease, a netip.Addr) *Local {
+	none := netip.AddrPortFrom(a.WithZone(""), 0)
+	return &Local{Addr: a, UDP: newPorts(lease, endpoint.UDPTag(none), all.owned), TCP: newPorts(lease, endpoint.TCPTag(none), all.owned)}
+}
+
+// Add adds an address that the interface of a lease has. Listeners at all addresses of its family get their port
 // there, unless the policy denies it or another endpoint has it, without Add waiting for that. A host that
 // owns its addresses gets no others.
-func (all *Locals) Add(a netip.Addr) {
+func (all *Locals) Add(lease endpoint.Lease, a netip.Addr) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	if all.owned {
@@ -64,7 +73,7 @@ func (all *Locals) Add(a netip.Addr) {
 	}
 	l := all.at(a)
 	if l == nil {
-		l = all.local(a)
+		l = all.local(lease, a)
 		all.all = append(all.all, l)
 	}
 	l.gone = false
@@ -176,9 +185,9 @@ var errLoopback = errors.New("loopback addresses are the kernel's: use package n
 
 // ForBind is the address of the host that a socket asks for. The error for another one is EADDRNOTAVAIL.
 func (all *Locals) ForBind(network string, a netip.Addr) (*Local, error) {
-	a = a.Unmap().WithZone("")
+	a = a.Unmap()
 	some := all.Family(network)
-	switch i := slices.IndexFunc(some, func(l *Local) bool { return l.Addr == a }); {
+	switch i := slices.IndexFunc(some, func(l *Local) bool { return l.Addr == a || l.Addr == a.WithZone("") }); {
 	case i >= 0:
 		return some[i], nil
 	case a.IsLoopback():

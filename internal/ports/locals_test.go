@@ -236,10 +236,10 @@ func TestListenersFollowAddresses(t *testing.T) {
 			t.Fatal(at, err)
 		}
 		want("at first", "tcp:10.0.0.1:80 udp:10.0.0.1:53")
-		all.Add(b)
-		all.Add(six)
+		all.Add(lease, b)
+		all.Add(lease, six)
 		want("two more", "tcp:10.0.0.1:80 tcp:10.9.0.1:80 udp:10.0.0.1:53 udp:10.9.0.1:53 udp:[fd00::1]:53")
-		all.Add(b)
+		all.Add(lease, b)
 		want("known already", "tcp:10.0.0.1:80 tcp:10.9.0.1:80 udp:10.0.0.1:53 udp:10.9.0.1:53 udp:[fd00::1]:53")
 		all.Remove(a)
 		want("one has gone", "tcp:10.9.0.1:80 udp:10.9.0.1:53 udp:[fd00::1]:53")
@@ -258,13 +258,13 @@ func TestListenersFollowAddresses(t *testing.T) {
 		want("with none", "")
 
 		lease.slow = time.Second
-		all.Add(a)
+		all.Add(lease, a)
 		synctest.Wait() // the claim is in progress
 		all.Remove(a)
 		time.Sleep(2 * time.Second)
 		want("the address went during the claim", "")
-		all.Add(six)
-		all.Add(a)
+		all.Add(lease, six)
+		all.Add(lease, a)
 		synctest.Wait()
 		release4()
 		time.Sleep(2 * time.Second)
@@ -281,7 +281,7 @@ func TestListenersFollowAddresses(t *testing.T) {
 		if err != nil || any.Port < firstDynamic {
 			t.Fatal(any, err)
 		}
-		all.Add(a)
+		all.Add(lease, a)
 		time.Sleep(2 * time.Second)
 		want("the first address comes", fmt.Sprintf("tcp:10.0.0.1:%d tcp:10.0.0.1:7000", any.Port))
 		releaseAny()
@@ -290,7 +290,7 @@ func TestListenersFollowAddresses(t *testing.T) {
 			t.Errorf("a suspended address: %v", err)
 		}
 		want("suspended", "tcp:10.0.0.1:7000")
-		all.Add(a)
+		all.Add(lease, a)
 		if _, err := all.ForBind("tcp", a); err != nil {
 			t.Errorf("back: %v", err)
 		}

@@ -49,6 +49,8 @@ type Error struct {
 	// NoRoute: an unreachable is an endpoint.ErrNoRoute. It is no code of its own, since
 	// clients of earlier versions do not know it.
 	NoRoute bool `json:"no_route,omitempty"`
+	// Uplinks: an uplink is an endpoint.UplinksError with these.
+	Uplinks []endpoint.UplinkChoice `json:"uplinks,omitempty"`
 }
 
 func (e *Error) Error() string { return e.Message }
@@ -57,8 +59,11 @@ func (e *Error) Error() string { return e.Message }
 func (e *Error) Unwrap() error {
 	for _, c := range codes {
 		if c.code == e.Code {
-			if e.NoRoute && c.sentinel == endpoint.ErrUnreachable {
+			switch {
+			case e.NoRoute && c.sentinel == endpoint.ErrUnreachable:
 				return endpoint.ErrNoRoute
+			case len(e.Uplinks) > 0 && c.sentinel == endpoint.ErrUplink:
+				return &endpoint.UplinksError{Uplinks: e.Uplinks}
 			}
 			return c.sentinel
 		}
@@ -82,9 +87,15 @@ func Message(err error) string {
 // NewError makes the error that is sent for err.
 func NewError(err error) *Error {
 	text := Message(err)
+	var several *endpoint.UplinksError
+	errors.As(err, &several)
 	for _, c := range codes {
 		if errors.Is(err, c.sentinel) {
-			return &Error{Code: c.code, Message: text, NoRoute: errors.Is(err, endpoint.ErrNoRoute)}
+			e := &Error{Code: c.code, Message: text, NoRoute: errors.Is(err, endpoint.ErrNoRoute)}
+			if several != nil {
+				e.Uplinks = several.Uplinks
+			}
+			return e
 		}
 	}
 	return &Error{Code: codeInternal, Message: text}

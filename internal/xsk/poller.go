@@ -21,21 +21,36 @@ import (
 // sender. So a goroutine that is about to sleep adds the socket to a private epoll instance,
 // and removes it when it has woken, unless the next wait will sleep too. That instance, a pollable file, is in the runtime's
 // poller.
+//
+// Several pollers can share an instance (With): then Sleep of one is a sleep of all.
 type Poller struct {
-	ep      *os.File // the private epoll instance
+	*instance
+	source *source // the poller's own
+}
+
+// instance is a private epoll instance.
+type instance struct {
+	ep      *os.File
 	raw     syscall.RawConn
-	sock    int32
-	pending func() bool                 // a frame is in the socket's ring
-	also    atomic.Pointer[func() bool] // of Watch
-	parked  bool                        // the runtime has called check in this Sleep
-	ready   func(fd uintptr) bool       // the method check; made once, like leave, so that Sleep does not allocate
-	leave   func(fd uintptr)            // the method takeOut
-	joined  bool                        // the socket is in the instance
-	failed  error                       // why it could not be added
-	until   time.Time                   // the deadline that is set; the zero time: none
-	set     bool                        // until is known to be set
+	sources []*source
+	parked  bool                  // the runtime has called check in this Sleep
+	ready   func(fd uintptr) bool // the method check; made once, like leave, so that Sleep does not allocate
+	leave   func(fd uintptr)      // the method takeOut
+	failed  error                 // why a socket could not be added
+	until   time.Time             // the deadline that is set; the zero time: none
+	set     bool                  // until is known to be set
 	woken   atomic.Bool
 }
+
+// source is a socket of an instance.
+type source struct {
+	sock   *Socket
+	also   atomic.Pointer[func() bool] // of Watch
+	joined bool                        // the socket is in the instance; the goroutine that sleeps has this
+	left   atomic.Bool                 // Leave was called
+}
+
+func (s *source) pending() bool { return s.sock.RX.Pending() > 0 && !s.left.Load() }
 
 // NewPoller makes a poller for s's receive queue.
 func NewPoller(s *Socket) (*Poller, error) {
@@ -47,17 +62,27 @@ func NewPoller(s *Socket) (*Poller, error) {
 		unix.Close(fd)
 		return nil, os.NewSyscallError("fcntl O_NONBLOCK", err)
 	}
-	p := &Poller{
-		ep:   os.NewFile(uintptr(fd), "epoll"),
-		sock: int32(s.fd),
-	}
-	p.pending = func() bool { return s.RX.Pending() > 0 }
+	own := &source{sock: s}
+	p := &instance{ep: os.NewFile(uintptr(fd), "epoll"), sources: []*source{own}}
 	p.ready, p.leave = p.check, p.takeOut
 	if p.raw, err = p.ep.SyscallConn(); err != nil {
 		p.ep.Close()
 		return nil, fmt.Errorf("epoll instance in the runtime's poller: %w", err)
 	}
-	return p, nil
+	return &Poller{p, own}, nil
+}
+
+// With makes a poller for s's receive queue that shares p's instance. It must be called before the first Sleep.
+func (p *Poller) With(s *Socket) *Poller {
+	own := &source{sock: s}
+	p.sources = append(p.sources, own)
+	return &Poller{p.instance, own}
+}
+
+// Leave ends what the poller's own socket means for a Sleep. The pollers that share the instance sleep without it.
+func (p *Poller) Leave() {
+	p.source.left.Store(true)
+	p.Wake()
 }
 
 // Sleep returns nil when there is a frame in the RX ring or Wake was called. It may also
@@ -67,7 +92,7 @@ func NewPoller(s *Socket) (*Poller, error) {
 //
 // A deadline costs a timer of the runtime, and a new earliest one a thread that is woken. So an
 // earlier deadline stays until it has passed.
-func (p *Poller) Sleep(until time.Time, again bool) error {
+func (p *instance) Sleep(until time.Time, again bool) error {
 	if !p.set || !until.IsZero() && (p.until.IsZero() || until.Before(p.until)) {
 		if err := p.ep.SetReadDeadline(until); err != nil {
 			return err
@@ -82,7 +107,7 @@ func (p *Poller) Sleep(until time.Time, again bool) error {
 		p.parked = false
 		err = p.raw.Read(p.ready)
 	}
-	if p.joined && !again {
+	if p.mustTakeOut(again) {
 		if e := p.raw.Control(p.leave); err == nil {
 			err = e
 		}
@@ -105,10 +130,20 @@ func (p *Poller) Sleep(until time.Time, again bool) error {
 	return err
 }
 
+// mustTakeOut reports whether a socket is in the instance that is to be taken out at the end of a Sleep.
+func (p *instance) mustTakeOut(again bool) bool {
+	for _, s := range p.sources {
+		if s.joined && (!again || s.left.Load()) {
+			return true
+		}
+	}
+	return false
+}
+
 // Watch makes Sleep return also when pending reports true, for which fd, the read end of a pipe, calls Sleep's
 // attention. Sleep calls pending in its own goroutine. All descriptors have the same pending.
 func (p *Poller) Watch(fd int, pending func() bool) error {
-	p.also.Store(&pending)
+	p.source.also.Store(&pending)
 	// Edge-triggered: what was not read yet must not end each Sleep.
 	return p.control(unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET, Fd: int32(fd)})
 }
@@ -116,14 +151,14 @@ func (p *Poller) Watch(fd int, pending func() bool) error {
 // Unwatch ends a Watch. It must be called before fd is closed.
 func (p *Poller) Unwatch(fd int) error { return p.control(unix.EPOLL_CTL_DEL, fd, nil) }
 
-func (p *Poller) control(op, fd int, ev *unix.EpollEvent) error {
+func (p *instance) control(op, fd int, ev *unix.EpollEvent) error {
 	var err error
 	ctlErr := p.raw.Control(func(ep uintptr) { err = os.NewSyscallError("epoll_ctl", unix.EpollCtl(int(ep), op, fd, ev)) })
 	return errors.Join(ctlErr, err)
 }
 
 // Wake ends the Sleep in progress, or the next one. It may be called from any goroutine.
-func (p *Poller) Wake() {
+func (p *instance) Wake() {
 	p.woken.Store(true)
 	p.ep.SetReadDeadline(time.Unix(1, 0)) // fails only when closed, and then no goroutine sleeps
 }
@@ -132,32 +167,53 @@ func (p *Poller) Wake() {
 // and after it has woken it. Then Sleep returns, also if what has woken it is not there any more: another end of a
 // pipe may ring once for a sleep. check reads the ring again after it has added the socket: a
 // frame that came before causes no event.
-func (p *Poller) check(fd uintptr) bool {
-	if p.parked || p.pending() {
+func (p *instance) check(fd uintptr) bool {
+	if p.parked {
 		return true
+	}
+	for _, s := range p.sources {
+		if s.pending() {
+			return true
+		}
 	}
 	p.parked = true
-	if also := p.also.Load(); also != nil && (*also)() {
-		return true
+	for _, s := range p.sources {
+		if also := s.also.Load(); also != nil && (*also)() {
+			return true
+		}
 	}
-	if p.joined {
-		return false
+	pending := false
+	for _, s := range p.sources {
+		if s.joined || s.left.Load() {
+			continue
+		}
+		ev := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(s.sock.fd)}
+		if err := unix.EpollCtl(int(fd), unix.EPOLL_CTL_ADD, s.sock.fd, &ev); err != nil {
+			p.failed = os.NewSyscallError("epoll_ctl ADD of an AF_XDP socket", err) // ENOSPC: max_user_watches
+			return true
+		}
+		s.joined = true
+		pending = pending || s.pending() // what Watch watches was in the instance before, so the runtime calls check again for that
 	}
-	ev := unix.EpollEvent{Events: unix.EPOLLIN, Fd: p.sock}
-	if err := unix.EpollCtl(int(fd), unix.EPOLL_CTL_ADD, int(p.sock), &ev); err != nil {
-		p.failed = os.NewSyscallError("epoll_ctl ADD of an AF_XDP socket", err) // ENOSPC: max_user_watches
-		return true
-	}
-	p.joined = true
-	return p.pending() // what Watch watches was in the instance before, so the runtime calls check again for that
+	return pending
 }
 
-func (p *Poller) takeOut(fd uintptr) {
-	if err := unix.EpollCtl(int(fd), unix.EPOLL_CTL_DEL, int(p.sock), nil); err != nil {
-		panic(fmt.Sprintf("BUG: epoll_ctl DEL of an AF_XDP socket: %v", err))
+func (p *instance) takeOut(fd uintptr) {
+	for _, s := range p.sources {
+		if !s.joined {
+			continue
+		}
+		if err := unix.EpollCtl(int(fd), unix.EPOLL_CTL_DEL, s.sock.fd, nil); err != nil {
+			panic(fmt.Sprintf("BUG: epoll_ctl DEL of an AF_XDP socket: %v", err))
+		}
+		s.joined = false
 	}
-	p.joined = false
 }
 
-// Close ends a Sleep with an error and frees the instance.
-func (p *Poller) Close() error { return p.ep.Close() }
+// Close ends a Sleep with an error and frees the instance. A poller that [Poller.With] has made leaves that to the first.
+func (p *Poller) Close() error {
+	if p.source != p.sources[0] {
+		return nil
+	}
+	return p.ep.Close()
+}

@@ -53,5 +53,7 @@ func (*Socket) Statistics() (Statistics, error) { return Statistics{}, errSystem
 func (*Poller) Sleep(time.Time, bool) error  { return errSystem }
 func (*Poller) Watch(int, func() bool) error { return errSystem }
 func (*Poller) Unwatch(int) error            { return errSystem }
+func (*Poller) With(*Socket) *Poller         { return nil }
+func (*Poller) Leave()                       {}
 func (*Poller) Wake()                        {}
 func (*Poller) Close() error                 { return errSystem }

@@ -27,6 +27,8 @@ type Inbound struct {
 	Reassembled bool
 	// NoChecksum: Data has passed no wire, so its checksum is not demanded ([Conn.EmitLong]).
 	NoChecksum bool
+	// Complete: a checksum of the pseudo-header only is not accepted, whatever [Config.PartialChecksums] says.
+	Complete bool
 }
 
 // Result is what the caller of Process has to do.
@@ -98,7 +100,7 @@ func (t *Table) Process(now Time, in *Inbound) Result {
 	s.frame, s.memory, s.ecn = in.Frame, in.Memory, in.ECN
 	s.placed, s.trimmed, s.echo = false, false, false
 	expected := c != nil && (c.sums != unknownSums || in.NoChecksum) && c.expects(s) && !t.cfg.noPrediction
-	partial := t.cfg.PartialChecksums && s.AcceptPartial(in.Src, in.Dst) && !in.Reassembled
+	partial := t.cfg.PartialChecksums && s.AcceptPartial(in.Src, in.Dst) && !in.Reassembled && !in.Complete
 	switch {
 	case in.NoChecksum:
 	case partial && (c == nil || c.sums != completeSums): // the data is not read

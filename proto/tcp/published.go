@@ -20,13 +20,13 @@ type published struct {
 // publish gives the connection a record, if there is one left.
 func (c *Conn) publish() {
 	p := &c.table.published
-	r := p.records.Get()
+	local, remote := c.Local(), c.Remote()
+	r := p.records.Get(local.Addr)
 	if r == nil {
 		return
 	}
-	local, remote := c.Local(), c.Remote()
 	*r = wire.Connection{
-		Local: local.Addr, Remote: remote.Addr, LocalPort: local.Port, RemotePort: remote.Port,
+		Local: local.Addr.WithZone(0), Remote: remote.Addr.WithZone(0), LocalPort: local.Port, RemotePort: remote.Port,
 		Next: c.sndMax.Uint32(), Protocol: wire.ProtocolTCP, State: uint8(Established),
 	}
 	c.record = r
@@ -87,9 +87,9 @@ func (t *Table) Publish(n int) {
 
 // publish gives the listener a record, if there is one left.
 func (l *Listener) publish() {
-	if l.record = l.table.published.records.Get(); l.record != nil {
+	if l.record = l.table.published.records.Get(l.local.Addr); l.record != nil {
 		*l.record = wire.Connection{
-			Local: l.local.Addr, LocalPort: l.local.Port, Protocol: wire.ProtocolTCP, State: uint8(Listen),
+			Local: l.local.Addr.WithZone(0), LocalPort: l.local.Port, Protocol: wire.ProtocolTCP, State: uint8(Listen),
 			SendQueue: wire.Saturate(l.opts.AcceptQueue),
 		}
 	}

@@ -263,6 +263,8 @@ type Inbound struct {
 	// Reassembled: Data was in fragments, so that its checksum is complete. It must have no
 	// padding, which would be memory that the bound of the queue does not count.
 	Reassembled bool
+	// Complete: a checksum of the pseudo-header only is not accepted, whatever [Config.PartialChecksums] says.
+	Complete bool
 }
 
 // Process takes one IP payload to the socket it is for. n is the number of
@@ -271,7 +273,7 @@ type Inbound struct {
 // the caller. The socket is nil only with NoSocket, BadLength and BadChecksum;
 // the caller wakes its reader if n > 0.
 func (t *Table) Process(in *Inbound) (s *Socket, n int, v Verdict) {
-	u, err := wire.ParseUDP(in.Data, in.Src, in.Dst, t.cfg.PartialChecksums && !in.Reassembled)
+	u, err := wire.ParseUDP(in.Data, in.Src, in.Dst, t.cfg.PartialChecksums && !in.Reassembled && !in.Complete)
 	if in.Reassembled && err == nil && wire.UDPHeaderLen+len(u.Payload) < len(in.Data) {
 		err = wire.ErrLength
 	}

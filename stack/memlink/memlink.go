@@ -51,6 +51,8 @@ type Link struct {
 
 	pending atomic.Int32 // len(rx)
 	asleep  atomic.Bool
+	sleeper atomic.Pointer[Link] // sleeps for this link, see SleepWith; nil: itself
+	left    atomic.Bool          // Leave was called
 	wake    chan struct{}
 
 	mu     *sync.Mutex // of the pair
@@ -115,6 +117,9 @@ func (l *Link) pass(id uint64, from, to owner) {
 
 // Borrow implements [stack.Link].
 func (l *Link) Borrow(frames []stack.Frame) (n int) {
+	if l.left.Load() {
+		panic("BUG: memlink: Borrow after Leave")
+	}
 	if l.pending.Load() == 0 {
 		return 0
 	}
@@ -240,7 +245,12 @@ func (l *Link) receive(f stack.Frame) {
 
 // arrived wakes the goroutine that sleeps on l.
 func (l *Link) arrived() {
-	if l.asleep.Load() {
+	if !l.asleep.Load() {
+		return
+	}
+	if other := l.sleeper.Load(); other != nil {
+		other.Wake()
+	} else {
 		l.Wake()
 	}
 }
@@ -282,6 +292,24 @@ func (l *Link) Sleep(until time.Time, _ bool) error {
 	}
 	return nil
 }
+
+// SleepWith implements [stack.SharedLink].
+func (l *Link) SleepWith(others []stack.SharedLink, until time.Time, again bool) error {
+	if len(others) == 0 {
+		return l.Sleep(until, again)
+	}
+	l.sleeper.Store(others[len(others)-1].(*Link))
+	defer l.sleeper.Store(nil)
+	l.asleep.Store(true)
+	defer l.asleep.Store(false)
+	if l.Pending() {
+		return nil
+	}
+	return others[0].SleepWith(others[1:], until, again)
+}
+
+// Leave implements [stack.SharedLink]. A Borrow after it panics.
+func (l *Link) Leave() { l.left.Store(true) }
 
 // Wake implements [stack.Link].
 func (l *Link) Wake() {

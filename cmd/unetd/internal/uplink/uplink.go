@@ -207,9 +207,12 @@ func (u *Uplink) end(f func(*mux.Mux) error) error {
 	return errors.Join(err, u.cfg.NetNS.Close())
 }
 
+// maxChoices is how many tags with addresses a request may have for which several uplinks are named. More fit no record.
+const maxChoices = 64
+
 // choose is the uplink for a request: the one that it names, else the one that suits the addresses of
 // its tags, else the only one of which the policy gives the user an endpoint. The error is an
-// endpoint.ErrUplink if these are none or several.
+// endpoint.ErrUplink if these are none or several; of several that can be used now it is an endpoint.UplinksError.
 func (us *Uplinks) choose(peer mux.Owner, req endpoint.Request) (*Uplink, error) {
 	if req.Interface != "" {
 		i := slices.IndexFunc(us.list, func(u *Uplink) bool {
@@ -232,7 +235,8 @@ func (us *Uplinks) choose(peer mux.Owner, req endpoint.Request) (*Uplink, error)
 			prefixes[u] = u.addresses()
 		}
 	}
-	var chosen *Uplink
+	var chosen, other *Uplink
+	byUplink, strangers, count := map[*Uplink][]endpoint.Tag{}, false, 0
 	for _, t := range req.Tags {
 		if !addressed(t) {
 			continue
@@ -241,13 +245,24 @@ func (us *Uplinks) choose(peer mux.Owner, req endpoint.Request) (*Uplink, error)
 		best := slices.MaxFunc(us.list, func(a, b *Uplink) int { return cmp.Compare(fit(a), fit(b)) })
 		switch {
 		case fit(best) == strange:
-		case chosen != nil && chosen != best:
-			return nil, fmt.Errorf("%w: tags with addresses of %s and of %s: an endpoint is on one interface", endpoint.ErrUplink, chosen.cfg.Interface, best.cfg.Interface)
-		default:
+			strangers = true
+			continue
+		case chosen == nil:
 			chosen = best
+		case chosen != best && other == nil:
+			other = best
 		}
+		byUplink[best] = append(byUplink[best], t)
+		count++
 	}
-	if chosen != nil {
+	switch {
+	case other != nil:
+		several := error(endpoint.ErrUplink)
+		if !strangers && count <= maxChoices {
+			several = us.severalOf(us.list, byUplink)
+		}
+		return nil, fmt.Errorf("%w: tags with addresses of %s and of %s: an endpoint is on one interface", several, chosen.cfg.Interface, other.cfg.Interface)
+	case chosen != nil:
 		return chosen, nil
 	}
 	var may []*Uplink
@@ -272,5 +287,20 @@ func (us *Uplinks) choose(peer mux.Owner, req endpoint.Request) (*Uplink, error)
 	case 1:
 		return may[0], nil
 	}
-	return nil, fmt.Errorf("%w: this unetd serves %s: name one (Config.Interface, UNET_INTERFACE)", endpoint.ErrUplink, us.names())
+	several := error(endpoint.ErrUplink)
+	if len(prefixes) == 0 {
+		several = us.severalOf(may, nil)
+	}
+	return nil, fmt.Errorf("%w: this unetd serves %s: name one (Config.Interface, UNET_INTERFACE)", several, us.names())
+}
+
+// severalOf is the error for a request for which there are several uplinks: those that can be used now, and, unless tags is nil, have some.
+func (us *Uplinks) severalOf(list []*Uplink, tags map[*Uplink][]endpoint.Tag) error {
+	e := new(endpoint.UplinksError)
+	for _, u := range list {
+		if _, err := u.current(); err == nil && (tags == nil || tags[u] != nil) {
+			e.Uplinks = append(e.Uplinks, endpoint.UplinkChoice{Interface: u.cfg.Interface, Tags: tags[u]})
+		}
+	}
+	return e
 }
