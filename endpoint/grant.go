@@ -271,6 +271,32 @@ type Route struct {
 	MTU      uint32        `json:"mtu"`       // bytes of IP packet
 }
 
+// UplinkRoute is how endpoints on one uplink reach a destination, and how the kernel does.
+type UplinkRoute struct {
+	Interface  string       `json:"interface"`
+	Addrs      []UplinkAddr `json:"addrs"`           // the first ones, in the order in which a wildcard prefers them
+	AddrsTotal int          `json:"addrs_total"`     // how many the uplink has
+	Route      *Route       `json:"route,omitempty"` // nil if no destination was asked for, or for the reason in Error
+	Error      string       `json:"error,omitempty"`
+	Kernel     *KernelRoute `json:"kernel,omitempty"` // nil if no destination was asked for
+}
+
+// UplinkAddr is an address of an uplink.
+type UplinkAddr struct {
+	Prefix netip.Prefix `json:"prefix"`          // the address with the length of its subnet
+	Flags  []string     `json:"flags,omitempty"` // as ip-address(8) has them: "secondary", "temporary", "deprecated", "tentative", "dadfailed"
+}
+
+// KernelRoute is the kernel's route to a destination: what `ip route get` shows (ip-route(8)).
+type KernelRoute struct {
+	Interface string     `json:"interface,omitempty"` // empty if there is no route, for the reason in Error
+	Type      string     `json:"type,omitempty"`      // "unicast", "local", "broadcast" or "multicast"
+	Source    netip.Addr `json:"source,omitzero"`     // the source that was asked for, or the kernel's choice
+	NextHop   netip.Addr `json:"next_hop,omitzero"`   // the destination itself, or a gateway
+	MTU       uint32     `json:"mtu,omitempty"`       // bytes of IP packet
+	Error     string     `json:"error,omitempty"`
+}
+
 // Errors of a [Lease] and of the functions that open one, wrapped.
 var (
 	// ErrTagHeld: another endpoint, or a socket of the kernel, holds the tag.

@@ -44,7 +44,8 @@ func (m *Mux) addresses() (addresses, error) {
 		}
 		ip = ip.Unmap()
 		brd, _ := netip.AddrFromSlice(a.Broadcast)
-		found.host = append(found.host, hostAddr{Addr: ip, ifindex: a.LinkIndex, flags: a.Flags, broadcast: brd.Unmap()})
+		bits, _ := a.Mask.Size()
+		found.host = append(found.host, hostAddr{Addr: ip, bits: bits, ifindex: a.LinkIndex, flags: a.Flags, broadcast: brd.Unmap()})
 		if a.LinkIndex != m.up.Index {
 			continue
 		}
@@ -53,7 +54,6 @@ func (m *Mux) addresses() (addresses, error) {
 			continue
 		}
 		rank[ip] = rankOf(ip, a.Flags)
-		bits, _ := a.Mask.Size()
 		found.uplink = append(found.uplink, netip.PrefixFrom(ip, bits))
 	}
 	slices.SortStableFunc(found.uplink, func(a, b netip.Prefix) int { return cmp.Compare(rank[a.Addr()], rank[b.Addr()]) })

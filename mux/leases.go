@@ -150,10 +150,10 @@ func (l *Lease) Resolve(ctx context.Context, src, dst netip.Addr) (endpoint.Rout
 	if closed {
 		return endpoint.Route{}, endpoint.ErrLeaseClosed
 	}
-	if err := l.mayUse(src, owns); err != nil {
-		return endpoint.Route{}, known(err)
-	}
-	r, err := l.route(ctx, asksFrom(src, owns), dst, owned)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(l.ctx, cancel)()
+	r, err := l.m.resolve(ctx, src, dst, owns, owned)
 	if err == nil && r.LinkAddr == l.m.up.Addr && l.attach == endpoint.AttachQueue {
 		err = fmt.Errorf("%w: %v: an address of this host, which an endpoint on a queue does not reach: attach it to a port", endpoint.ErrUnreachable, dst)
 	}
@@ -161,20 +161,30 @@ func (l *Lease) Resolve(ctx context.Context, src, dst netip.Addr) (endpoint.Rout
 		return endpoint.Route{}, known(err)
 	}
 	l.resolved.Note(src, dst, r.NextHop)
-	r.Source = cmp.Or(src, r.Source)
 	return r, nil
 }
 
-// mayUse returns an endpoint.ErrNoRoute if the endpoint can send no packet from src. owned: it owns src.
-func (l *Lease) mayUse(src netip.Addr, owned bool) error {
-	if owned || !src.IsValid() {
-		return nil
+// resolve is Lease.Resolve for an endpoint at a port. owns: it owns src; owned: an endpoint owns dst.
+func (m *Mux) resolve(ctx context.Context, src, dst netip.Addr, owns, owned bool) (endpoint.Route, error) {
+	if src.IsValid() && !owns {
+		has, err := m.routes.Has(src)
+		if err == nil && !has {
+			err = fmt.Errorf("%w: from %v: neither an address of the uplink %s nor owned by this endpoint: send from such an address, or from none", endpoint.ErrNoRoute, src, m.up.Name)
+		}
+		if err != nil {
+			return endpoint.Route{}, err
+		}
 	}
-	has, err := l.m.routes.Has(src)
-	if err == nil && !has {
-		err = fmt.Errorf("%w: from %v: neither an address of the uplink %s nor owned by this endpoint: send from such an address, or from none", endpoint.ErrNoRoute, src, l.m.up.Name)
+	var r endpoint.Route
+	var err error
+	if owned {
+		r, err = m.routeToOwned(dst)
+	} else {
+		r, err = m.routes.Resolve(ctx, asksFrom(src, owns), dst)
+		r.MTU = min(r.MTU, m.progs.MTU)
 	}
-	return err
+	r.Source = cmp.Or(src, r.Source)
+	return r, err
 }
 
 // asksFrom returns the source with which the resolver is asked for a route from src: 0.0.0.0 for an owned
@@ -184,18 +194,6 @@ func asksFrom(src netip.Addr, owned bool) netip.Addr {
 		return netip.IPv4Unspecified()
 	}
 	return src
-}
-
-func (l *Lease) route(ctx context.Context, src, dst netip.Addr, owned bool) (endpoint.Route, error) {
-	if owned {
-		return l.m.routeToOwned(dst)
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(l.ctx, cancel)()
-	r, err := l.m.routes.Resolve(ctx, src, dst)
-	r.MTU = min(r.MTU, l.m.progs.MTU)
-	return r, err
 }
 
 // routeToOwned is the route to an owned address of this host. The port program redirects such

@@ -20,6 +20,7 @@ import (
 // hostAddr is an address of an interface of the host.
 type hostAddr struct {
 	netip.Addr
+	bits      int // of its subnet's prefix
 	ifindex   int
 	flags     int        // IFA_F_*
 	broadcast netip.Addr // as configured; not valid if none is

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -188,6 +189,37 @@ func TestDoctorReportsProblems(t *testing.T) {
 	report.expect("addresses", doctor.Note, "ip address add ADDRESS/LENGTH dev uplink")
 	report.expect("accept_local", doctor.Note, "sysctl -w net.ipv4.conf.lo.accept_local=0")
 	examine(t, pair.A, command(roleUnetd, "doctor", "--json")).expect("interfaces", doctor.Note, "no Ethernet interface has an address")
+}
+
+// doctor notes addresses whose packets the kernel sends by another interface, and shows the flags of addresses.
+func TestDoctorRoutes(t *testing.T) {
+	t.Parallel()
+	pair := netlab.RequirePair(t, netlab.Config{IPv6: true, LinkLocal: true})
+	s := newSite(t, pair.A)
+	addVethPair(t, pair.A, "aside", "10.70.0.1/24")
+	s.doctor(t).expect("routes", doctor.Note, "from 10.0.0.1 and 1 more only hosts with a route of their own", "ip route add default via GATEWAY dev uplink")
+	for _, line := range []string{
+		"addr add 10.0.0.5/24 dev uplink", "addr add fd00::5/64 dev uplink nodad preferred_lft 0",
+		"route add default via 10.0.0.2", "route add default via fd00::2",
+	} {
+		ip(t, pair.A, line)
+	}
+	report := s.doctor(t)
+	report.expect("addresses", doctor.OK, "10.0.0.1/24, 10.0.0.5/24 secondary", "fd00::5/64 deprecated")
+	report.expect("routes", doctor.OK, "leave by uplink")
+	ip(t, pair.A, "route add 10.0.0.0/24 dev aside table 100")
+	ip(t, pair.A, "rule add from 10.0.0.5 lookup 100")
+	ip(t, pair.A, "route replace default via 10.70.0.2")
+	onHost(t, pair.A, func() error { return os.WriteFile("/proc/sys/net/ipv4/conf/uplink/rp_filter", []byte("1"), 0) })
+	report = s.doctor(t)
+	report.expect("routes", doctor.Note, "from 10.0.0.5 to 10.0.0.0/24 the kernel sends by aside", "ip rule add from 10.0.0.5 lookup TABLE")
+	report.expect("routes", doctor.Note, "from 10.0.0.1 and 1 more to hosts outside of all subnets the kernel sends by aside", "rp_filter is 1", "unetd serve --interface aside too")
+	if n := len(slices.DeleteFunc(report.findings, func(f doctor.Finding) bool { return f.Check != "routes" })); n != 2 {
+		t.Errorf("%d findings about routes", n)
+	}
+	if report.code != 0 {
+		t.Errorf("exit %d", report.code)
+	}
 }
 
 // doctor reports a BPF file system that ends with its mount namespace, and sysctls that are read-only.

@@ -100,7 +100,7 @@ of their own. Frames that no application has claimed go to the kernel.`,
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(
 		newServe(stderr), newCheckConfig(),
-		newList(), newStatus(), newCounters(), newUplinks(),
+		newList(), newStatus(), newCounters(), newUplinks(), newRoute(),
 		newRevoke(), newReload(), newDrain(),
 		newCleanup(),
 		newDoctor(), newCapture(),

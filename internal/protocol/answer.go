@@ -29,6 +29,8 @@ type Answer struct {
 	Draining bool                   `json:"draining,omitempty"` // with Uplinks: no endpoints are granted
 	Reloaded *endpoint.PolicyChange `json:"reloaded,omitempty"`
 
+	Routes *[]endpoint.UplinkRoute `json:"routes,omitempty"`
+
 	Error *Error `json:"error,omitempty"`
 }
 
@@ -129,6 +131,7 @@ func (a *Answer) results() (ops []string) {
 	}{
 		{OpOpen, a.Grant != nil}, {OpPresent, a.Lease != nil}, {OpClaim, a.Tag != nil}, {OpResolve, a.Route != nil}, {OpList, a.Endpoints != nil},
 		{OpCounters, a.Counters != nil}, {OpStatus, a.Status != nil}, {OpUplinks, a.Uplinks != nil}, {OpReload, a.Reloaded != nil},
+		{OpRoute, a.Routes != nil},
 	} {
 		if r.has {
 			ops = append(ops, r.op)

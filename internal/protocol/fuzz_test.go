@@ -39,6 +39,8 @@ func FuzzRequest(f *testing.F) {
 	f.Add([]byte(`{"v":1,"id":2,"op":"path","endpoint":7,"reason":"it floods"}`))
 	f.Add([]byte(`{"v":1,"id":2,"op":"drain","undo":true}`))
 	f.Add([]byte(`{"v":1,"id":1,"op":"open","open":{"tags":[null]}}`))
+	f.Add([]byte(`{"v":1,"id":1,"op":"route"}`))
+	f.Add([]byte(`{"v":1,"id":1,"op":"route","interface":"eth0","addr":"fd00::2","source":"fd00::1"}`))
 	f.Fuzz(func(t *testing.T, record []byte) {
 		r, err := ParseRequest(record)
 		if err != nil {
@@ -68,7 +70,7 @@ func FuzzRequest(f *testing.F) {
 		}
 		x, _ := json.Marshal(o.Open)
 		y, _ := json.Marshal(back.Open)
-		if back.Tag != o.Tag || back.Addr != o.Addr || string(x) != string(y) || (back.After == nil) != (o.After == nil) ||
+		if back.Tag != o.Tag || back.Addr != o.Addr || back.Source != o.Source || back.Interface != o.Interface || string(x) != string(y) || (back.After == nil) != (o.After == nil) ||
 			o.After != nil && *back.After != *o.After || back.Endpoint != o.Endpoint || back.Path != o.Path || back.Reason != o.Reason || back.Undo != o.Undo || back.MemoryPaths != o.MemoryPaths || (back.Captured == nil) != (o.Captured == nil) || o.Captured != nil && *back.Captured != *o.Captured ||
 			(back.Socket == nil) != (o.Socket == nil) || o.Socket != nil && *back.Socket != *o.Socket {
 			t.Fatalf("%q became %q", record, written)
@@ -92,6 +94,7 @@ func FuzzIncoming(f *testing.F) {
 		`{"v":1,"id":1,"uplinks":[{"interface":"eth0","index":2,"mode":"tcx","up":true,"endpoints":1}],"draining":true}`,
 		`{"v":1,"id":1,"reloaded":{"policy":"/etc/unet/policy.yaml","rules":2,"changes":["rule lab: added"]}}`,
 		`{"v":1,"id":1,"error":{"code":"unreachable","no_route":true,"message":"m"}}`,
+		`{"v":1,"id":1,"routes":[{"interface":"eth0","addrs":[{"prefix":"10.0.0.1/24","flags":["secondary"]}],"addrs_total":1,"route":{"source":"10.0.0.1","next_hop":"10.0.0.2","link_addr":"02:00:00:00:00:02","mtu":1500},"kernel":{"error":"network is unreachable"}}]}`,
 		`{"v":1,"id":1,"lease":{"id":1,"tags":["msg:1"]}}`,
 		strings.Replace(grantRecord, `"grant"`, `"table":true,"grant"`, 1), `{"v":1,"id":1,"table":true}`,
 		`{"v":1,"event":"path","path":{"id":12,"peer":8,"epoch":3,"peer_epoch":18446744073709551615}}`, `{"v":1,"event":"path"}`,
@@ -140,7 +143,7 @@ func FuzzIncoming(f *testing.F) {
 		}
 		for op, has := range map[string]bool{OpOpen: a.Grant != nil, OpPresent: a.Lease != nil, OpClaim: a.Tag != nil,
 			OpResolve: a.Route != nil, OpList: a.Endpoints != nil, OpCounters: a.Counters != nil,
-			OpUplinks: a.Uplinks != nil, OpReload: a.Reloaded != nil} {
+			OpUplinks: a.Uplinks != nil, OpRoute: a.Routes != nil, OpReload: a.Reloaded != nil} {
 			if a.Answers(op) != (has || a.Error != nil) {
 				t.Fatalf("%q answers %s: %v", record, op, a.Answers(op))
 			}

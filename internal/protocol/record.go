@@ -47,23 +47,29 @@ const (
 	OpReload   = "reload"
 	OpDrain    = "drain"
 	OpCapture  = "capture"
+	OpRoute    = "route"
 )
 
 // operations are the operations, and the arguments that they take: needs always, may only if wanted.
 var operations = map[string]struct {
-	operators bool // it is for operators: it needs no lease
+	leaseless bool // it needs no lease
+	operators bool // it is for operators, and leaseless
 	needs     string
 	may       []string
 }{
 	OpOpen: {needs: "open", may: []string{"memory_paths"}}, OpPresent: {may: []string{"memory_paths"}}, OpClaim: {needs: "tag"}, OpUnclaim: {needs: "tag"}, OpResolve: {needs: "addr", may: []string{"source"}},
 	OpPath: {needs: "endpoint"}, OpUnpath: {needs: "path"},
-	OpList: {operators: true, may: []string{"after"}}, OpCounters: {operators: true, may: []string{"after"}},
-	OpStatus: {operators: true, may: []string{"after", "socket"}}, OpUplinks: {operators: true},
-	OpRevoke: {operators: true, needs: "endpoint", may: []string{"reason"}}, OpReload: {operators: true}, OpDrain: {operators: true, may: []string{"undo"}},
-	OpCapture: {operators: true, may: []string{"endpoint"}},
+	OpList: {leaseless: true, operators: true, may: []string{"after"}}, OpCounters: {leaseless: true, operators: true, may: []string{"after"}},
+	OpStatus: {leaseless: true, operators: true, may: []string{"after", "socket"}}, OpUplinks: {leaseless: true, operators: true},
+	OpRevoke: {leaseless: true, operators: true, needs: "endpoint", may: []string{"reason"}}, OpReload: {leaseless: true, operators: true}, OpDrain: {leaseless: true, operators: true, may: []string{"undo"}},
+	OpRoute:   {leaseless: true, may: []string{"addr", "source", "interface"}},
+	OpCapture: {leaseless: true, operators: true, may: []string{"endpoint"}},
 }
 
-// Operators reports whether op is for operators: it needs no lease.
+// Leaseless reports whether op needs no lease.
+func Leaseless(op string) bool { return operations[op].leaseless }
+
+// Operators reports whether op is for operators only. Such an operation is leaseless.
 func Operators(op string) bool { return operations[op].operators }
 
 // Request is a record from the application. Its argument is parsed later, by Operation: the
@@ -86,6 +92,8 @@ type Request struct {
 
 	Path        *uint64 `json:"path,omitempty"`
 	MemoryPaths bool    `json:"memory_paths,omitempty"`
+
+	Interface string `json:"interface,omitempty"`
 }
 
 // Operation is a request with its argument parsed.
@@ -93,10 +101,11 @@ type Operation struct {
 	Op   string
 	Open endpoint.Request
 	Tag  endpoint.Tag
-	Addr netip.Addr
-	// Source, of resolve: of the packets to Addr. If it is not valid the kernel chooses.
-	Source netip.Addr
-	After  *uint64 // list, counters, status; nil: from the start
+	Addr netip.Addr // resolve; route, not valid: only the addresses of uplinks
+	// Source, of resolve and route: of the packets to Addr. If it is not valid the kernel chooses.
+	Source    netip.Addr
+	Interface string  // route; empty: all uplinks
+	After     *uint64 // list, counters, status; nil: from the start
 	// Socket, of status with After: the sockets of the endpoint After that follow this record,
 	// and then the endpoints after it; nil: only these.
 	Socket *uint32
@@ -149,11 +158,11 @@ func (r Request) checkArgument() error {
 		name    string
 		present bool
 	}{{"open", r.Open != nil}, {"tag", r.Tag != ""}, {"addr", r.Addr != ""}, {"source", r.Source != ""}, {"after", r.After != nil}, {"socket", r.Socket != nil},
-		{"endpoint", r.Endpoint != nil}, {"reason", r.Reason != ""}, {"undo", r.Undo}, {"path", r.Path != nil}, {"memory_paths", r.MemoryPaths}} {
+		{"endpoint", r.Endpoint != nil}, {"reason", r.Reason != ""}, {"undo", r.Undo}, {"path", r.Path != nil}, {"memory_paths", r.MemoryPaths}, {"interface", r.Interface != ""}} {
 		switch {
 		case a.name == o.needs && !a.present:
 			return Violation("op %s takes the argument %s", r.Op, a.name)
-		case a.present && a.name != o.needs && !slices.Contains(o.may, a.name), a.present && a.name == "socket" && r.After == nil:
+		case a.present && a.name != o.needs && !slices.Contains(o.may, a.name), a.present && a.name == "socket" && r.After == nil, a.present && a.name == "source" && r.Addr == "":
 			return Violation("op %s does not take the argument %s", r.Op, a.name)
 		}
 	}
@@ -172,20 +181,17 @@ func (r Request) Operation() (Operation, error) {
 			err = checkTags(o.Open.Tags)
 		}
 		o.Open.NoMemoryPaths = !r.MemoryPaths
-		if n := len(o.Open.Interface); err == nil && n > maxInterface {
-			err = fmt.Errorf("%w: the name of an interface has at most %d bytes, not %d", endpoint.ErrUplink, maxInterface, n)
+		if err == nil {
+			err = checkInterface(o.Open.Interface)
 		}
 	case OpClaim, OpUnclaim:
 		o.Tag, err = endpoint.ParseTag(r.Tag)
 	case OpResolve:
-		if o.Addr, err = parseAddr(r.Addr); err == nil && r.Source != "" {
-			o.Source, err = parseAddr(r.Source)
-		}
-		if err == nil {
-			err = endpoint.CheckDestination(o.Addr)
-		}
-		if err == nil {
-			err = endpoint.CheckSource(o.Source, o.Addr)
+		err = o.parseEnds(r)
+	case OpRoute:
+		o.Interface = r.Interface
+		if err = checkInterface(r.Interface); err == nil && r.Addr != "" {
+			err = o.parseEnds(r)
 		}
 	case OpRevoke:
 		switch {
@@ -208,6 +214,27 @@ func (r Request) Operation() (Operation, error) {
 		err = Violation("%s: %v", r.Op, err)
 	}
 	return o, err
+}
+
+// parseEnds parses Addr and Source.
+func (o *Operation) parseEnds(r Request) (err error) {
+	if o.Addr, err = parseAddr(r.Addr); err == nil && r.Source != "" {
+		o.Source, err = parseAddr(r.Source)
+	}
+	if err == nil {
+		err = endpoint.CheckDestination(o.Addr)
+	}
+	if err == nil {
+		err = endpoint.CheckSource(o.Source, o.Addr)
+	}
+	return err
+}
+
+func checkInterface(name string) error {
+	if n := len(name); n > maxInterface {
+		return fmt.Errorf("%w: the name of an interface has at most %d bytes, not %d", endpoint.ErrUplink, maxInterface, n)
+	}
+	return nil
 }
 
 func parseAddr(text string) (netip.Addr, error) {
@@ -243,8 +270,11 @@ func (o Operation) Record(id uint64) ([]byte, error) {
 		var text []byte
 		text, err = o.Tag.MarshalText()
 		r.Tag = string(text)
-	case OpResolve:
-		r.Addr = o.Addr.String()
+	case OpResolve, OpRoute:
+		r.Interface = o.Interface
+		if o.Addr.IsValid() {
+			r.Addr = o.Addr.String()
+		}
 		if o.Source.IsValid() {
 			r.Source = o.Source.String()
 		}

@@ -10,6 +10,7 @@ import (
 	"iter"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -63,6 +64,10 @@ func (m *fakeMux) OpenEndpoint(_ context.Context, _ mux.Owner, req endpoint.Requ
 }
 
 func (m *fakeMux) HasRule(mux.Owner) bool { return true }
+
+func (m *fakeMux) Routes(context.Context, mux.Owner, string, netip.Addr, netip.Addr) ([]endpoint.UplinkRoute, error) {
+	return nil, nil
+}
 
 func (m *fakeMux) MayAsk(peer mux.Owner) error {
 	if peer.UID != 0 {

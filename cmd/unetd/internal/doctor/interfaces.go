@@ -30,7 +30,7 @@ func interfaces(_ context.Context, e *examination) {
 	}
 	examined := 0
 	for _, i := range all {
-		if _, err := mux.Inspect(i.Name); err != nil || len(addresses(&i)) == 0 {
+		if _, err := mux.Inspect(i.Name); err != nil || !addressed(&i) {
 			continue
 		}
 		examined++
@@ -43,15 +43,13 @@ func interfaces(_ context.Context, e *examination) {
 	}
 }
 
-// addresses are those of an interface that other hosts can reach.
-func addresses(i *net.Interface) (texts []string) {
+// addressed reports whether an interface has an address that other hosts can reach.
+func addressed(i *net.Interface) bool {
 	all, _ := i.Addrs()
-	for _, a := range all {
-		if n, ok := a.(*net.IPNet); ok && n.IP.IsGlobalUnicast() {
-			texts = append(texts, n.String())
-		}
-	}
-	return texts
+	return slices.ContainsFunc(all, func(a net.Addr) bool {
+		n, ok := a.(*net.IPNet)
+		return ok && n.IP.IsGlobalUnicast()
+	})
 }
 
 func oneInterface(e *examination, name string) {
@@ -85,16 +83,7 @@ func state(e *examination, in *mux.Inspection) {
 	} else {
 		e.ok("interface", "%s, up", what)
 	}
-	i, err := net.InterfaceByName(in.Name)
-	if err != nil {
-		e.unseen("addresses", err)
-		return
-	}
-	if list := addresses(i); len(list) > 0 {
-		e.ok("addresses", "%s", strings.Join(list, ", "))
-		return
-	}
-	e.note("addresses", "ip address add ADDRESS/LENGTH dev "+in.Name, "none: applications can only claim owned addresses and message tags")
+	addressesOf(e, in.Name)
 }
 
 func mode(e *examination, in *mux.Inspection) {

@@ -271,6 +271,26 @@ func (p *fakeProvider) HasRule(peer mux.Owner) bool {
 	return peer.UID != strangerID && peer.UID != strangerID+1
 }
 
+// Routes has an uplink with three hundred addresses.
+func (p *fakeProvider) Routes(ctx context.Context, peer mux.Owner, uplink string, src, dst netip.Addr) ([]endpoint.UplinkRoute, error) {
+	if !p.HasRule(peer) {
+		return nil, os.ErrPermission
+	}
+	r := endpoint.UplinkRoute{Interface: cmp.Or(uplink, "eth0")}
+	for i := range 300 {
+		r.Addrs = append(r.Addrs, endpoint.UplinkAddr{Prefix: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 8), Flags: []string{"secondary"}})
+	}
+	if p.current().route != nil && dst.IsValid() {
+		route, err := p.current().route(ctx, dst)
+		if err != nil {
+			return nil, err
+		}
+		route.Source = src
+		r.Route = &route
+	}
+	return []endpoint.UplinkRoute{r}, nil
+}
+
 func (p *fakeProvider) MayAsk(peer mux.Owner) error {
 	if peer.UID != 0 {
 		return os.ErrPermission

@@ -15,6 +15,8 @@ import (
 const (
 	maxListTags = 256      // of an endpoint
 	maxPage     = 48 << 10 // bytes of all entries, unless the first is longer
+
+	maxRouteAddrs = 256 // of all uplinks, in the answer to route
 )
 
 // list returns the endpoints with identifiers above after (nil: all), as many as fit, and

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -21,7 +20,7 @@ import (
 // do does an operation of an open lease, or of an operator, and returns the answer.
 func (s *session) do(id uint64, o protocol.Operation) protocol.Answer {
 	a := protocol.Answer{ID: id}
-	if o.Op != protocol.OpResolve { // resolves wait for neighbours: they have a quota and take no turns
+	if o.Op != protocol.OpResolve && o.Op != protocol.OpRoute { // these wait for neighbours: they have a quota and take no turns
 		turns := s.turnsOf(o.Tag)
 		if !turns.Wait(s.ctx, s.user) {
 			return a // the session has ended: the answer is not sent
@@ -43,7 +42,10 @@ func (s *session) do(id uint64, o protocol.Operation) protocol.Answer {
 		err = s.lease.Unclaim(s.ctx, o.Tag)
 	case protocol.OpResolve:
 		var route endpoint.Route
-		route, err = s.resolve(o.Source, o.Addr)
+		err = s.asResolve(func() (err error) {
+			route, err = s.lease.Resolve(s.ctx, o.Source, o.Addr)
+			return err
+		})
 		a.Route = &route
 	case protocol.OpPath:
 		err = s.lease.OpenPath(s.ctx, o.Endpoint)
@@ -69,6 +71,13 @@ func (s *session) do(id uint64, o protocol.Operation) protocol.Answer {
 		}
 	case protocol.OpDrain:
 		s.provider.Drain(s.peer, !o.Undo)
+	case protocol.OpRoute:
+		var list []endpoint.UplinkRoute
+		err = s.asResolve(func() (err error) {
+			list, err = s.provider.Routes(s.ctx, s.peer, o.Interface, o.Source, o.Addr)
+			return err
+		})
+		a.Routes = boundedRoutes(list)
 	case protocol.OpCapture:
 		err = s.capture(o.Captured)
 	default:
@@ -113,13 +122,24 @@ func (s *session) inTurn(t *share.Shares, f func() error) error {
 	return f()
 }
 
-// resolve asks the provider within a quota: a resolve can take seconds, and descriptors.
-func (s *session) resolve(src, dst netip.Addr) (endpoint.Route, error) {
+// asResolve calls f within the quota of resolves: these can take seconds, and descriptors.
+func (s *session) asResolve(f func() error) error {
 	if err := s.quotas.resolves.Take(s.user, 1); err != nil {
-		return endpoint.Route{}, err
+		return err
 	}
 	defer s.quotas.resolves.Return(s.user, 1)
-	return s.lease.Resolve(s.ctx, src, dst)
+	return f()
+}
+
+// boundedRoutes returns routes that fit a record: with as many addresses of each uplink as there is room for.
+func boundedRoutes(list []endpoint.UplinkRoute) *[]endpoint.UplinkRoute {
+	list = append([]endpoint.UplinkRoute{}, list...) // none: [], not null
+	for i := range list {
+		r := &list[i]
+		r.AddrsTotal = len(r.Addrs)
+		r.Addrs = append([]endpoint.UplinkAddr{}, r.Addrs[:min(len(r.Addrs), maxRouteAddrs/len(list))]...)
+	}
+	return &list
 }
 
 // open makes the endpoint and sends the grant, unless there is a mistake in the

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"slices"
 	"sync"
@@ -43,6 +44,10 @@ type Provider interface {
 
 	// HasRule reports whether the policy gives a peer anything.
 	HasRule(peer mux.Owner) bool
+	// Routes returns how endpoints on an uplink (empty: on each that the policy gives the peer anything
+	// on) reach dst from src; dst not valid: only the addresses of the uplinks. The error is
+	// os.ErrPermission if the policy gives the peer none, and endpoint.ErrUplink if it is not served.
+	Routes(ctx context.Context, peer mux.Owner, uplink string, src, dst netip.Addr) ([]endpoint.UplinkRoute, error)
 	// MayAsk returns nil if a peer is an operator, else os.ErrPermission. The server calls what
 	// follows for operators only.
 	MayAsk(peer mux.Owner) error

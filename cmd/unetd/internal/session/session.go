@@ -67,7 +67,7 @@ var (
 	errOpenFailed = errors.New("the open or present was answered with an error")
 	errWrite      = errors.New("the application does not read its connection")
 	errLeaseEnded = errors.New("the endpoint was taken down")
-	errIdle       = errors.New("no further request of the operator within the timeout")
+	errIdle       = errors.New("no further request without a lease within the timeout")
 )
 
 func newSession(ctx context.Context, conn *net.UnixConn, peer mux.Owner, user share.User, server *Server, limits Limits, q *quotas, log *slog.Logger) *session {
@@ -239,7 +239,7 @@ func (s *session) deadline() time.Time {
 		return time.Now().Add(s.limits.OpenTimeout)
 	case s.first == protocol.OpCapture:
 		return time.Time{} // the capture lasts as long as the connection
-	case protocol.Operators(s.first):
+	case protocol.Leaseless(s.first):
 		return time.Now().Add(s.limits.IdleTimeout)
 	}
 	return time.Time{} // no request has to follow on a lease
@@ -273,9 +273,9 @@ func (s *session) handle(record []byte, fds []int) (id uint64, err error) {
 	case duplicate:
 		// The answer has id 0: this id is that of the other request.
 		return 0, protocol.Violation("id %d is in use by a request in progress", r.ID)
-	case s.first != "" && (opening || protocol.Operators(r.Op) != protocol.Operators(s.first)):
+	case s.first != "" && (opening || protocol.Leaseless(r.Op) != protocol.Leaseless(s.first)):
 		return r.ID, protocol.Violation("%s on a connection that began with %s: it takes another connection", r.Op, s.first)
-	case !opening && !protocol.Operators(r.Op) && !granted:
+	case !opening && !protocol.Leaseless(r.Op) && !granted:
 		return r.ID, protocol.Violation("%s before the answer to open or present", r.Op)
 	case full:
 		return r.ID, protocol.Busy("at most %d requests and %d bytes may be in progress on a connection", protocol.MaxRequests, protocol.MaxPending)

@@ -210,18 +210,23 @@ func (u *Uplink) end(f func(*mux.Mux) error) error {
 // maxChoices is how many tags with addresses a request may have for which several uplinks are named. More fit no record.
 const maxChoices = 64
 
+// named is the uplink of a name. The error is an endpoint.ErrUplink if it is not served.
+func (us *Uplinks) named(name string) (*Uplink, error) {
+	i := slices.IndexFunc(us.list, func(u *Uplink) bool {
+		return u.cfg.Interface == name || slices.Contains(u.authority.AltNames, name)
+	})
+	if i < 0 {
+		return nil, fmt.Errorf("%w: this unetd does not serve %q: choose one of %s", endpoint.ErrUplink, name, us.names())
+	}
+	return us.list[i], nil
+}
+
 // choose is the uplink for a request: the one that it names, else the one that suits the addresses of
 // its tags, else the only one of which the policy gives the user an endpoint. The error is an
 // endpoint.ErrUplink if these are none or several; of several that can be used now it is an endpoint.UplinksError.
 func (us *Uplinks) choose(peer mux.Owner, req endpoint.Request) (*Uplink, error) {
 	if req.Interface != "" {
-		i := slices.IndexFunc(us.list, func(u *Uplink) bool {
-			return u.cfg.Interface == req.Interface || slices.Contains(u.authority.AltNames, req.Interface)
-		})
-		if i < 0 {
-			return nil, fmt.Errorf("%w: this unetd does not serve %q: choose one of %s", endpoint.ErrUplink, req.Interface, us.names())
-		}
-		return us.list[i], nil
+		return us.named(req.Interface)
 	}
 	if len(us.list) == 1 {
 		return us.list[0], nil

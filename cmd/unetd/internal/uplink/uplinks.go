@@ -3,11 +3,13 @@
 package uplink
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -191,6 +193,38 @@ func (us *Uplinks) Present(ctx context.Context, peer mux.Owner, sock, connection
 // HasRule reports whether the policy has a rule for an owner on one of the interfaces.
 func (us *Uplinks) HasRule(o mux.Owner) bool {
 	return slices.ContainsFunc(us.list, func(u *Uplink) bool { return u.authority.HasRule(o) })
+}
+
+// Routes asks the uplinks how endpoints on them reach dst from src. An owner may ask about those of which
+// the policy gives anything, and an operator about all.
+func (us *Uplinks) Routes(ctx context.Context, o mux.Owner, uplink string, src, dst netip.Addr) (list []endpoint.UplinkRoute, err error) {
+	asked := us.list
+	if uplink != "" {
+		u, err := us.named(uplink)
+		if err != nil {
+			return nil, err
+		}
+		asked = []*Uplink{u}
+	}
+	refused := us.MayAsk(o)
+	for _, u := range asked {
+		if refused != nil && !u.authority.HasRule(o) {
+			continue
+		}
+		m, err := u.current()
+		if err == nil {
+			var r endpoint.UplinkRoute
+			if r, err = m.Route(ctx, src, dst); err == nil {
+				list = append(list, r)
+				continue
+			}
+		}
+		list = append(list, endpoint.UplinkRoute{Interface: u.cfg.Interface, Error: protocol.Message(err)})
+	}
+	if len(list) == 0 {
+		return nil, fmt.Errorf("%w: the policy gives uid %d nothing on %s", os.ErrPermission, o.UID, cmp.Or(uplink, us.names()))
+	}
+	return list, nil
 }
 
 // MayAsk returns nil if an owner is an operator by the rule for one of the interfaces.
