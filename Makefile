@@ -6,6 +6,7 @@ STATICCHECK  = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 CHECKLOCKS   = gvisor.dev/gvisor/tools/checklocks/cmd/checklocks@v0.0.0-20260905035102-160fafc42237
 FUZZTIME    ?= 10s
 SOAK        ?= 30m
+LOAD        ?= 10m
 SEED        ?= 0
 BENCHFLAGS  ?=
 VMFLAGS     ?=
@@ -36,7 +37,7 @@ COMPRESS    ?= xz
 # Network namespaces, XDP programs and AF_XDP sockets need root.
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo -E env "PATH=$(PATH)")
 
-.PHONY: help build unetd install uninstall deb demo test test-containers test-rdma-peers test-vm check bench attack soak fuzz generate clean
+.PHONY: help build unetd install uninstall deb demo test test-addresses test-containers test-rdma-peers test-vm check bench attack soak fuzz generate clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -116,6 +117,9 @@ else
 	$(SUDO) $(call TEST,-C bench,./...)
 	@echo "make test: left out the race detector, which needs a C compiler (apt install gcc libc6-dev)"
 endif
+
+test-addresses: ## add and remove addresses under TCP, UDP and RDMA for LOAD (10m), beside the kernel
+	$(SUDO) $(GO) test -v -count=1 -timeout 0 -run '^TestRows$$/under_load$$' ./test/addresses -load $(LOAD)
 
 test-containers: ## run applications and unetd in containers of podman, docker and systemd-nspawn, those that are installed and work
 	$(SUDO) $(GO) test -v -count=1 -timeout 20m -run '^TestEngines$$' ./cmd/unetd

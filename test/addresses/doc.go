@@ -9,5 +9,8 @@
 // addresses that the peer sees. Both sides have to see the same. After a change unet may lag behind the
 // kernel for as long as a notice takes.
 //
+// The last row keeps TCP, UDP and RDMA going at addresses that stay and that come and go: -load says for how long, and
+// make test-addresses is ten minutes of it.
+//
 // It has tests only. They need root and AF_XDP, and are skipped without them unless UNET_REQUIRE_XDP=1.
 package addresses

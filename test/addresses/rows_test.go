@@ -3,14 +3,10 @@
 package addresses
 
 import (
-	"encoding/hex"
-	"fmt"
-	"math/rand/v2"
 	"net/netip"
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 )
 
 var rows = []row{
@@ -258,55 +254,4 @@ func (s *scene) source(addrs []string) {
 	s.same(view...)
 	s.ip("addr change " + last.String() + " dev uplink nodad preferred_lft 0 valid_lft 3600")
 	s.same(view...)
-}
-
-// load is exchanges on an address that stays, while ten others come and go.
-func (s *scene) load() {
-	const others, rounds = 10, 4
-	stays := four.own(0)
-	s.ip(four.add(stays))
-	s.open()
-	s.listen("", "")
-	random := make([]byte, 15<<10)
-	rand.NewChaCha8([32]byte{1}).Read(random)
-	bulk := hex.EncodeToString(random) // of TCP; a datagram is not longer than the MTU
-
-	stop := make(chan struct{})
-	var running sync.WaitGroup
-	end := sync.OnceFunc(func() { close(stop); running.Wait() })
-	defer end()
-	for k, filler := range map[*connection]string{
-		s.connect("tcp", stays): bulk, s.connectTo("tcp", four.peer(0)): bulk,
-		s.connect("udp", stays): bulk[:1000], s.connectTo("udp", four.peer(0)): bulk[:1000],
-	} {
-		for d, c := range k.ends {
-			want := exchange(c, filler, nil, 0)
-			running.Go(func() {
-				for n := 1; ; n++ {
-					select {
-					case <-stop:
-						return
-					default:
-					}
-					if got := exchange(c, filler, nil, 0); got != want {
-						s.Errorf("%s, unet %v, exchange %d: %s, want %s", k.name, d == s.unet, n, got, want)
-						return
-					}
-				}
-			})
-		}
-	}
-	for range rounds {
-		for _, verb := range []string{"add", "del"} {
-			for i := range others {
-				addr := fmt.Sprintf("10.50.0.%d", 1+i)
-				s.both(func(d *side) error { return ip(d.A, "addr "+verb+" "+addr+"/32 dev uplink") })
-				if verb == "add" && i == others/2 {
-					s.same(reach("tcp", "", addr))
-				}
-			}
-		}
-	}
-	end()
-	s.same(append(four.view(stays), reach("tcp", "", "10.50.0.1"))...)
 }
