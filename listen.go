@@ -90,7 +90,7 @@ func (h *Host) dialTCP(ctx context.Context, network string, asked, remote netip.
 	if !remote.IsValid() || remote.Port() == 0 {
 		return fail("connect", syscall.EINVAL)
 	}
-	l, call, err := h.dialFrom(ctx, asked.Addr(), remote.Addr())
+	l, call, err := h.dialFrom(ctx, ports.TCP, asked, remote.Addr())
 	if err != nil {
 		return fail(call, err)
 	}
@@ -163,7 +163,7 @@ func (h *Host) openUDP(ctx context.Context, op, network string, asked, remote ne
 	var release func()
 	var err error
 	if remote.IsValid() {
-		l, call, err := h.dialFrom(ctx, asked.Addr(), remote.Addr())
+		l, call, err := h.dialFrom(ctx, ports.UDP, asked, remote.Addr())
 		if err != nil {
 			return fail(call, err)
 		}
@@ -230,15 +230,18 @@ func (h *Host) listenAt(ctx context.Context, of func(*ports.Local) *ports.Ports,
 }
 
 // dialFrom is Locals.ForDial for a host whose lease has not ended; where any address will do, it is the
-// one that the kernel would choose. call is the system call that package net makes for the step that has
+// one that the kernel would choose. While unetd is asked for that, ports of the likely one are claimed. call is the system call that package net makes for the step that has
 // failed.
-func (h *Host) dialFrom(ctx context.Context, asked, remote netip.Addr) (l *ports.Local, call string, err error) {
-	if l, err = h.locals.ForDial(h.named(asked), remote); err == nil {
-		err = cmp.Or(h.zoneError(syscall.EADDRNOTAVAIL, asked), h.zoneError(syscall.ENETUNREACH, remote), h.leaseErr())
+func (h *Host) dialFrom(ctx context.Context, of func(*ports.Local) *ports.Ports, asked netip.AddrPort, remote netip.Addr) (l *ports.Local, call string, err error) {
+	if l, err = h.locals.ForDial(h.named(asked.Addr()), remote); err == nil {
+		err = cmp.Or(h.zoneError(syscall.EADDRNOTAVAIL, asked.Addr()), h.zoneError(syscall.ENETUNREACH, remote), h.leaseErr())
 	}
 	if err == nil && l == nil {
-		var source netip.Addr
-		if source, err = h.stack.SourceTo(ctx, h.named(remote.Unmap())); err == nil {
+		remote, source := h.named(remote.Unmap()), netip.Addr{}
+		if likely := h.locals.At(h.stack.LikelySource(remote)); likely != nil && asked.Port() == 0 {
+			of(likely).Prepare()
+		}
+		if source, err = h.stack.SourceTo(ctx, remote); err == nil {
 			if l = h.locals.At(source); l == nil { // it has just gone
 				err = syscall.EADDRNOTAVAIL
 			}

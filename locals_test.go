@@ -25,16 +25,16 @@ func TestZonesOfTheInterface(t *testing.T) {
 		if ok != (err == nil) || !ok && !errors.Is(err, syscall.EADDRNOTAVAIL) {
 			t.Errorf("listen at %v: %v", ours, err)
 		}
-		_, call, err := h.dialFrom(t.Context(), ours, theirs)
+		_, call, err := h.dialFrom(t.Context(), ports.TCP, netip.AddrPortFrom(ours, 0), theirs)
 		if ok != (err == nil) || !ok && (!errors.Is(err, syscall.EADDRNOTAVAIL) || call != "bind") {
 			t.Errorf("dial from %v: %v", ours, err)
 		}
-		_, call, err = h.dialFrom(t.Context(), netip.Addr{}, theirs)
+		_, call, err = h.dialFrom(t.Context(), ports.TCP, netip.AddrPort{}, theirs)
 		if ok != (err == nil) || !ok && (!errors.Is(err, syscall.ENETUNREACH) || call != "connect") {
 			t.Errorf("dial to %v: %v", theirs, err)
 		}
 	}
-	if _, _, err := h.dialFrom(t.Context(), netip.Addr{}, netip.MustParseAddr("fd00::2%eth1")); err != nil {
+	if _, _, err := h.dialFrom(t.Context(), ports.TCP, netip.AddrPort{}, netip.MustParseAddr("fd00::2%eth1")); err != nil {
 		t.Errorf("a zone of an address that is not link-local: %v", err)
 	}
 }

@@ -182,6 +182,13 @@ func (s *Stack) newRoute(by ends) (*route, error) {
 	if len(s.routes) >= s.maxRoutes {
 		s.dropRoute(s.victim())
 	}
+	r := s.addRoute(by, source)
+	s.askResolver(r)
+	return r, nil
+}
+
+// addRoute adds a route that nobody has been asked for.
+func (s *Stack) addRoute(by ends, source wire.Addr) *route {
 	u := s.uplinkOf(source)
 	r := &route{ends: by, source: source, uplink: u, mtu: u.mtu, due: never, slot: len(s.routeClock), sentAtHand: 1}
 	r.timer.owner = r
@@ -191,8 +198,7 @@ func (s *Stack) newRoute(by ends) (*route, error) {
 	s.routeClock = append(s.routeClock, r)
 	r.newAt = s.readClock()
 	r.lookedAt = r.newAt
-	s.askResolver(r)
-	return r, nil
+	return r
 }
 
 // victim picks the route that is replaced by a new one: the first that has sent
@@ -429,8 +435,13 @@ func (s *Stack) setRoute(r *route, a Route) {
 	r.state = routeReady
 	copy(r.headers.bytes[:6], a.LinkAddr[:])
 	s.armRoute(r, s.now+lookInterval)
+	source := r.uplink.scoped(wire.AddrFrom(a.Source))
+	dial := r.from == (wire.Addr{}) && r.source == source && r.askers > 0
 	s.resumeWaiting(r)
 	s.settleHeld(r, nil)
+	if by := (ends{source, r.to}); dial && s.routes[by] == nil && len(s.routes) < s.maxRoutes {
+		s.setRoute(s.addRoute(by, source), a) // the answer is also that for this source, which SourceTo returns
+	}
 }
 
 // failRoute takes the verdict that r leads nowhere.

@@ -405,6 +405,16 @@ func (s *Stack) unsendable(from, dst wire.Addr) error {
 	return why
 }
 
+// LikelySource is the address that SourceTo likely returns for dst; not valid if there is none of the family. It does not
+// wait.
+func (s *Stack) LikelySource(dst netip.Addr) netip.Addr {
+	a := s.source(s.addrOf(dst))
+	if a == (wire.Addr{}) {
+		return netip.Addr{}
+	}
+	return s.netip(a)
+}
+
 // SourceTo is the address that packets to dst come from, as the kernel would choose it (RFC 6724): the only
 // one of ours that fits, or the choice of the route service, for whose answer it waits. The error is
 // that of the route or of ctx.

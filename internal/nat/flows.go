@@ -115,9 +115,9 @@ func addFlow(msg []byte, status uint32, direction uint16, found map[netip.Addr]*
 	port := binary.BigEndian.Uint16(proto[attrDstPort])
 	switch proto[attrProtocol][0] {
 	case unix.IPPROTO_UDP:
-		ports.inUse[udp].add(port, port)
+		made(&ports.inUse[udp]).add(port, port)
 	case unix.IPPROTO_TCP:
-		ports.inUse[tcp].add(port, port)
+		made(&ports.inUse[tcp]).add(port, port)
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -23,7 +24,7 @@ type Link struct {
 
 // Ports are the ports of one address that translation uses, or may use.
 type Ports struct {
-	inUse, may [protocols]set // ports in use, and ports that may be used later
+	inUse, may [protocols]*set // ports in use, and ports that may be used later; nil: none, as of most addresses
 	mayBy      string         // the first rule that may use ports; "": none
 	unread     string         // the first rules that could not be evaluated, and why; "": none
 }
@@ -58,7 +59,11 @@ func (s *set) add(first, last uint16) {
 	}
 }
 
+// any reports whether s has one of the ports. s may be nil.
 func (s *set) any(first, last uint16) bool {
+	if s == nil {
+		return false
+	}
 	for port := int(first); port <= int(last); port++ {
 		if s[port/64]&(1<<(port%64)) != 0 {
 			return true
@@ -90,7 +95,15 @@ func (p *Ports) MayUseBy() string {
 // Empty reports whether the flows and the evaluated rules use and may use none of the address's
 // ports.
 func (p *Ports) Empty() bool {
-	return p == nil || p.mayBy == "" && p.inUse == [protocols]set{}
+	return p == nil || p.mayBy == "" && p.inUse == [protocols]*set{}
+}
+
+// made is the set at s, which is made if it is nil.
+func made(s **set) *set {
+	if *s == nil {
+		*s = new(set)
+	}
+	return *s
 }
 
 func (p *Ports) addUnread(what string) { p.unread = cmp.Or(p.unread, what) }
@@ -99,7 +112,7 @@ func (p *Ports) addMay(by string, which [protocols]bool, first, last uint16) {
 	p.mayBy = cmp.Or(p.mayBy, by)
 	for i, is := range which {
 		if is {
-			p.may[i].add(first, last)
+			made(&p.may[i]).add(first, last)
 		}
 	}
 }
@@ -179,21 +192,20 @@ func (r *Reader) ask(found map[netip.Addr]*Ports, shared, owned []netip.Addr) er
 // legacy looks for a nat table of iptables-legacy, which cannot be read. The kernel makes the
 // table of a network namespace at the first request for it in that namespace.
 func legacy(found map[netip.Addr]*Ports) error {
-	for a, ports := range found {
-		file := "ip_tables_names"
-		if a.Is6() {
-			file = "ip6_tables_names"
-		}
-		names, err := os.ReadFile("/proc/thread-self/net/" + file)
+	for name, is := range map[string]func(netip.Addr) bool{"ip_tables": netip.Addr.Is4, "ip6_tables": netip.Addr.Is6} {
+		tables, err := os.ReadFile("/proc/thread-self/net/" + name + "_names")
 		if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) { // only root may read it
 			continue
 		}
 		if err != nil {
 			return err
 		}
-		for name := range strings.FieldsSeq(string(names)) {
-			if name == "nat" {
-				ports.addUnread("the nat table of " + strings.TrimSuffix(file, "_names") + " (iptables-legacy), which cannot be read")
+		if !slices.Contains(strings.Fields(string(tables)), "nat") {
+			continue
+		}
+		for a, ports := range found {
+			if is(a) {
+				ports.addUnread("the nat table of " + name + " (iptables-legacy), which cannot be read")
 			}
 		}
 	}

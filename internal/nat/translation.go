@@ -38,7 +38,7 @@ func (w *walk) translation(c chain, e expression, s state, registers map[uint32]
 	for i, is := range s.protocols {
 		for word, ports := range s.ports {
 			if is {
-				w.ports.inUse[i][word] |= ports
+				made(&w.ports.inUse[i])[word] |= ports
 			}
 		}
 	}

@@ -376,12 +376,7 @@ func (p *Ports) Obtain(ctx context.Context, seen int) error {
 		p.mu.Unlock()
 		return nil
 	}
-	c := p.more
-	if c == nil {
-		c = &portClaim{done: make(chan struct{})}
-		p.more = c
-		go p.ask(c)
-	}
+	c := p.claimMore()
 	if p.released == nil {
 		p.released = make(chan struct{})
 	}
@@ -395,6 +390,27 @@ func (p *Ports) Obtain(ctx context.Context, seen int) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+}
+
+// Prepare begins the claim that an outgoing socket is going to need here, unless the host already has ports. It does not
+// wait.
+func (p *Ports) Prepare() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.owned && len(p.blocks) == 0 {
+		p.claimMore()
+	}
+}
+
+// claimMore is the claim in progress, or a new one.
+//
+// +checklocks:p.mu
+func (p *Ports) claimMore() *portClaim {
+	if p.more == nil {
+		p.more = &portClaim{done: make(chan struct{})}
+		go p.ask(p.more)
+	}
+	return p.more
 }
 
 // ask claims a block, or a single port if the claim of a block fails.

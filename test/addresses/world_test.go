@@ -83,7 +83,7 @@ func openWorld(t *testing.T) *world {
 	return w
 }
 
-func openSide(t *testing.T) *side {
+func openSide(t testing.TB) *side {
 	d := &side{Pair: netlab.RequirePair(t, netlab.Config{IPv6: true, LinkLocal: true}), uplink: make(map[*netlab.Host]int), others: make(map[string]*service)}
 	t.Cleanup(func() {
 		d.mu.Lock()
