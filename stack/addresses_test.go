@@ -312,6 +312,37 @@ func TestAddressesComeAndGo(t *testing.T) {
 	})
 }
 
+// The answer for SourceTo is also the route from that source: a dial sends at once, without another question. It follows
+// changes of routes.
+func TestDialAfterSourceToAsksOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &sources{delay: time.Second, choose: map[string]string{"192.0.2.1": "10.9.0.1"}}
+		s, _, w := newSeveral(t, r, "10.0.0.1/24 10.9.0.1/24")
+		source, err := s.SourceTo(t.Context(), netip.MustParseAddr("192.0.2.1"))
+		if err != nil || s.LikelySource(netip.MustParseAddr("192.0.2.1")) != netip.MustParseAddr("10.0.0.1") {
+			t.Fatal(source, err)
+		}
+		c := testutil.Value(s.DialUDP(netip.AddrPortFrom(source, 8), ap("192.0.2.1:9"), stack.UDPOptions{}))
+		start := time.Now()
+		if _, err := c.Write([]byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		expect(t, w, "10.9.0.1 > 192.0.2.1")
+		if d := time.Since(start); d != 0 {
+			t.Errorf("the datagram was held for %v", d)
+		}
+		if asked := r.take(); len(asked) != 1 || asked[0] != "invalid IP > 192.0.2.1" {
+			t.Errorf("asked %q", asked)
+		}
+		s.Invalidate(netip.MustParseAddr("192.0.2.1"))
+		c.Write([]byte("x"))
+		time.Sleep(2 * time.Second)
+		if asked := r.take(); !slices.Contains(asked, "10.9.0.1 > 192.0.2.1") {
+			t.Errorf("after a change of the route: asked %q", asked)
+		}
+	})
+}
+
 // What is sent by a route whose source the route service has chosen leaves from no address that has gone
 // meanwhile, not even if the service's answer names it.
 func TestNoSourceThatHasGone(t *testing.T) {

@@ -25,8 +25,8 @@ type Link struct {
 // Ports are the ports of one address that translation uses, or may use.
 type Ports struct {
 	inUse, may [protocols]*set // ports in use, and ports that may be used later; nil: none, as of most addresses
-	mayBy      string         // the first rule that may use ports; "": none
-	unread     string         // the first rules that could not be evaluated, and why; "": none
+	mayBy      string          // the first rule that may use ports; "": none
+	unread     string          // the first rules that could not be evaluated, and why; "": none
 }
 
 // Indexes of the protocols.
