@@ -43,7 +43,8 @@
 //
 // The kernel has the routes, the neighbours and the state of the interface. unetd reports
 // their changes to the host, which then sends to the new MAC address of a peer or a
-// gateway. The error for a destination without a route is ENETUNREACH; for a neighbour that
+// gateway. The error for a destination without a route is ENETUNREACH, for a route of type prohibit or
+// blackhole EACCES or EINVAL; for a neighbour that
 // does not answer it is EHOSTUNREACH. While the interface is down sends fail with ENETDOWN and
 // reads wait; TCP connections stay open.
 // [Host.Notices] reports the changes to the application. unetd itself may be restarted:

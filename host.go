@@ -401,13 +401,17 @@ func (r resolver) Resolve(ctx context.Context, src, dst netip.Addr) (stack.Route
 	switch { // other errors do not mean this
 	case errors.Is(err, endpoint.ErrNoRoute):
 		err = &unreachable{err, syscall.ENETUNREACH}
+	case errors.Is(err, endpoint.ErrProhibited):
+		err = &unreachable{err, syscall.EACCES}
+	case errors.Is(err, endpoint.ErrBlackhole):
+		err = &unreachable{err, syscall.EINVAL}
 	case errors.Is(err, endpoint.ErrUnreachable):
 		err = &unreachable{err, syscall.EHOSTUNREACH}
 	}
-	return stack.Route{Source: e.Source, LinkAddr: e.LinkAddr, MTU: int(e.MTU)}, err
+	return stack.Route{Source: e.Source, LinkAddr: e.LinkAddr, MTU: int(e.MTU), MTULocked: e.MTULocked, AdvMSS: int(e.AdvMSS)}, err
 }
 
-// unreachable is an ENETUNREACH or EHOSTUNREACH with its reason.
+// unreachable is the kernel's errno for a destination that cannot be reached, with the reason.
 type unreachable struct {
 	error
 	errno syscall.Errno

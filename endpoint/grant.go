@@ -269,6 +269,11 @@ type Route struct {
 	NextHop  netip.Addr    `json:"next_hop"`  // the destination itself, or a gateway
 	LinkAddr wire.LinkAddr `json:"link_addr"` // MAC address of the next hop
 	MTU      uint32        `json:"mtu"`       // bytes of IP packet
+	// MTULocked: routers may fragment what is sent there (ip route, "mtu lock"), so there is no
+	// path MTU to find.
+	MTULocked bool `json:"mtu_locked,omitempty"`
+	// AdvMSS is the MSS that TCP announces at most, in bytes (ip route, "advmss"); 0: that of the MTU.
+	AdvMSS uint32 `json:"adv_mss,omitempty"`
 }
 
 // UplinkRoute is how endpoints on one uplink reach a destination, and how the kernel does.
@@ -305,11 +310,16 @@ var (
 	ErrTagDenied = errors.New("tag not allowed")
 	// ErrNoAddr is an ErrTagDenied: the uplink does not have the tag's address now.
 	ErrNoAddr error = noAddr{}
-	// ErrUnreachable: there is no route ([ErrNoRoute]), or the next hop does not answer ARP or
+	// ErrUnreachable: there is no route ([ErrNoRoute]), or one without a next hop (of type
+	// unreachable, [ErrProhibited], [ErrBlackhole]), or the next hop does not answer ARP or
 	// neighbour discovery.
 	ErrUnreachable = errors.New("host unreachable")
 	// ErrNoRoute is an ErrUnreachable: no route leads to the address by the uplink.
-	ErrNoRoute error = noRoute{}
+	ErrNoRoute error = unreachable("network unreachable")
+	// ErrProhibited is an ErrUnreachable: the route, or a rule, is of type prohibit.
+	ErrProhibited error = unreachable("route prohibited")
+	// ErrBlackhole is an ErrUnreachable: the route, or a rule, is of type blackhole.
+	ErrBlackhole error = unreachable("route into a black hole")
 	// ErrLeaseClosed: the lease was closed, or its grantor took it back.
 	ErrLeaseClosed = errors.New("lease closed")
 	// ErrBusy: a limit is reached, or what was asked for is in use. A later attempt may
@@ -343,11 +353,11 @@ type UplinkChoice struct {
 func (e *UplinksError) Error() string { return ErrUplink.Error() }
 func (e *UplinksError) Unwrap() error { return ErrUplink }
 
-// noRoute is ErrNoRoute.
-type noRoute struct{}
+// unreachable is an ErrUnreachable with a text of its own.
+type unreachable string
 
-func (noRoute) Error() string { return "network unreachable" }
-func (noRoute) Unwrap() error { return ErrUnreachable }
+func (u unreachable) Error() string { return string(u) }
+func (unreachable) Unwrap() error   { return ErrUnreachable }
 
 // noAddr is ErrNoAddr.
 type noAddr struct{}

@@ -2,6 +2,7 @@ package stack
 
 import (
 	"encoding/binary"
+	"math/rand/v2"
 	"net/netip"
 
 	"github.com/unet-go/unet/wire"
@@ -73,12 +74,14 @@ func headersLen(dst wire.Addr) int {
 }
 
 // headers is a template of the Ethernet header and the IP header. An IPv4 header has DF set and
-// ID 0 (RFC 6864, section 4.1), an IPv6 header flow label 0. Protocol, length and the IPv4
-// checksum are filled in for each packet.
+// ID 0 (RFC 6864, section 4.1), unless setFragmentable has changed that, an IPv6 header flow label 0. Protocol, length
+// and the IPv4 checksum are filled in for each packet.
 type headers struct {
-	bytes [headersLen6]byte
-	len   int
-	sum   uint32 // ones-complement sum of the IPv4 header, without protocol, length and checksum
+	bytes        [headersLen6]byte
+	len          int
+	sum          uint32 // ones-complement sum of the IPv4 header, without protocol, length, checksum and ID
+	fragmentable bool   // without DF; each packet has another ID
+	id           uint16 // of the last packet, if they are fragmentable
 }
 
 // makeHeaders makes the template for packets from an address to another.
@@ -100,6 +103,21 @@ func makeHeaders(src, dst wire.LinkAddr, from, to wire.Addr) (h headers) {
 	return h
 }
 
+// setFragmentable permits routers to fragment the packets, or forbids it. It has no effect on IPv6.
+func (h *headers) setFragmentable(may bool) {
+	if h.len == headersLen6 || h.fragmentable == may {
+		return
+	}
+	const df = 0x4000
+	h.fragmentable, h.id = may, uint16(rand.Uint32())
+	h.bytes[wire.EthernetHeaderLen+6] ^= df >> 8
+	if may {
+		h.sum -= df
+	} else {
+		h.sum += df
+	}
+}
+
 // put writes the headers of a packet with n bytes after the IP header to the start of b. The IPv4
 // checksum is the template's plus protocol and length (RFC 1624).
 func (h *headers) put(b []byte, protocol uint8, n int) {
@@ -112,6 +130,11 @@ func (h *headers) put(b []byte, protocol uint8, n int) {
 	p[23] = protocol
 	length := uint32(wire.IPv4HeaderLen + n)
 	sum := h.sum + length + uint32(protocol)
+	if h.fragmentable {
+		h.id++
+		binary.BigEndian.PutUint16(p[18:20], h.id)
+		sum += uint32(h.id)
+	}
 	sum = sum&0xffff + sum>>16
 	sum = sum&0xffff + sum>>16
 	binary.BigEndian.PutUint16(p[16:18], uint16(length))

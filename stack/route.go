@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -18,8 +19,8 @@ import (
 // Resolver is the route service. Resolve may block until ctx ends; the stack
 // calls it from a goroutine of its own, never under its lock. src is the source of the packets;
 // if it is not valid the service chooses one, which may be none of the stack's. An error that is
-// EHOSTUNREACH or ENETUNREACH is a verdict: dst cannot be reached. After any other
-// error, which is no statement about dst, the stack asks again.
+// EHOSTUNREACH, ENETUNREACH, EACCES (prohibited) or EINVAL (a black hole) is a verdict: dst cannot be
+// reached. After any other error, which is no statement about dst, the stack asks again.
 type Resolver interface {
 	Resolve(ctx context.Context, src, dst netip.Addr) (Route, error)
 }
@@ -29,6 +30,22 @@ type Route struct {
 	Source   netip.Addr    // of packets that are sent there; may be left out
 	LinkAddr wire.LinkAddr // of the next hop
 	MTU      int           // bytes of IP packet; 0: that of the link
+	// MTULocked: routers may fragment the packets. They have no DF, and reports of a smaller path MTU are ignored.
+	MTULocked bool
+	AdvMSS    int // the MSS that TCP announces at most, bytes; 0: that of the MTU
+}
+
+// verdicts are the errors by which a [Resolver] says that a destination cannot be reached.
+var verdicts = [...]syscall.Errno{syscall.ENETUNREACH, syscall.EACCES, syscall.EINVAL, syscall.EHOSTUNREACH}
+
+// verdictOf is the verdict in an error; 0: there is none.
+func verdictOf(err error) syscall.Errno {
+	for _, errno := range verdicts {
+		if errors.Is(err, errno) {
+			return errno
+		}
+	}
+	return 0
 }
 
 var errAnswerLinkAddr = errors.New("the route service answered with no usable MAC address")
@@ -104,7 +121,7 @@ type route struct {
 	held    int                // packets in Stack.held
 	waiting []*tcp.Conn        // that have something to send
 	askers  int                // goroutines in SourceTo
-	err     error              // of sends while it is failed: EHOSTUNREACH or ENETUNREACH, with the resolver's
+	err     error              // of sends while it is failed: one of verdicts, with the resolver's
 	giveUp  context.CancelFunc // of the first question, while resolving
 
 	group      bool   // to a multicast or broadcast address; see groupRoute
@@ -112,6 +129,8 @@ type route struct {
 	sentAtHand uint64 // sent, when the clock's hand last passed
 
 	mtu          int     // as the resolver has it
+	mtuLocked    bool    // likewise
+	advMSS       uint16  // likewise, as the link permits it; 0: that of the MTU
 	pathMTU      int     // reported by ICMP about datagrams; 0: none
 	pathMTUUntil instant // when that is forgotten
 	tcpMTU       int     // found by a connection; 0: none
@@ -335,7 +354,7 @@ func (s *Stack) resolve(ctx context.Context, cancel context.CancelFunc, r *route
 		return
 	}
 	s.readClock()
-	verdict := err == nil || errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH)
+	verdict := err == nil || verdictOf(err) != 0
 	if err == nil && (answer.LinkAddr == wire.LinkAddr{} || answer.LinkAddr.IsGroup() && !s.isGroup(r.to)) {
 		err = errAnswerLinkAddr
 	}
@@ -418,20 +437,29 @@ func (s *Stack) chooseSource(r *route, u *uplink, chosen netip.Addr) error {
 
 // setRoute takes the resolver's answer.
 func (s *Stack) setRoute(r *route, a Route) {
-	before := r.mtu
+	before, locked := r.mtu, r.mtuLocked
 	r.mtu = r.uplink.mtu
 	if a.MTU != 0 {
 		r.mtu = max(minMTU, min(a.MTU, r.mtu))
+	}
+	if r.mtuLocked = a.MTULocked; r.mtuLocked {
+		r.pathMTU, r.tcpMTU = 0, 0
+	}
+	r.advMSS = 0
+	if a.AdvMSS > 0 {
+		fixed := r.headers.len - wire.EthernetHeaderLen + wire.TCPHeaderLen
+		r.advMSS = uint16(max(minMTU, min(a.AdvMSS+fixed, r.uplink.mtu)) - fixed)
 	}
 	r.setMTU()
 	if r.state == routeResolving {
 		s.stopResolving(r)
 	} else {
 		s.count[routesRefreshed]++
-		if r.mtu < before { // larger segments in flight are lost
-			s.tcp.SetMTU(tcp.Time(s.now), r.from, r.to, r.mtu)
+		if r.mtu < before || r.mtuLocked != locked { // larger segments in flight are lost
+			s.tcp.SetMTU(tcp.Time(s.now), r.from, r.to, r.mtu, r.mtuLocked)
 		}
 	}
+	r.headers.setFragmentable(r.mtuLocked)
 	r.state = routeReady
 	copy(r.headers.bytes[:6], a.LinkAddr[:])
 	s.armRoute(r, s.now+lookInterval)
@@ -448,10 +476,7 @@ func (s *Stack) setRoute(r *route, a Route) {
 func (s *Stack) failRoute(r *route, err error) {
 	s.stopResolving(r)
 	r.state = routeFailed
-	errno := syscall.EHOSTUNREACH
-	if errors.Is(err, syscall.ENETUNREACH) {
-		errno = syscall.ENETUNREACH
-	}
+	errno := cmp.Or(verdictOf(err), syscall.EHOSTUNREACH)
 	r.err = fmt.Errorf("%w: %v: %w", errno, r.to.Netip(), err)
 	s.armRoute(r, s.now+failureTime)
 	s.settleHeld(r, r.err)
@@ -622,6 +647,7 @@ func (s *Stack) setSource(r *route, a wire.Addr) {
 	if r.source != a {
 		r.source, r.uplink = a, s.uplinkOf(a)
 		r.headers = makeHeaders(r.uplink.addr, wire.LinkAddr(r.headers.bytes[:6]), a, r.to)
+		r.headers.setFragmentable(r.mtuLocked)
 	}
 }
 

@@ -94,7 +94,7 @@ func (s *Stack) lowerRouteMTU(r *route, e *wire.ICMPError) {
 		mtu = tcp.PlateauBelow(e.Size)
 	}
 	low := max(mtu, minPathMTU)
-	if mtu >= e.Size || low >= r.mtu || r.pathMTU != 0 && low >= r.pathMTU { // that packet would have passed, or it is known
+	if r.mtuLocked || mtu >= e.Size || low >= r.mtu || r.pathMTU != 0 && low >= r.pathMTU { // that packet would have passed, or it is known
 		s.count[pathMTUIgnored]++
 		return
 	}
@@ -113,7 +113,7 @@ func (s *Stack) learnPathMTU(conn *tcp.Conn) {
 	}
 	mtu, searched := conn.PathMTU()
 	switch {
-	case mtu >= conn.MaxMTU(): // it has no limit of its own
+	case r.mtuLocked, mtu >= conn.MaxMTU(): // it has no limit of its own
 		mtu = 0
 	case r.tcpMTU == 0 || mtu < r.tcpMTU:
 		s.count[pathMTULowered]++
@@ -126,9 +126,15 @@ func (s *Stack) learnPathMTU(conn *tcp.Conn) {
 	s.armRoute(r, r.due)
 }
 
-// tellPathMTU gives a connection that is about to send the MTU of its path.
+// tellRoute gives a connection what the resolver has said about the route.
+func (r *route) tellRoute(now tcp.Time, conn *tcp.Conn) {
+	conn.SetAdvMSS(r.advMSS)
+	conn.SetMTU(now, r.mtu, r.mtuLocked)
+}
+
+// tellPathMTU gives a connection that is about to send also what others have found out about the path.
 func (r *route) tellPathMTU(now tcp.Time, conn *tcp.Conn) {
-	conn.SetMTU(now, r.mtu)
+	r.tellRoute(now, conn)
 	if r.tcpMTU != 0 {
 		conn.SuggestMTU(now, r.tcpMTU, r.tcpSearched)
 	}

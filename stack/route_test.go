@@ -2,6 +2,7 @@ package stack_test
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -590,4 +591,135 @@ func TestBatchDoesNotWaitForRoutes(t *testing.T) {
 		synctest.Wait()
 		expect(t, w, `192.0.2.2 ttl 64 DF | udp 7 > 9 "y"`)
 	})
+}
+
+// On a route with a locked MTU packets have no DF and IDs of their own, and a router's report of a smaller
+// path MTU has no effect on datagrams and connections. Without the lock all is as before.
+func TestLockedMTU(t *testing.T) {
+	r := &routes{answer: answerWith(stack.Route{LinkAddr: linkB, MTU: 1300, MTULocked: true})}
+	la, lb := memlink.Pair(memlink.Config{})
+	cfg := stack.Config{OwnedAddress: true, LinkAddr: linkA, Addrs: []netip.Prefix{prefixA}, Resolver: r}
+	a := newStack(t, la, cfg)
+	cfg.LinkAddr, cfg.Addrs, cfg.Resolver = linkB, []netip.Prefix{prefixB}, neighbours{}
+	b := newStack(t, lb, cfg)
+	reports := make(chan stack.Frame, 1000)
+	var mu sync.Mutex
+	ids, dont := map[uint16]int{}, 0
+	la.Filter(func(frame []byte) bool {
+		var ip wire.IPv4
+		if err := ip.Parse(frame[wire.EthernetHeaderLen:]); err != nil {
+			return true
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if ids[binary.BigEndian.Uint16(frame[18:])]++; frame[20]&0x40 != 0 {
+			dont++
+		}
+		if len(frame) > 1200 {
+			m := make([]byte, wire.MaxICMPv4ErrorLen)
+			m = m[:wire.PutICMPv4Error(m, wire.ICMPUnreachable, wire.ICMPFragmentationNeeded, 1000, frame[wire.EthernetHeaderLen:])]
+			report := ipFrame(wire.IPv4Fields{Protocol: wire.ProtocolICMP, Src: addrB, Dst: addrA}, m)
+			copy(report[:6], linkA[:])
+			reports <- stack.Frame{Data: report}
+		}
+		return true
+	})
+	go func() {
+		for f := range reports {
+			la.Inject(f)
+		}
+	}()
+	defer func() {
+		la.Filter(nil)
+		close(reports)
+	}()
+	u := testutil.Value(a.DialUDP(ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.UDPOptions{}))
+	defer u.Close()
+	sink := testutil.Value(b.ListenUDP(ap("10.0.0.2:9"), stack.UDPOptions{}))
+	defer sink.Close()
+	udpSend(u, nil)
+	testutil.Eventually(t, "the route is known", func() bool { return counters(a)["routes_failed"] == 0 && r.count() > 0 })
+	client, server := connect(t, a, b, stack.TCPOptions{})
+	transfer(t, server, client, 20_000)
+	testutil.Eventually(t, "reports about segments have come", func() bool { return counters(a)["tcp_mtu_reports_bad"] > 0 })
+	if got := server.Info(); got.PathMTU != 1300 {
+		t.Errorf("after reports the path's MTU of the connection is %d, want 1300", got.PathMTU)
+	}
+	if err := udpSend(u, make([]byte, 1300-28)); err != nil {
+		t.Errorf("a datagram as long as the route's MTU: %v", err)
+	}
+	testutil.Eventually(t, "the report about the datagram has come", func() bool { return counters(a)["path_mtu_ignored"] > 0 })
+	mu.Lock()
+	first, last := ids[0], len(ids)
+	if dont > first || last < 15 { // a SYN,ACK may have left before the route was known
+		t.Errorf("%d packets with DF, %d different IDs, ID 0 %d times", dont, last, first)
+	}
+	for id, n := range ids {
+		if id != 0 && n > 1 {
+			t.Errorf("ID %d %d times", id, n)
+		}
+	}
+	clear(ids)
+	dont = 0
+	mu.Unlock()
+	r.set(answerWith(stack.Route{LinkAddr: linkB, MTU: 1300}))
+	a.Invalidate(netip.Addr{})
+	testutil.Eventually(t, "the next datagram has DF and ID 0", func() bool {
+		udpSend(u, nil)
+		mu.Lock()
+		defer mu.Unlock()
+		return dont > 0 && ids[0] == dont
+	})
+	client.Close()
+	server.Close()
+}
+
+// A SYN and a SYN,ACK announce the MSS of the route, but no more than the link takes.
+func TestAdvertisedMSS(t *testing.T) {
+	for _, c := range []struct {
+		route stack.Route
+		want  uint16
+	}{
+		{stack.Route{}, 1460}, {stack.Route{AdvMSS: 1000}, 1000}, {stack.Route{AdvMSS: 9000}, 1460}, {stack.Route{AdvMSS: 1}, 28},
+		{stack.Route{MTU: 1300}, 1260}, {stack.Route{MTU: 1300, AdvMSS: 1400}, 1400}, {stack.Route{MTU: 1300, AdvMSS: 1100}, 1100},
+	} {
+		c.route.LinkAddr = linkB
+		r := &routes{answer: answerWith(c.route)}
+		l, _ := memlink.Pair(memlink.Config{})
+		announced := make(chan uint16, 10)
+		s := newStack(t, l, stack.Config{LinkAddr: linkA, Addrs: []netip.Prefix{prefixA}, OwnedAddress: true, Resolver: r})
+		l.Filter(func(frame []byte) bool {
+			var ip wire.IPv4
+			var segment wire.TCP
+			if ip.Parse(frame[wire.EthernetHeaderLen:]) == nil && ip.Protocol == wire.ProtocolTCP && segment.Parse(ip.Payload) == nil && segment.Flags&wire.TCPSyn != 0 {
+				var o wire.TCPOptions
+				segment.ReadOptions(&o)
+				announced <- o.MSS
+			}
+			return true
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			s.DialTCP(ctx, ap("10.0.0.1:7"), ap("10.0.0.2:9"), stack.TCPOptions{})
+			close(ended)
+		}()
+		if got := <-announced; got != c.want {
+			t.Errorf("%+v: a SYN announces %d, want %d", c.route, got, c.want)
+		}
+		cancel()
+		<-ended
+		testutil.Value(s.ListenTCP(ap("10.0.0.1:80"), stack.TCPListenOptions{}))
+		l.Inject(stack.Frame{Data: segmentFrame(addrB, wire.TCPFields{SrcPort: 8, DstPort: 80, Seq: 1, Flags: wire.TCPSyn, Window: 1000})})
+		for got := range announced {
+			if len(announced) == 0 && got == c.want {
+				break
+			} else if got != c.want {
+				t.Errorf("%+v: a SYN,ACK announces %d, want %d", c.route, got, c.want)
+				break
+			}
+		}
+		l.Filter(nil)
+		s.Close()
+	}
 }

@@ -63,9 +63,9 @@ func (s *Stack) replyTCP(p *packet, opening *tcp.Conn) {
 	if opening != nil {
 		opening.PeerLink = p.eth.Src
 		if r := s.routes[ends{p.dst, p.src}]; r != nil && r.resolved() {
-			opening.SetMTU(tcp.Time(s.now), r.mtu)
+			r.tellRoute(tcp.Time(s.now), opening)
 		} else if p.uplink.mtu != s.mtu {
-			opening.SetMTU(tcp.Time(s.now), p.uplink.mtu)
+			opening.SetMTU(tcp.Time(s.now), p.uplink.mtu, false)
 		}
 	}
 	head := headersLen(p.src)
@@ -144,7 +144,7 @@ func (s *Stack) findRouteTCP(conn *tcp.Conn, c *TCPConn) (r *route, loop bool, e
 			return nil, false, syscall.EHOSTUNREACH
 		}
 		return &route{
-			state: routeReady, maxPacket: u.mtu, uplink: u,
+			state: routeReady, mtu: u.mtu, maxPacket: u.mtu, uplink: u,
 			headers: makeHeaders(u.addr, conn.PeerLink, conn.Local().Addr, conn.Remote().Addr),
 		}, false, nil
 	}
@@ -183,9 +183,7 @@ func (s *Stack) emitTCP(conn *tcp.Conn, c *TCPConn) {
 	}
 	now, u := tcp.Time(s.now), r.uplink
 	if c == nil {
-		if r.maxPacket != s.mtu {
-			r.tellPathMTU(now, conn)
-		}
+		r.tellPathMTU(now, conn)
 	} else if c.mtu != r.maxPacket {
 		c.mtu = r.maxPacket
 		r.tellPathMTU(now, conn)

@@ -46,9 +46,11 @@ const codeInternal = "internal"
 type Error struct {
 	Code    string `json:"code"`
 	Message string `json:"message"` // one line
-	// NoRoute: an unreachable is an endpoint.ErrNoRoute. It is no code of its own, since
-	// clients of earlier versions do not know it.
-	NoRoute bool `json:"no_route,omitempty"`
+	// An unreachable is an endpoint.ErrNoRoute, ErrProhibited or ErrBlackhole. These are no codes of their own,
+	// since clients of earlier versions do not know them.
+	NoRoute    bool `json:"no_route,omitempty"`
+	Prohibited bool `json:"prohibited,omitempty"`
+	Blackhole  bool `json:"blackhole,omitempty"`
 	// Uplinks: an uplink is an endpoint.UplinksError with these.
 	Uplinks []endpoint.UplinkChoice `json:"uplinks,omitempty"`
 }
@@ -60,10 +62,15 @@ func (e *Error) Unwrap() error {
 	for _, c := range codes {
 		if c.code == e.Code {
 			switch {
-			case e.NoRoute && c.sentinel == endpoint.ErrUnreachable:
-				return endpoint.ErrNoRoute
-			case len(e.Uplinks) > 0 && c.sentinel == endpoint.ErrUplink:
+			case c.sentinel == endpoint.ErrUplink && len(e.Uplinks) > 0:
 				return &endpoint.UplinksError{Uplinks: e.Uplinks}
+			case c.sentinel != endpoint.ErrUnreachable:
+			case e.NoRoute:
+				return endpoint.ErrNoRoute
+			case e.Prohibited:
+				return endpoint.ErrProhibited
+			case e.Blackhole:
+				return endpoint.ErrBlackhole
 			}
 			return c.sentinel
 		}
@@ -91,7 +98,10 @@ func NewError(err error) *Error {
 	errors.As(err, &several)
 	for _, c := range codes {
 		if errors.Is(err, c.sentinel) {
-			e := &Error{Code: c.code, Message: text, NoRoute: errors.Is(err, endpoint.ErrNoRoute)}
+			e := &Error{
+				Code: c.code, Message: text, NoRoute: errors.Is(err, endpoint.ErrNoRoute),
+				Prohibited: errors.Is(err, endpoint.ErrProhibited), Blackhole: errors.Is(err, endpoint.ErrBlackhole),
+			}
 			if several != nil {
 				e.Uplinks = several.Uplinks
 			}

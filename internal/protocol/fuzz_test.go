@@ -95,6 +95,7 @@ func FuzzIncoming(f *testing.F) {
 		`{"v":1,"id":1,"reloaded":{"policy":"/etc/unet/policy.yaml","rules":2,"changes":["rule lab: added"]}}`,
 		`{"v":1,"id":1,"error":{"code":"unreachable","no_route":true,"message":"m"}}`,
 		`{"v":1,"id":1,"routes":[{"interface":"eth0","addrs":[{"prefix":"10.0.0.1/24","flags":["secondary"]}],"addrs_total":1,"route":{"source":"10.0.0.1","next_hop":"10.0.0.2","link_addr":"02:00:00:00:00:02","mtu":1500},"kernel":{"error":"network is unreachable"}}]}`,
+		`{"v":1,"id":1,"error":{"code":"unreachable","prohibited":true,"blackhole":true,"message":"m"}}`,
 		`{"v":1,"id":1,"lease":{"id":1,"tags":["msg:1"]}}`,
 		strings.Replace(grantRecord, `"grant"`, `"table":true,"grant"`, 1), `{"v":1,"id":1,"table":true}`,
 		`{"v":1,"event":"path","path":{"id":12,"peer":8,"epoch":3,"peer_epoch":18446744073709551615}}`, `{"v":1,"event":"path"}`,

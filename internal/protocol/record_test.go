@@ -38,13 +38,11 @@ func TestOperationRoundTrip(t *testing.T) {
 	}
 }
 
-// A record of an error tells ErrNoRoute from other kinds of ErrUnreachable.
-func TestNoRouteErrorIsKeptInRecord(t *testing.T) {
-	for _, c := range []struct {
-		err     error
-		noRoute bool
-	}{{endpoint.ErrUnreachable, false}, {endpoint.ErrNoRoute, true}} {
-		b, err := json.Marshal(NewError(fmt.Errorf("route: %w", c.err)))
+// A record of an error tells the kinds of ErrUnreachable from one another.
+func TestKindsOfUnreachableAreKeptInRecord(t *testing.T) {
+	kinds := []error{endpoint.ErrNoRoute, endpoint.ErrProhibited, endpoint.ErrBlackhole}
+	for _, want := range append(kinds, endpoint.ErrUnreachable) {
+		b, err := json.Marshal(NewError(fmt.Errorf("route: %w", want)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -52,8 +50,13 @@ func TestNoRouteErrorIsKeptInRecord(t *testing.T) {
 		if err := json.Unmarshal(b, &e); err != nil {
 			t.Fatal(err)
 		}
-		if !errors.Is(&e, endpoint.ErrUnreachable) || errors.Is(&e, endpoint.ErrNoRoute) != c.noRoute {
-			t.Errorf("%v became %s", c.err, b)
+		if !errors.Is(&e, endpoint.ErrUnreachable) {
+			t.Errorf("%v became %s", want, b)
+		}
+		for _, kind := range kinds {
+			if errors.Is(&e, kind) != (kind == want) {
+				t.Errorf("%v became %s", want, b)
+			}
 		}
 	}
 }

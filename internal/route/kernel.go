@@ -8,12 +8,14 @@ import (
 	"net"
 	"net/netip"
 	"runtime"
+	"syscall"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
+	"github.com/unet-go/unet/endpoint"
 	"github.com/unet-go/unet/wire"
 )
 
@@ -22,6 +24,7 @@ type uplink struct {
 	name      string
 	link      wire.LinkAddr
 	mtu, mtu6 uint32 // MTU of IPv4 and of IPv6, in bytes; router advertisements can make that of IPv6 smaller
+	vrf       int    // the number of the VRF that the interface is a member of; 0: none
 }
 
 // uplink reads the interface from the kernel.
@@ -50,8 +53,17 @@ func (r *Resolver) uplink() (u uplink, err error) {
 	if mtu := ipv6MTU(attrs[unix.IFLA_AF_SPEC].Value); mtu != 0 {
 		u.mtu6 = min(u.mtu, mtu)
 	}
+	if master := attrs[unix.IFLA_MASTER].Value; len(master) == 4 && isVRFMember(attrs[unix.IFLA_LINKINFO].Value) {
+		u.vrf = int(nl.NativeEndian().Uint32(master))
+	}
 	u.link, err = linkAddr(attrs[unix.IFLA_ADDRESS].Value)
 	return u, err
+}
+
+// isVRFMember reads in IFLA_LINKINFO whether the link is a member of a VRF.
+func isVRFMember(info []byte) bool {
+	attrs, err := nl.ParseRouteAttrAsMap(info)
+	return err == nil && unix.ByteSliceToString(attrs[nl.IFLA_INFO_SLAVE_KIND].Value) == "vrf"
 }
 
 // ipv6MTU reads the MTU for IPv6 in IFLA_AF_SPEC; 0: there is none.
@@ -72,11 +84,19 @@ func ipv6MTU(spec []byte) uint32 {
 	return nl.NativeEndian().Uint32(conf[4*mtu6:])
 }
 
-var errNoRoute = errors.New("no route")
+var errNoRoute = fmt.Errorf("the kernel names none: %w", unix.ENETUNREACH)
 
-// routeVerdicts are the kernel's errors for a destination with a route of type unreachable,
-// prohibit or blackhole.
-var routeVerdicts = []error{unix.EHOSTUNREACH, unix.EACCES, unix.EINVAL}
+// routeVerdicts are the kernel's errors for a destination that no packet can be sent to (fib_props,
+// net/ipv4/fib_semantics.c; ip6_rt_init_dst_reject, net/ipv6/route.c), and what they are here.
+var routeVerdicts = []struct {
+	errno syscall.Errno
+	is    error
+}{
+	{unix.ENETUNREACH, endpoint.ErrNoRoute},      // no route, or a rule of type unreachable
+	{unix.EHOSTUNREACH, endpoint.ErrUnreachable}, // of type unreachable
+	{unix.EACCES, endpoint.ErrProhibited},
+	{unix.EINVAL, endpoint.ErrBlackhole}, // also a source that the host has just lost
+}
 
 // route is the kernel's route from src to dst, and the source, which the kernel chooses if src is not valid.
 //
@@ -84,29 +104,34 @@ var routeVerdicts = []error{unix.EHOSTUNREACH, unix.EACCES, unix.EINVAL}
 // source, and then the route from there, by the rules for that source. The kernel's IPv6 sockets
 // take the second step only when a route changes; until then they send by the first. If IPv6 has
 // no route without a source, they get a source all the same, and then the route from there.
-func (r *Resolver) route(src, dst netip.Addr) (found netlink.Route, from netip.Addr, err error) {
-	found, err = r.lookUp(src, dst)
+func (r *Resolver) route(up *uplink, src, dst netip.Addr) (found netlink.Route, from netip.Addr, err error) {
+	found, err = r.lookUp(up, src, dst)
 	if src.IsValid() {
 		return found, src, err
 	}
 	chosen := address(found.Src)
 	if err != nil && dst.Is6() {
-		chosen = r.connectedSource(dst)
+		chosen = r.connectedSource(up, dst)
 	}
 	if chosen.IsValid() {
-		found, err = r.lookUp(chosen, dst)
+		found, err = r.lookUp(up, chosen, dst)
 	}
 	return found, chosen, err
 }
 
 // connectedSource is the source of an IPv6 socket that is connected to dst; not valid if none can be.
-func (r *Resolver) connectedSource(dst netip.Addr) (src netip.Addr) {
+func (r *Resolver) connectedSource(up *uplink, dst netip.Addr) (src netip.Addr) {
 	_ = Within(r.ns, func() error {
 		fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW) // takes no port
 		if err != nil {
 			return err
 		}
 		defer unix.Close(fd)
+		if up.vrf != 0 {
+			if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_BINDTOIFINDEX, up.vrf); err != nil {
+				return err
+			}
+		}
 		if err := unix.Connect(fd, &unix.SockaddrInet6{Addr: dst.As16(), ZoneId: uint32(r.ifindex)}); err != nil {
 			return err
 		}
@@ -121,10 +146,13 @@ func (r *Resolver) connectedSource(dst netip.Addr) (src netip.Addr) {
 
 // lookUp is `ip route get DST from SRC`, without a source if src is not valid. The route has a Src if
 // the kernel prefers one to src. Of several paths it is the one that the kernel takes for these
-// addresses; for IPv6 the kernel's choice depends on the protocol and the flow label, too.
-func (r *Resolver) lookUp(src, dst netip.Addr) (netlink.Route, error) {
-	o := netlink.RouteGetOptions{SrcAddr: src.AsSlice()}              // nil: none
-	if dst.Is6() && (dst.IsLinkLocalUnicast() || dst.IsMulticast()) { // each link has routes to such addresses
+// addresses; for IPv6 the kernel's choice depends on the protocol and the flow label, too. In a VRF it is
+// `ip route get DST from SRC vrf VRF`: the kernel takes the VRF's number for an interface to mean its table (l3mdev_update_flow).
+func (r *Resolver) lookUp(up *uplink, src, dst netip.Addr) (netlink.Route, error) {
+	o := netlink.RouteGetOptions{SrcAddr: src.AsSlice(), OifIndex: up.vrf} // nil, 0: none
+	switch {
+	case dst.Is6() && (dst.IsLinkLocalUnicast() || dst.IsMulticast()), // each link has routes to such addresses
+		up.vrf != 0 && (dst.IsMulticast() || dst == limitedBroadcast): // without a look-up, by the interface that is named
 		o.OifIndex = r.ifindex
 	}
 	routes, err := r.nl.RouteGetWithOptions(net.IP(dst.AsSlice()), &o)
@@ -136,6 +164,8 @@ func (r *Resolver) lookUp(src, dst netip.Addr) (netlink.Route, error) {
 	}
 	return routes[0], nil
 }
+
+var limitedBroadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
 
 // Has reports whether a is an address of the uplink.
 func (r *Resolver) Has(a netip.Addr) (bool, error) {

@@ -94,9 +94,9 @@ func (r *Resolver) Close() error {
 // answer is the route from an address for which there is no rule.
 //
 // An address of the uplink has the uplink's own MAC address: another endpoint may hold a tag on it,
-// and the mux redirects the frame to that endpoint. The error is endpoint.ErrNoRoute if no route leads to dst over the uplink, and
-// another endpoint.ErrUnreachable if the route is of type unreachable, prohibit or blackhole, or
-// the next hop does not answer.
+// and the mux redirects the frame to that endpoint. The error is endpoint.ErrNoRoute if no route leads to dst over the uplink,
+// endpoint.ErrProhibited or endpoint.ErrBlackhole if the route is of that type, and
+// another endpoint.ErrUnreachable if it is of type unreachable, or the next hop does not answer.
 // After any other error the route is unknown, and another call may succeed.
 //
 // A neighbour that the kernel has not confirmed recently is verified after the return. If its MAC
@@ -119,16 +119,16 @@ func (r *Resolver) Resolve(ctx context.Context, src, dst netip.Addr) (endpoint.R
 	if err != nil {
 		return fail(fmt.Errorf("uplink: %w", err))
 	}
-	kernel, src, err := r.route(src, dst)
-	switch {
-	case errors.Is(err, errNoRoute), errors.Is(err, unix.ENETUNREACH):
-		return noRoute(err)
-	case isVerdict(err, routeVerdicts):
-		return unreachable(err)
-	case err != nil:
+	kernel, src, err := r.route(&up, src, dst)
+	for _, v := range routeVerdicts {
+		if errors.Is(err, v.errno) {
+			return endpoint.Route{}, fmt.Errorf("%w: %v: %w", v.is, dst, err)
+		}
+	}
+	if err != nil {
 		return fail(err)
 	}
-	route := endpoint.Route{Source: src, NextHop: dst, MTU: up.mtu}
+	route := endpoint.Route{Source: src, NextHop: dst, MTU: up.mtu, MTULocked: kernel.MTULock, AdvMSS: uint32(kernel.AdvMSS)}
 	if dst.Is6() {
 		route.MTU = up.mtu6
 	}

@@ -108,6 +108,14 @@ func addRoute(dst string, gw string, ifindex, mtu int) error {
 	return netlink.RouteAdd(&netlink.Route{Dst: ipnet, Gw: net.ParseIP(gw), LinkIndex: ifindex, MTU: mtu})
 }
 
+func subnet(s string) *net.IPNet {
+	_, n, err := net.ParseCIDR(s)
+	if err != nil {
+		panic(err)
+	}
+	return n
+}
+
 func TestResolve(t *testing.T) {
 	p, r, uplink := resolver(t)
 	ifindex := uplink.Attrs().Index
@@ -116,6 +124,10 @@ func TestResolve(t *testing.T) {
 			addRoute("192.0.2.0/24", "10.0.0.2", ifindex, 0),
 			addRoute("198.51.100.0/24", "10.0.0.2", ifindex, 1400),
 			addRoute("224.0.0.0/4", "", ifindex, 0),
+			netlink.RouteAdd(&netlink.Route{Dst: subnet("198.18.1.0/24"), Gw: net.IPv4(10, 0, 0, 2), LinkIndex: ifindex, MTU: 1300, MTULock: true, AdvMSS: 1100}),
+			netlink.RouteAdd(&netlink.Route{Dst: subnet("198.18.2.0/24"), Type: unix.RTN_BLACKHOLE}),
+			netlink.RouteAdd(&netlink.Route{Dst: subnet("198.18.3.0/24"), Type: unix.RTN_PROHIBIT}),
+			netlink.RouteAdd(&netlink.Route{Dst: subnet("198.18.4.0/24"), Type: unix.RTN_THROW}),
 			netlink.RouteAdd(&netlink.Route{Dst: &net.IPNet{IP: net.IPv4(203, 0, 113, 0), Mask: net.CIDRMask(24, 32)}, Type: 7 /* unreachable */}),
 		)
 	})
@@ -129,6 +141,7 @@ func TestResolve(t *testing.T) {
 		{"10.0.0.2", endpoint.Route{Source: own, NextHop: addr("10.0.0.2"), LinkAddr: p.B.LinkAddr, MTU: 1500}}, // in the neighbour table now
 		{"192.0.2.9", endpoint.Route{Source: own, NextHop: addr("10.0.0.2"), LinkAddr: p.B.LinkAddr, MTU: 1500}},
 		{"198.51.100.9", endpoint.Route{Source: own, NextHop: addr("10.0.0.2"), LinkAddr: p.B.LinkAddr, MTU: 1400}},
+		{"198.18.1.9", endpoint.Route{Source: own, NextHop: addr("10.0.0.2"), LinkAddr: p.B.LinkAddr, MTU: 1300, MTULocked: true, AdvMSS: 1100}},
 		{"10.0.0.1", endpoint.Route{Source: own, NextHop: own, LinkAddr: p.A.LinkAddr, MTU: 1500}},
 		{"10.0.0.255", endpoint.Route{Source: own, NextHop: addr("10.0.0.255"), LinkAddr: wire.Broadcast, MTU: 1500}},
 		{"224.129.2.3", endpoint.Route{Source: own, NextHop: addr("224.129.2.3"), LinkAddr: wire.LinkAddr{1, 0, 0x5e, 1, 2, 3}, MTU: 1500}},
@@ -141,17 +154,26 @@ func TestResolve(t *testing.T) {
 	}
 	for _, c := range []struct {
 		dst, says string
-		noRoute   bool
+		is        error
 	}{
-		{"203.0.113.9", "no route to host", false},
-		{"8.8.8.8", "network is unreachable", true},
-		{"127.0.0.1", "not of the uplink", true},
-		{"0.0.0.0", "not the address of a host", false},
-		{"2001:db8::1", "network is unreachable", true},
+		{"203.0.113.9", "no route to host", endpoint.ErrUnreachable},
+		{"198.18.2.9", "invalid argument", endpoint.ErrBlackhole},
+		{"198.18.3.9", "permission denied", endpoint.ErrProhibited},
+		{"198.18.4.9", "network is unreachable", endpoint.ErrNoRoute}, // no other rule has a route
+		{"8.8.8.8", "network is unreachable", endpoint.ErrNoRoute},
+		{"127.0.0.1", "not of the uplink", endpoint.ErrNoRoute},
+		{"0.0.0.0", "not the address of a host", endpoint.ErrUnreachable},
+		{"2001:db8::1", "network is unreachable", endpoint.ErrNoRoute},
 	} {
 		got, err := r.Resolve(t.Context(), netip.Addr{}, addr(c.dst))
-		if !errors.Is(err, endpoint.ErrUnreachable) || errors.Is(err, endpoint.ErrNoRoute) != c.noRoute || !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%s: %+v, %v; want unreachable: %s", c.dst, got, err, c.says)
+		var kinds int
+		for _, kind := range []error{endpoint.ErrNoRoute, endpoint.ErrProhibited, endpoint.ErrBlackhole} {
+			if errors.Is(err, kind) {
+				kinds++
+			}
+		}
+		if !errors.Is(err, c.is) || !errors.Is(err, endpoint.ErrUnreachable) || kinds > 1 || (kinds == 0) != (c.is == endpoint.ErrUnreachable) || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %+v, %v; want %v: %s", c.dst, got, err, c.is, c.says)
 		}
 	}
 }

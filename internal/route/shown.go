@@ -13,7 +13,11 @@ import (
 // Kernel is the kernel's route to dst from src, which may be not valid: what `ip route get` shows.
 func (r *Resolver) Kernel(src, dst netip.Addr) endpoint.KernelRoute {
 	src, dst = src.Unmap(), dst.Unmap()
-	found, err := r.lookUp(src, dst)
+	up, err := r.uplink()
+	if err != nil {
+		return endpoint.KernelRoute{Error: err.Error()}
+	}
+	found, err := r.lookUp(&up, src, dst)
 	if err != nil {
 		return endpoint.KernelRoute{Error: err.Error()}
 	}

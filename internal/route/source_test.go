@@ -282,7 +282,7 @@ func TestRoutesFromSources(t *testing.T) {
 	}
 	_, err := r.Resolve(t.Context(), netip.MustParseAddr("10.0.0.7"), netip.MustParseAddr("8.8.8.8"))
 	if _, kernel := c.send(netip.MustParseAddr("10.0.0.7"), netip.MustParseAddr("8.8.8.8")); !errors.Is(kernel, unix.EACCES) ||
-		!errors.Is(err, endpoint.ErrUnreachable) || errors.Is(err, endpoint.ErrNoRoute) {
+		!errors.Is(err, endpoint.ErrProhibited) {
 		t.Errorf("a prohibited source: %v; the kernel: %v", err, kernel)
 	}
 }
@@ -401,6 +401,72 @@ func TestHas(t *testing.T) {
 	for _, a := range []string{"10.0.9.1", "10.0.0.2", "127.0.0.1", "0.0.0.0", "10.0.0.255", "fd00::2", "::1", "::", "ff02::1"} {
 		if has, err := r.Has(netip.MustParseAddr(a)); err != nil || has {
 			t.Errorf("%s: %v, %v", a, has, err)
+		}
+	}
+}
+
+// Of two interfaces in one subnet the kernel takes one for each packet, whatever address it comes from. The resolver of
+// that one answers, and that of the other one refuses.
+func TestTwoInterfacesInOneSubnet(t *testing.T) {
+	p, first, _ := resolver(t)
+	c := newChoices(t, p, first, "10.0.0.21")
+	var second *route.Resolver
+	do(t, p.A, func() (err error) {
+		hw := gatewayLink("10.0.0.22")
+		if second, err = route.New(p.A.NS, index("other"), func(netip.Addr) {}, func() {}); err != nil {
+			return err
+		}
+		return errors.Join(addrs("other", "10.0.0.5/24"), netlink.NeighSet(&netlink.Neigh{
+			LinkIndex: index("other"), State: netlink.NUD_PERMANENT, IP: net.ParseIP("10.0.0.21"), HardwareAddr: hw[:]}))
+	})
+	t.Cleanup(func() { second.Close() })
+	dst := netip.MustParseAddr("10.0.0.21")
+	check := func(what string, others int) {
+		t.Helper()
+		for _, from := range []string{"", "10.0.0.1", "10.0.0.5"} {
+			var src netip.Addr
+			if from != "" {
+				src = netip.MustParseAddr(from)
+			}
+			want, err := c.send(src, dst)
+			if err != nil {
+				t.Fatal(err)
+			}
+			answers, refuses, uplink := first, second, "other"
+			if want.other {
+				answers, refuses, uplink = second, first, "uplink"
+				others--
+			}
+			if got, err := answers.Resolve(t.Context(), src, dst); err != nil || got.Source != want.source || got.LinkAddr != want.to {
+				t.Errorf("%s, from %q: %+v, %v; the kernel %+v", what, from, got, err, want)
+			}
+			if got, err := refuses.Resolve(t.Context(), src, dst); !errors.Is(err, endpoint.ErrNoRoute) || !strings.Contains(err.Error(), "not by the uplink "+uplink) {
+				t.Errorf("%s, from %q: %+v, %v; the kernel sends not by %s", what, from, got, err, uplink)
+			}
+		}
+		if others != 0 {
+			t.Errorf("%s: the kernel chose the second interface %d times less than it should", what, others)
+		}
+	}
+	check("by the order of the routes", 0)
+	do(t, p.A, func() error {
+		own := routeTo("10.0.0.0/24", "", 100)
+		own.LinkIndex, own.Scope = index("other"), netlink.SCOPE_LINK
+		return errors.Join(netlink.RouteAdd(own), netlink.RuleAdd(ruleFrom("10.0.0.5", 100)))
+	})
+	check("with a rule for the second address", 1)
+	do(t, p.A, func() error {
+		host := routeTo("10.0.0.21/32", "", 0)
+		host.LinkIndex, host.Scope = index("other"), netlink.SCOPE_LINK
+		return netlink.RouteAdd(host)
+	})
+	check("with a route by the second interface", 3)
+	for _, at := range []string{"10.0.0.1", "10.0.0.5"} { // the host's own addresses are their interface's
+		a := netip.MustParseAddr(at)
+		_, err := first.Resolve(t.Context(), netip.Addr{}, a)
+		_, err2 := second.Resolve(t.Context(), netip.Addr{}, a)
+		if (err == nil) != (at == "10.0.0.1") || (err2 == nil) != (at == "10.0.0.5") {
+			t.Errorf("to %s: %v; %v", at, err, err2)
 		}
 	}
 }

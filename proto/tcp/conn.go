@@ -300,9 +300,22 @@ func (c *Conn) agree(now Time, s *segment) {
 	c.setMSS()
 }
 
-// rcvMSS is the MSS that our SYN offers: the link's MTU without the fixed headers; options
+// rcvMSS is the MSS that our SYN offers: that of SetAdvMSS, or the route's MTU without the fixed headers; options
 // are not subtracted (RFC 6691, section 2).
-func (c *Conn) rcvMSS() int { return c.opts.MTU - c.headers }
+func (c *Conn) rcvMSS() int {
+	if c.path.advMSS != 0 {
+		return int(c.path.advMSS)
+	}
+	return c.opts.MTU - c.headers
+}
+
+// SetAdvMSS sets the MSS that our SYN offers, in bytes; 0: that of the MTU. It has an effect until the
+// connection is established.
+func (c *Conn) SetAdvMSS(mss uint16) {
+	if !c.state.synchronized() {
+		c.path.advMSS = mss
+	}
+}
 
 // becomeEstablished enters ESTABLISHED at the end of the handshake, or FIN-WAIT-1 if
 // the application has closed the connection already.

@@ -29,7 +29,7 @@ func TestHoldAndUnreachable(t *testing.T) {
 	if tab.Ready != nil {
 		t.Error("ready though it is held")
 	}
-	c.SetMTU(now, 1000) // which looks again at what there is to send
+	c.SetMTU(now, 1000, false) // which looks again at what there is to send
 	if tab.Ready != nil {
 		t.Error("ready though it is held, after a call")
 	}

@@ -105,7 +105,7 @@ func (r *runner) fuzzOp(op byte) {
 	case 12:
 		r.c.Lend(r.now, make([]byte, 900))
 	case 13:
-		r.c.SetMTU(r.now, 600)
+		r.c.SetMTU(r.now, 600, false)
 	case 14:
 		r.c.SetBuffers(r.now, 3000, 3000)
 	case 15:

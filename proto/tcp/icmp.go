@@ -71,7 +71,7 @@ func (c *Conn) reportMTU(now Time, number seq.Number, size, mtu int) {
 		largest = p.mtuProbe
 	}
 	switch {
-	case mtu >= size || size > c.opts.MTU || !c.state.synchronized() || reported < wire.MinIPv6MTU && !c.id.local.Is4(): // RFC 8201, section 4
+	case p.locked || mtu >= size || size > c.opts.MTU || !c.state.synchronized() || reported < wire.MinIPv6MTU && !c.id.local.Is4(): // RFC 8201, section 4
 		counts[MTUReportsBad]++
 	case p.guessed != 0 && mtu >= p.mtu && size <= p.guessed:
 		// The report explains the timeouts, after which the MTU was guessed too low. It must not

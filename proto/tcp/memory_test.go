@@ -171,8 +171,8 @@ func TestTimeWaitBound(t *testing.T) {
 func TestSackBlocksWithSmallMTU(t *testing.T) {
 	p := newPair(t, Config{}, Options{Cork: -1})
 	a, b := p.conns[0], p.conns[1]
-	a.SetMTU(p.now, 68)
-	b.SetMTU(p.now, 68)
+	a.SetMTU(p.now, 68, false)
+	b.SetMTU(p.now, 68, false)
 	// Every second segment is lost.
 	a.Write(p.now, make([]byte, 160))
 	for i := 0; p.tabs[0].Ready != nil; i++ {

@@ -51,8 +51,10 @@ type pathMTU struct {
 
 	start, end seq.Number // of the watched segment
 	claimSeq   seq.Number
-	timeouts   uint8 // in a row of full segments, without a change of mtu
-	loweredAt  Time  // when mtu was last made less
+	timeouts   uint8  // in a row of full segments, without a change of mtu
+	locked     bool   // routers may fragment: mtu is that of the route
+	advMSS     uint16 // see SetAdvMSS
+	loweredAt  Time   // when mtu was last made less
 	// If mtu was made less because of timeouts, and no search has begun since: what it was, or
 	// what a router has reported since. Otherwise 0.
 	guessed int
@@ -80,8 +82,10 @@ func (c *Conn) dataOf(mtu int) int {
 }
 
 // SetMTU sets the MTU of the route, in bytes of IP packet. If it becomes less, what has
-// been sent in larger segments is sent again.
-func (c *Conn) SetMTU(now Time, mtu int) {
+// been sent in larger segments is sent again. locked: the packets may be fragmented on the way, so
+// reports of a smaller MTU, and what timeouts suggest, are ignored.
+func (c *Conn) SetMTU(now Time, mtu int, locked bool) {
+	c.path.locked = locked
 	mtu = min(max(mtu, 68), 0xffff)
 	if mtu == c.opts.MTU {
 		return
@@ -245,7 +249,7 @@ func (c *Conn) blackHole(now Time) {
 	} else if p.proven >= c.mss {
 		need = blackHoleTimeoutsProven
 	}
-	if p.timeouts < need || now < max(c.progressAt, p.loweredAt).add(blackHoleSilence) || p.mtu <= c.leastMTU() {
+	if p.locked || p.timeouts < need || now < max(c.progressAt, p.loweredAt).add(blackHoleSilence) || p.mtu <= c.leastMTU() {
 		return
 	}
 	mtu, guessed := c.leastMTU(), max(p.mtu, p.guessed)
@@ -259,10 +263,10 @@ func (c *Conn) blackHole(now Time) {
 }
 
 // SetMTU calls [Conn.SetMTU] of each connection with that host.
-func (t *Table) SetMTU(now Time, local, remote wire.Addr, mtu int) {
+func (t *Table) SetMTU(now Time, local, remote wire.Addr, mtu int, locked bool) {
 	for _, c := range t.conns {
 		if c.Local().Addr == local && c.Remote().Addr == remote {
-			c.SetMTU(now, mtu)
+			c.SetMTU(now, mtu, locked)
 		}
 	}
 }

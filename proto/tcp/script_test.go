@@ -434,7 +434,7 @@ func (r *runner) call(w []string) {
 			r.fatalf("%d", got)
 		}
 	case "mtu": // of the link
-		r.c.SetMTU(r.now, arg)
+		r.c.SetMTU(r.now, arg, false)
 	case "suggest": // an MTU that another connection has found
 		r.c.SuggestMTU(r.now, arg, false)
 	case "toolarge": // ICMP: a segment, as "first:bytes of packet", and the MTU that is reported

@@ -449,11 +449,11 @@ func TestSetters(t *testing.T) {
 	if n, _ := c.Write(p.now, make([]byte, 9000)); n != 5000 || c.Room() != 0 {
 		t.Errorf("wrote %d into 5000", n)
 	}
-	c.SetMTU(p.now, 576)
+	c.SetMTU(p.now, 576, false)
 	if n := c.Emit(p.now, p.buf); n != 556 {
 		t.Errorf("a segment of %d bytes for an MTU of 576", n)
 	}
-	c.SetMTU(p.now, 10) // 68 is IPv4's least
+	c.SetMTU(p.now, 10, false) // 68 is IPv4's least
 	if n := c.Emit(p.now, p.buf); n != 48 {
 		t.Errorf("a segment of %d bytes for an MTU of 68", n)
 	}

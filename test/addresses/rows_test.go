@@ -69,6 +69,8 @@ var rows = []row{
 	rule("a rule for an IPv6 source, listened at", six, six.own(0), "-6 ", "2001:db8:c::2"),
 	verdicts("IPv4 routes that go nowhere", four, "192.0.2.1"),
 	verdicts("IPv6 routes that go nowhere", six, "2001:db8:ee::1"),
+	metrics("MTU and MSS of an IPv4 route", four, "192.168.60.2"),
+	metrics("MTU and MSS of an IPv6 route", six, "2001:db8:60::2"),
 	{"a route that leaves by another interface", (*scene).otherInterface},
 	{"addresses come and go under load", (*scene).load},
 }
@@ -160,16 +162,39 @@ func verdicts(name string, f family, to string) row {
 	return row{name, func(s *scene) {
 		s.ip(f.add(f.own(0)))
 		s.open()
-		for kind, differs := range map[string]string{
-			"unreachable": "", "throw": "", "blackhole": "EHOSTUNREACH", "prohibit": "EHOSTUNREACH", // the kernel's EINVAL, EACCES
-		} {
+		ip := "route"
+		if f == six {
+			ip = "-6 route"
+		}
+		probes := append(dials("", to), dials(f.own(0), to)...)
+		for _, kind := range []string{"unreachable", "throw", "blackhole", "prohibit"} {
 			s.ip("route add " + kind + " " + to)
-			probes := dials("", to)
-			for i := range probes {
-				probes[i].unet = differs
-			}
 			s.same(probes...)
 			s.ip("route del " + kind + " " + to)
+		}
+		// A route of type throw ends the look-up in its table: the next rule decides.
+		options := strings.TrimSuffix(ip, "route")
+		s.with(options+"route add throw "+to+" table 100; rule add to "+to+" lookup 100 pref 100", options+"rule del pref 100; route flush table 100")
+		s.same(probes...)
+		for _, kind := range []string{"unreachable", "blackhole", "prohibit"} {
+			s.ip(options + "rule add to " + to + " " + kind + " pref 101")
+			s.same(probes...)
+			s.ip(options + "rule del pref 101")
+		}
+	}}
+}
+
+// metrics are routes with an MTU and an MSS: what either side announces, and whether it forbids fragments.
+func metrics(name string, f family, client string) row {
+	return row{name, func(s *scene) {
+		s.peers("addr add "+client+" dev lo", "addr del "+client+" dev lo")
+		s.ip(f.add(f.own(0)))
+		s.with("route add "+client+" via "+f.peer(0), "route del "+client)
+		s.open()
+		s.listen("", "")
+		for _, metrics := range []string{"", "advmss 1000", "advmss 1400 mtu 1300", "mtu 1350", "mtu lock 1350", "mtu lock 1350 advmss 1100", ""} {
+			s.ip("route replace " + client + " via " + f.peer(0) + " " + metrics)
+			s.same(announcedTo(client), announcedFrom(client, f.own(0)), mayFragment(client))
 		}
 	}}
 }

@@ -61,9 +61,13 @@ type leaving struct{ to, by string } // by is empty if there is no route
 func routes(e *examination, link *netlink.LinkAttrs, addrs []netip.Prefix) {
 	var order []leaving
 	from := map[leaving][]netip.Addr{}
+	vrf := 0 // the table of a VRF is asked by the number of the VRF
+	if master, err := netlink.LinkByIndex(link.MasterIndex); err == nil && master.Type() == "vrf" {
+		vrf = link.MasterIndex
+	}
 	for _, p := range addrs {
 		for _, to := range []netip.Addr{neighbourIn(p), outside[p.Addr().Is4()]} {
-			if l, elsewhere := leaves(link.Index, p, to); elsewhere {
+			if l, elsewhere := leaves(link.Index, vrf, p, to); elsewhere {
 				if from[l] == nil {
 					order = append(order, l)
 				}
@@ -94,7 +98,7 @@ func routes(e *examination, link *netlink.LinkAttrs, addrs []netip.Prefix) {
 
 // leaves reports whether packets from p to an address in its subnet, or outside, do not leave by an interface, and where
 // they go instead.
-func leaves(ifindex int, p netip.Prefix, to netip.Addr) (l leaving, elsewhere bool) {
+func leaves(ifindex, vrf int, p netip.Prefix, to netip.Addr) (l leaving, elsewhere bool) {
 	if !to.IsValid() {
 		return l, false
 	}
@@ -102,7 +106,7 @@ func leaves(ifindex int, p netip.Prefix, to netip.Addr) (l leaving, elsewhere bo
 	if p.Contains(to) {
 		l.to = p.Masked().String()
 	}
-	all, err := netlink.RouteGetWithOptions(net.IP(to.AsSlice()), &netlink.RouteGetOptions{SrcAddr: p.Addr().AsSlice()})
+	all, err := netlink.RouteGetWithOptions(net.IP(to.AsSlice()), &netlink.RouteGetOptions{SrcAddr: p.Addr().AsSlice(), OifIndex: vrf})
 	switch {
 	case errors.Is(err, unix.ENETUNREACH):
 		return l, true
