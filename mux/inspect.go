@@ -20,6 +20,7 @@ type Inspection struct {
 	Name     string
 	Driver   string // as ethtool -i shows it
 	Kind     string // of a virtual link (veth, bridge); "device" is hardware
+	PortOf   string // the bond, team or bridge that takes its frames, such as "bond bond0"; "": none
 	Up       bool   // set up, with a carrier
 	MTU      uint32 // bytes of IP packet
 	Queues   uint32 // receive queues
@@ -56,7 +57,7 @@ func Inspect(name string) (Inspection, error) {
 	}
 	flags := l.Attrs().RawFlags
 	in := Inspection{
-		Name: u.Name, Driver: u.Driver, Kind: u.Kind, MTU: u.MTU, Queues: u.Queues,
+		Name: u.Name, Driver: u.Driver, Kind: u.Kind, PortOf: u.PortOf, MTU: u.MTU, Queues: u.Queues,
 		Up: flags&unix.IFF_UP != 0 && flags&unix.IFF_RUNNING != 0,
 	}
 	if in.Active, err = nic.ActiveQueues(name, u.Queues); err != nil {

@@ -384,6 +384,10 @@ func (m *Mux) prepare(cfg Config) (err error) {
 	if m.up, err = nic.FindUplink(m.nl, cfg.Interface); err != nil {
 		return err
 	}
+	if m.up.PortOf != "" {
+		m.log.Warn("the interface is a port of another one, which has the addresses: serve that one, unless applications use owned addresses and message tags only",
+			"interface", m.up.Name, "port_of", m.up.PortOf)
+	}
 	if m.rt, err = nic.OpenRoute(m.ns); err != nil {
 		return err
 	}

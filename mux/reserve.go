@@ -32,6 +32,7 @@ import (
 // Methods are called in the uplink's namespace.
 type reserver struct {
 	ifindex int           // of the uplink
+	vrf     int           // that the uplink is a member of, as a number of an interface; 0: none. Its addresses, and the ports there, are known to sockets in the VRF only
 	room    int           // number of sockets that it may still make
 	limit   int           // number of sockets that all claims may have
 	free    bool          // bind also to addresses that the host does not have (IP_FREEBIND)
@@ -47,9 +48,13 @@ func (m *Mux) newReserver() (*reserver, error) {
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
 		return nil, os.NewSyscallError("getrlimit RLIMIT_NOFILE", err)
 	}
+	vrf, err := m.routes.VRF()
+	if err != nil {
+		return nil, fmt.Errorf("VRF of %s: %w", m.up.Name, err)
+	}
 	limit := int(min(files.Cur, 1<<30)) / 4 * 3
 	return &reserver{
-		ifindex: m.up.Index, room: m.socketsLeft(limit), limit: limit,
+		ifindex: m.up.Index, vrf: vrf, room: m.socketsLeft(limit), limit: limit,
 		closed: m.gaveBack.Add(copyTime), refuse: m.progs.Loaded[attach.RefuseProgram],
 	}, nil
 }
@@ -170,6 +175,11 @@ func (r *reserver) bind(k endpoint.TagKind, ap netip.AddrPort) (fd int, port uin
 		// The same port of an IPv4 address is a tag of its own.
 		if err := unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1); err != nil {
 			return fd, 0, os.NewSyscallError("setsockopt IPV6_V6ONLY", err)
+		}
+	}
+	if r.vrf != 0 {
+		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_BINDTOIFINDEX, r.vrf); err != nil {
+			return fd, 0, os.NewSyscallError("setsockopt SO_BINDTOIFINDEX", err)
 		}
 	}
 	if r.free {

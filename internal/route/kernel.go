@@ -60,6 +60,12 @@ func (r *Resolver) uplink() (u uplink, err error) {
 	return u, err
 }
 
+// VRF is the number of the VRF that the interface is a member of now; 0: none.
+func (r *Resolver) VRF() (int, error) {
+	up, err := r.uplink()
+	return up.vrf, err
+}
+
 // isVRFMember reads in IFLA_LINKINFO whether the link is a member of a VRF.
 func isVRFMember(info []byte) bool {
 	attrs, err := nl.ParseRouteAttrAsMap(info)

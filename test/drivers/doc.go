@@ -18,6 +18,9 @@
 //	│                      ... ├─ ...       │                      │
 //	└──────────────────────────┘            └──────────────────────┘
 //
+// TestKindsOfInterfaces needs no card: bonds, VLANs and other interfaces made in software are in namespaces of the guest, and
+// so is their peer.
+//
 // A kernel boots once and serves all tests, so a test leaves the interfaces as it found them. The
 // guests panic at a kernel warning (panic_on_warn=1), and a test during which a guest reports an
 // error of the kernel fails with what its console shows. The next one boots another guest.

@@ -3,6 +3,8 @@
 package nic
 
 import (
+	"errors"
+	"strings"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -151,4 +153,42 @@ func setChannels(e *ethtool.Socket, name string, n uint32) error {
 		err = e.SetChannels(name, c)
 	}
 	return err
+}
+
+// A port of a bridge is found out. Links that have MAC addresses and no neighbours are refused, with what to serve.
+func TestPortsAndUnfitLinks(t *testing.T) {
+	inNamespace(t, func(nic netlink.Link) {
+		h, err := netlink.NewHandle()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer h.Close()
+		portOf := func(want string) {
+			t.Helper()
+			if u, err := FindUplink(h, "nic"); err != nil || u.PortOf != want {
+				t.Errorf("port of %q, %v; want %q", u.PortOf, err, want)
+			}
+		}
+		portOf("")
+		br := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br"}}
+		if err := errors.Join(h.LinkAdd(br), h.LinkSetMaster(nic, br)); err != nil {
+			t.Fatal(err)
+		}
+		portOf("bridge br")
+		if u, err := FindUplink(h, "br"); err != nil || u.PortOf != "" {
+			t.Errorf("the bridge: %+v, %v", u, err)
+		}
+	})
+	for _, c := range []struct {
+		link netlink.Link
+		says string
+	}{
+		{&netlink.Vrf{}, "serve its members"},
+		{&netlink.IPVlan{Mode: netlink.IPVLAN_MODE_L3}, "mode l2"}, {&netlink.IPVlan{Mode: netlink.IPVLAN_MODE_L3S}, "mode l2"},
+		{&netlink.IPVlan{Mode: netlink.IPVLAN_MODE_L2}, ""}, {&netlink.Bond{}, ""}, {&netlink.Vlan{}, ""},
+	} {
+		if why := unfit(c.link); (why == "") != (c.says == "") || !strings.Contains(why, c.says) {
+			t.Errorf("%s: %q, want %q", c.link.Type(), why, c.says)
+		}
+	}
 }

@@ -56,6 +56,32 @@ type Uplink struct {
 	Virtio  bool   // hardware of a hypervisor
 	Kind    string // of a virtual link: veth, bridge, ...
 	Driver  string // as ethtool -i shows it
+	PortOf  string // the bond, team or bridge that takes its frames, such as "bond bond0"; "": none
+}
+
+// unfit is why no mux can serve a link, although it has MAC addresses, and what to serve; "": one can.
+func unfit(l netlink.Link) string {
+	switch l := l.(type) {
+	case *netlink.Vrf:
+		return "a VRF, which has no frames of its own: serve its members"
+	case *netlink.IPVlan:
+		if l.Mode != netlink.IPVLAN_MODE_L2 {
+			return "an ipvlan without ARP (mode l3 or l3s): make it with mode l2"
+		}
+	}
+	return ""
+}
+
+// portOf is Uplink.PortOf of a link.
+func portOf(h *netlink.Handle, l netlink.Link) string {
+	if l.Attrs().MasterIndex == 0 {
+		return ""
+	}
+	master, err := h.LinkByIndex(l.Attrs().MasterIndex)
+	if err != nil || master.Type() == "vrf" { // a VRF leaves its members their addresses
+		return ""
+	}
+	return master.Type() + " " + master.Attrs().Name
 }
 
 // FindUplink looks up an interface of the calling thread's namespace. Errors: ErrNoInterface,
@@ -72,6 +98,9 @@ func FindUplink(h *netlink.Handle, name string) (Uplink, error) {
 	if a.EncapType != "ether" || len(a.HardwareAddr) != len(wire.LinkAddr{}) {
 		return Uplink{}, fmt.Errorf("%w: %s is %s", ErrNotEthernet, name, a.EncapType)
 	}
+	if why := unfit(l); why != "" {
+		return Uplink{}, fmt.Errorf("%w: %s is %s", ErrNotEthernet, name, why)
+	}
 	cookie, err := NetnsCookie()
 	if err != nil {
 		return Uplink{}, err
@@ -87,6 +116,7 @@ func FindUplink(h *netlink.Handle, name string) (Uplink, error) {
 		Virtual: l.Type() != "device", // "device": the link has no kind, so it is hardware
 		Kind:    l.Type(),
 		Driver:  driverOf(l),
+		PortOf:  portOf(h, l),
 	}, nil
 }
 

@@ -83,6 +83,9 @@ func state(e *examination, in *mux.Inspection) {
 	} else {
 		e.ok("interface", "%s, up", what)
 	}
+	if in.PortOf != "" {
+		e.note("port", "serve "+in.PortOf[strings.IndexByte(in.PortOf, ' ')+1:], "it is a port of %s, which has the addresses and takes all frames that no tag claims", in.PortOf)
+	}
 	addressesOf(e, in.Name)
 }
 
