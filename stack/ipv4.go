@@ -112,10 +112,11 @@ func (h *headers) setFragmentable(may bool) {
 	h.fragmentable, h.id = may, uint16(rand.Uint32())
 	h.bytes[wire.EthernetHeaderLen+6] ^= df >> 8
 	if may {
-		h.sum -= df
+		h.sum += ^uint32(df) & 0xffff
 	} else {
 		h.sum += df
 	}
+	h.sum = h.sum&0xffff + h.sum>>16
 }
 
 // put writes the headers of a packet with n bytes after the IP header to the start of b. The IPv4

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -604,10 +605,18 @@ func TestLockedMTU(t *testing.T) {
 	b := newStack(t, lb, cfg)
 	reports := make(chan stack.Frame, 1000)
 	var mu sync.Mutex
+	var reported atomic.Bool
 	ids, dont := map[uint16]int{}, 0
 	la.Filter(func(frame []byte) bool {
 		var ip wire.IPv4
+		if wire.EtherType(binary.BigEndian.Uint16(frame[12:])) != wire.EtherTypeIPv4 {
+			return true
+		}
 		if err := ip.Parse(frame[wire.EthernetHeaderLen:]); err != nil {
+			t.Errorf("%x: %v", frame, err)
+			return true
+		}
+		if ip.Dst != addrB {
 			return true
 		}
 		mu.Lock()
@@ -621,12 +630,14 @@ func TestLockedMTU(t *testing.T) {
 			report := ipFrame(wire.IPv4Fields{Protocol: wire.ProtocolICMP, Src: addrB, Dst: addrA}, m)
 			copy(report[:6], linkA[:])
 			reports <- stack.Frame{Data: report}
+			return reported.Load() // the first ones are lost, so that they are not acknowledged before the report comes
 		}
 		return true
 	})
 	go func() {
 		for f := range reports {
 			la.Inject(f)
+			reported.Store(true)
 		}
 	}()
 	defer func() {
@@ -649,6 +660,14 @@ func TestLockedMTU(t *testing.T) {
 		t.Errorf("a datagram as long as the route's MTU: %v", err)
 	}
 	testutil.Eventually(t, "the report about the datagram has come", func() bool { return counters(a)["path_mtu_ignored"] > 0 })
+	v := testutil.Value(a.ListenUDP(ap("10.0.0.1:8"), stack.UDPOptions{}))
+	defer v.Close()
+	for range 2 { // then the routes are known
+		for i := range 200 { // whose headers have different checksums
+			udpSendTo(v, nil, netip.AddrPortFrom(netip.AddrFrom4([4]byte{byte(20 + i), byte(i), 2, byte(7 * i)}), 9))
+		}
+		testutil.Eventually(t, "the routes are known", func() bool { return r.count() > 200 && stack.Held(a) == 0 })
+	}
 	mu.Lock()
 	first, last := ids[0], len(ids)
 	if dont > first || last < 15 { // a SYN,ACK may have left before the route was known

@@ -29,6 +29,7 @@ type kind struct {
 	peer    string    // makes the bridge's ports
 	refused string    // why unetd does not serve it; what the error has to say
 	bond    bool      // nic has two ports, of which one is active
+	table   string    // of a VRF
 	short   withShort // with -short
 }
 
@@ -54,7 +55,7 @@ var kinds = []kind{
 	{name: "macvlan", own: "link add link own0 name nic type macvlan mode bridge", peer: onePort},
 	{name: "ipvlan l2", own: "link add link own0 name nic type ipvlan mode l2", peer: onePort},
 	{name: "ipvlan l3", own: "link add link own0 name nic type ipvlan mode l3", peer: onePort, refused: "make it with mode l2"},
-	{name: "vrf member", also: "link add red type vrf table 10; link set red up; link set nic master red", peer: onePort, short: bothKernels},
+	{name: "vrf member", also: "link add red type vrf table 10; link set red up; link set nic master red", peer: onePort, table: "10", short: bothKernels},
 	{name: "vrf", own: "link add nic type vrf table 10", peer: onePort, refused: "serve its members"},
 }
 
@@ -143,17 +144,21 @@ func testKind(t *testing.T, g *machine, k kind) {
 	peer := &echo{Process: g.Start(t, 0, "echo", "-kernel", "-listen", ":7")}
 	peer.await(t)
 	for _, a := range []struct {
-		port, from string
-		flags      []string
-	}{{"7000", "fd08::2", nil}, {"7001", "10.8.0.2", []string{"-queue", "0"}}} {
+		port  string
+		flags []string
+	}{{"7000", nil}, {"7001", []string{"-queue", "0"}}} {
 		e := &echo{Process: g.Start(t, 0, inOwn("echo", append([]string{"-socket", d.Socket, "-listen", ":" + a.port}, a.flags...)...)...)}
 		e.await(t)
 		e.talk(t, "10.8.0.2:7")
 		e.talk(t, "[fd08::2]:7")
 		peer.talk(t, "10.8.0.1:"+a.port)
 		peer.talk(t, "[fd08::1]:"+a.port)
-		if k.bond {
+		switch {
+		case len(a.flags) > 0:
+		case k.bond:
 			g.failover(t, peer, "10.8.0.1:"+a.port)
+		case k.table != "":
+			g.routeInVRF(t, e, k.table)
 		}
 	}
 	g.rdma(t, d)
@@ -168,7 +173,32 @@ func (e *echo) talk(t *testing.T, to string) {
 	}
 }
 
-// failover changes the active port of the bond again and again while a stream goes on.
+// routeInVRF has a route of the VRF's table come and go: the endpoint's next connections follow it.
+func (g *machine) routeInVRF(t *testing.T, e *echo, table string) {
+	t.Helper()
+	ip := func(verb string) {
+		g.Run(t, "sh", "-c", script("nsenter --net=/run/netns/own ", "route "+verb+" prohibit 10.8.0.2 table "+table))
+	}
+	ip("add")
+	said := ""
+	for range 100 {
+		if said = e.Ask(t, "stream 10.8.0.2:7 1"); said != "ok" {
+			break
+		}
+	}
+	if !strings.Contains(said, "permission denied") {
+		t.Errorf("with a route of type prohibit in the VRF: %s", said)
+	}
+	ip("del")
+	for range 100 {
+		if said = e.Ask(t, "stream 10.8.0.2:7 1"); said == "ok" {
+			return
+		}
+	}
+	t.Errorf("without that route: %s", said)
+}
+
+// failover changes the active port of the bond a few times while a stream goes on.
 func (g *machine) failover(t *testing.T, peer *echo, to string) {
 	t.Helper()
 	from := peer.Lines()
@@ -177,7 +207,7 @@ func (g *machine) failover(t *testing.T, peer *echo, to string) {
 		t.Fatal(err)
 	}
 	changes, active := 0, ""
-	for ended := false; !ended; {
+	for ended := false; !ended && changes < 4; {
 		for _, port := range []string{"own0", "own1"} {
 			other := map[string]string{"own0": "own1", "own1": "own0"}[port]
 			now := g.Run(t, "sh", "-c", script("nsenter --net=/run/netns/own ", "link set "+other+" up; link set "+port+" down")+
