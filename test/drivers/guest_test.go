@@ -52,9 +52,9 @@ const packagePath = "github.com/unet-go/unet/test/drivers/guest/"
 // spec describes the guests. Their programs and QEMU are Debian 13's: older QEMUs have no igb.
 var spec = guest.Spec{
 	Suite:    "trixie",
-	Packages: []string{"busybox-static", "ethtool", "iproute2", "libteam-utils", "ibverbs-providers", "perftest"},
+	Packages: []string{"busybox-static", "ethtool", "iproute2", "ibverbs-providers", "perftest"},
 	Kernels:  []string{"trixie", "trixie-backports"},
-	Programs: []string{"usr/bin/busybox", "usr/sbin/ethtool", "usr/bin/ip", "usr/bin/ss", "usr/sbin/tc", "usr/bin/rdma", "usr/bin/teamnl",
+	Programs: []string{"usr/bin/busybox", "usr/sbin/ethtool", "usr/bin/ip", "usr/bin/ss", "usr/sbin/tc", "usr/bin/rdma",
 		"usr/lib/x86_64-linux-gnu/libibverbs/librxe-*.so", "usr/bin/ib_read_lat"},
 	Libraries: []string{"libgcc_s.so.1"}, // which pthread_exit loads when it is called
 	Files:     []string{"etc/libibverbs.d/rxe.driver"},
@@ -67,7 +67,7 @@ var spec = guest.Spec{
 	}(),
 	// unetd needs ifb for the devices that cut super-frames, and nf_tables to read the rules of address translation. nf_tables needs crc32c of the crypto API.
 	Modules: []string{"crc32c_generic", "virtio_pci", "virtio_net", "igb", "e1000e", "e1000", "vmxnet3", "veth", "ifb", "8021q", "dummy", "nf_tables",
-		"bonding", "team", "team_mode_activebackup", "team_mode_loadbalance", "bridge", "macvlan", "ipvlan", "vrf", "crc32_generic", "rdma_rxe", "ib_uverbs", "rdma_ucm"},
+		"bonding", "bridge", "macvlan", "ipvlan", "vrf", "crc32_generic", "rdma_rxe", "ib_uverbs", "rdma_ucm"},
 	Init: packagePath + "init",
 	// The frames of a segment are checked as they change owners.
 	Commands: []string{packagePath + "echo", "github.com/unet-go/unet/test/rdmapeers/perftest", "github.com/unet-go/unet/cmd/unetd"},

@@ -25,7 +25,6 @@ type kind struct {
 	name    string
 	own     string    // makes nic, or is empty: then own0 is given that name
 	also    string    // more commands in the namespace own, with nic set up and without an address
-	after   string    // a script for the shell, which then runs in the namespace own
 	peer    string    // makes the bridge's ports
 	refused string    // why unetd does not serve it; what the error has to say
 	bond    bool      // nic has two ports, of which one is active
@@ -43,13 +42,6 @@ var kinds = []kind{
 	{name: "bond active-backup", own: "link add nic type bond mode active-backup miimon 50; " + ofBond, peer: twoPorts, bond: true, short: bothKernels},
 	{name: "bond 802.3ad", own: "link add nic type bond mode 802.3ad miimon 50 lacp_rate fast; " + ofBond,
 		peer: "link add lag type bond mode 802.3ad miimon 50 lacp_rate fast; link set peer0 down; link set peer1 down; link set peer0 master lag; link set peer1 master lag; link set lag up; link set lag master at"},
-	{name: "team activebackup", own: "link add nic type team", peer: onePort, after: `set -e
-		teamnl nic setoption mode activebackup
-		/usr/bin/ip link set own0 down
-		/usr/bin/ip link set own0 master nic
-		/usr/bin/ip link set own0 up
-		set -- $(/usr/bin/ip -o link show own0)
-		teamnl nic setoption activeport ${1%:}`},
 	{name: "vlan", own: "link add link own0 name nic type vlan id 5", peer: "link add link peer0 name tagged type vlan id 5; link set tagged up; link set tagged master at", short: bothKernels},
 	{name: "bridge", own: "link add nic type bridge; link set own0 master nic", peer: onePort},
 	{name: "macvlan", own: "link add link own0 name nic type macvlan mode bridge", peer: onePort},
@@ -91,9 +83,6 @@ func (g *machine) make(t *testing.T, k kind) {
 		"link add at type bridge; link set peer0 up; link set peer1 up;"+k.peer+"; link set peer0 up; link set peer1 up; link set at up;"+
 		"addr add 10.8.0.2/24 dev at; addr add fd08::2/64 dev at nodad")+
 		script("nsenter --net=/run/netns/own ", "link set lo up;"+own+"; link set nic up;"+k.also+"; addr add 10.8.0.1/24 dev nic; addr add fd08::1/64 dev nic nodad"))
-	if k.after != "" {
-		g.Run(t, "nsenter", "--net=/run/netns/own", "/usr/bin/sh", "-c", k.after)
-	}
 }
 
 // serveOwn starts unetd on nic in the namespace own.
