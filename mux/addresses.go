@@ -153,14 +153,12 @@ func (m *Mux) updateAddresses() error {
 	known := own.known()
 	m.own.Store(&known)
 	for _, l := range m.leases { // their tags have followed
-		l.tellAddresses(known)
+		l.tellAddresses(known) // +checklocksignore: a lease of this mux
 	}
 	m.mu.Unlock()
 
 	for l, why := range taken {
-		m.mu.Lock()
-		o := l.owner
-		m.mu.Unlock()
+		o, _ := l.holder()
 		cerr := l.close(fmt.Errorf("%w: %s", ErrAddrTaken, why))
 		m.log.Warn("endpoint ended: the host has taken the address that it owned", "endpoint", l.id, "uid", o.UID, "pid", o.PID, "why", why, "error", cerr)
 	}
@@ -169,6 +167,8 @@ func (m *Mux) updateAddresses() error {
 
 // follow puts tags into effect or suspends them. taken are the leases whose owned address the host
 // has taken, and how. m.mu is held.
+//
+// +checklocks:m.mu
 func (m *Mux) follow(own addresses) (taken map[*Lease]string, err error) {
 	taken = map[*Lease]string{}
 	lost, back := map[netip.Addr]int{}, map[netip.Addr]int{} // number of tags by address
@@ -234,6 +234,8 @@ func (own *addresses) has(a netip.Addr) bool {
 
 // stillTrue checks tags that were just added against the present addresses of the host. m.mu
 // is held.
+//
+// +checklocks:m.mu
 func (m *Mux) stillTrue(tags []endpoint.Tag) error {
 	own, err := m.addresses()
 	if err != nil {
@@ -264,6 +266,8 @@ func (m *Mux) stillTrue(tags []endpoint.Tag) error {
 // host would get that host's traffic.
 
 // setAside sets the owned addresses of a request aside for it, all or none. m.mu is held.
+//
+// +checklocks:c.m.mu
 func (c *claiming) setAside() error {
 	for _, a := range c.owned {
 		t := endpoint.AddrTag(a)
@@ -285,6 +289,8 @@ func (c *claiming) setAside() error {
 }
 
 // freeAside undoes setAside. m.mu is held.
+//
+// +checklocks:c.m.mu
 func (c *claiming) freeAside() {
 	for _, a := range c.aside {
 		delete(c.m.aside, a)
@@ -383,6 +389,8 @@ func (c *claiming) vacantToKernel(a netip.Addr, hops map[netip.Addr]bool) error 
 
 // addAddr adds an owned address that was set aside and is vacant. m.mu is held and the
 // calling thread is in the uplink's namespace.
+//
+// +checklocks:c.m.mu
 func (c *claiming) addAddr(t endpoint.Tag) error {
 	if n := c.m.tags.onAddr[t.Addr]; n > 0 { // the host had the address a moment ago, and its tags are left
 		return held(t, "%d tags of ports are on it", n)

@@ -77,10 +77,8 @@ func (m *Mux) adopt() error {
 	if err := m.steering.Drop(attach.OnQueuesOf(dead), attach.OnQueuesOf(tags)); err != nil {
 		m.log.Warn("classification rules of ended endpoints cannot be removed (ethtool -n)", "interface", m.up.Name, "error", err)
 	}
-	for t := range dead {
-		if _, err := m.deleteFromKernel(t); err != nil {
-			return fmt.Errorf("tag of a dead endpoint: %v: %w", t, err)
-		}
+	if err := m.deleteDead(dead); err != nil {
+		return err
 	}
 	if err := m.progs.Maps.Recount(maps.Keys(tags), maps.Keys(groups)); err != nil {
 		return err
@@ -119,7 +117,7 @@ func (m *Mux) adopt() error {
 			if owned != (t.Kind == endpoint.TagAddr) {
 				continue
 			}
-			if err := m.readmit(l, t, owner.Suspended()); err != nil {
+			if err := l.readmit(t, owner.Suspended()); err != nil { // +checklocksignore: a lease of this mux
 				m.log.Warn("a claimed port cannot be reserved again: another program that has bound it receives nothing there", "tag", t, "endpoint", l.id, "error", err)
 			}
 		}
@@ -137,12 +135,23 @@ func (m *Mux) adopt() error {
 	return nil
 }
 
+// deleteDead deletes the tags of endpoints that are gone from the kernel's table.
+func (m *Mux) deleteDead(dead map[endpoint.Tag]bpf.Owner) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for t := range dead {
+		if _, err := m.deleteFromKernel(t); err != nil {
+			return fmt.Errorf("tag of a dead endpoint: %v: %w", t, err)
+		}
+	}
+	return nil
+}
+
 // adopted makes the lease of an endpoint that its owner has not presented yet.
 func (m *Mux) adopted(owner bpf.Owner, e bpf.Endpoint, device string) (*Lease, error) {
-	l := newLease(m)
+	l := newLease(m, Owner{PID: int(e.Pid), UID: e.Uid})
 	l.id, l.cookie, l.segmentBytes, l.counted = e.Id, e.Cookie, int64(e.SegmentBytes), int64(e.CountedBytes)
 	l.fillSize = e.FillSize
-	l.owner, l.uid = Owner{PID: int(e.Pid), UID: e.Uid}, e.Uid
 	l.at = &attachment{owner: owner, device: device}
 	l.granted = true
 	if owner.Port != 0 {

@@ -40,11 +40,13 @@ type announcing struct {
 type announcer struct {
 	m     *Mux
 	begun chan struct{}             // of capacity 1; an element: due has changed
-	due   map[netip.Addr]announcing // guarded by m.mu
+	due   map[netip.Addr]announcing // +checklocks:m.mu
 }
 
 // begin begins the announcements of an address anew; the first is sent in this call if now is true.
 // m.mu is held.
+//
+// +checklocks:a.m.mu
 func (a *announcer) begin(addr netip.Addr, now bool) {
 	s := announcing{announcements4, time.Now(), time.Now().Add(announceTime)}
 	every := interval4
@@ -150,6 +152,8 @@ func (a *announcer) sendDue(now time.Time) (next time.Time) {
 
 // of reports whether an address is one to be announced, and the lease that owns it; nil: it is one of the host.
 // m.mu is held.
+//
+// +checklocks:a.m.mu
 func (a *announcer) of(addr netip.Addr) (by *Lease, is bool) {
 	if _, is = a.due[addr]; !is {
 		return nil, false

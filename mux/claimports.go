@@ -39,7 +39,9 @@ const (
 	maxTaken = 256
 )
 
-// addPorts adds a port or a block.
+// addPorts adds a port or a block. m.mu is held.
+//
+// +checklocks:c.m.mu
 func (c *claiming) addPorts(t endpoint.Tag) (endpoint.Tag, error) {
 	m, shared := c.m, false // with the kernel
 	switch owned := m.tags.held[endpoint.AddrTag(t.Addr)]; {
@@ -70,15 +72,16 @@ func (c *claiming) addPorts(t endpoint.Tag) (endpoint.Tag, error) {
 			return t, err
 		}
 	}
-	if shared && !t.Block { // for a block it would take two dumps of all TCP sockets for each port
-		c.r.named = true
-		defer func() { c.r.named = false }()
-	}
-	return t, c.addFree(t, shared, ports)
+	c.r.named = shared && !t.Block // for a block it would take two dumps of all TCP sockets for each port
+	err := c.addFree(t, shared, ports)
+	c.r.named = false
+	return t, err
 }
 
 // addFree adds a port or a block that no endpoint holds. Those of an address that is shared with the kernel are
-// reserved there; the error wraps EADDRINUSE if the kernel uses a port of it.
+// reserved there; the error wraps EADDRINUSE if the kernel uses a port of it. m.mu is held.
+//
+// +checklocks:c.m.mu
 func (c *claiming) addFree(t endpoint.Tag, shared bool, translated *nat.Ports) error {
 	if !shared {
 		return c.addTag(t, nil)
@@ -95,9 +98,10 @@ func (c *claiming) addFree(t endpoint.Tag, shared bool, translated *nat.Ports) e
 
 // choose adds a port, a block or a message tag that is free and that the rule permits. It
 // adds only the one it returns, since a tag is in effect at once. shared is as for addFree.
-// After each candidate that the kernel refuses it releases m.mu for a moment.
+// m.mu is held, but not for a moment after each candidate that the kernel refuses.
+//
+// +checklocks:c.m.mu
 func (c *claiming) choose(t endpoint.Tag, shared bool, ports *nat.Ports) (endpoint.Tag, error) {
-	m := c.m
 	list, none, err := c.candidates(t, shared, ports)
 	if err != nil {
 		return t, err
@@ -106,31 +110,42 @@ func (c *claiming) choose(t endpoint.Tag, shared bool, ports *nat.Ports) (endpoi
 		return c.kernelsChoice(t, ports)
 	}
 	for candidate := range list {
-		if m.tags.checkFree(c.l, candidate) != nil {
-			continue
-		}
-		if !hasPorts(t) {
-			return candidate, c.addTag(candidate, nil)
-		}
-		err := c.addFree(candidate, shared, ports)
-		if !errors.Is(err, unix.EADDRINUSE) {
+		if chosen, err := c.try(candidate, shared, ports); chosen || err != nil { // +checklocksignore: the body of a loop over a function
 			return candidate, err
-		}
-		m.letOthers()
-		if err := c.goOn(costOf(t)); err != nil {
-			return t, err
-		}
-		if shared {
-			if err := m.users.portsOf(t).Room(share.ByUID(c.l.uid), costOf(t)); err != nil {
-				return t, err
-			}
 		}
 	}
 	return t, held(t, "%s", none)
 }
 
+// try adds a candidate, if it is free and the kernel does not refuse it. An error ends the choice. m.mu is held, as
+// for choose.
+//
+// +checklocks:c.m.mu
+func (c *claiming) try(t endpoint.Tag, shared bool, ports *nat.Ports) (chosen bool, err error) {
+	m := c.m
+	if m.tags.checkFree(c.l, t) != nil {
+		return false, nil
+	}
+	if !hasPorts(t) {
+		return true, c.addTag(t, nil)
+	}
+	if err := c.addFree(t, shared, ports); !errors.Is(err, unix.EADDRINUSE) {
+		return true, err
+	}
+	m.letOthers()
+	if err := c.goOn(costOf(t)); err != nil {
+		return false, err
+	}
+	if shared {
+		return false, m.users.portsOf(t).Room(share.ByUID(c.l.uid), costOf(t))
+	}
+	return false, nil
+}
+
 // candidates are the tags that can replace the wildcard t; nil: the kernel chooses a port. none
-// is the text of the error if no candidate is free.
+// is the text of the error if no candidate is free. m.mu is held.
+//
+// +checklocks:c.m.mu
 func (c *claiming) candidates(t endpoint.Tag, shared bool, ports *nat.Ports) (list iter.Seq[endpoint.Tag], none string, err error) {
 	if hasPorts(t) && !shared {
 		first, size := anyPort, 1
@@ -210,7 +225,9 @@ func without(list iter.Seq[endpoint.Tag], avoid func(endpoint.Tag) bool) iter.Se
 	}
 }
 
-// kernelsChoice adds a port that the kernel chooses (bind to port 0).
+// kernelsChoice adds a port that the kernel chooses (bind to port 0). m.mu is held.
+//
+// +checklocks:c.m.mu
 func (c *claiming) kernelsChoice(t endpoint.Tag, ports *nat.Ports) (endpoint.Tag, error) {
 	m, r := c.m, c.r
 	var taken []int // descriptors; they stay bound, so the kernel does not choose their ports again

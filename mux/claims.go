@@ -25,6 +25,8 @@ import (
 //
 // While m.mu is not held, which includes moments between the tags of step 3, the lease may be closed, other
 // requests may take the room, and addresses may change. So step 3 checks these again, and nothing else.
+//
+// +checklocksalias:l.m.mu=m.mu
 type claiming struct {
 	m     *Mux
 	l     *Lease
@@ -44,7 +46,7 @@ func (m *Mux) ask(l *Lease, tags []endpoint.Tag) (*claiming, error) {
 		return c, nil
 	}
 	var err error
-	if c.rule, err = m.policy.Claims(l.owner); err != nil { // without m.mu: the owner does not change once somebody holds the lease
+	if c.rule, err = m.policy.Claims(l.owner); err != nil { // +checklocksignore: the owner does not change once somebody holds the lease
 		return nil, fmt.Errorf("%w: %v: %w", endpoint.ErrTagDenied, tags[0], err)
 	}
 	if slices.ContainsFunc(tags, addressed) {
@@ -61,8 +63,8 @@ func (m *Mux) ask(l *Lease, tags []endpoint.Tag) (*claiming, error) {
 			c.owned = append(c.owned, t.Addr)
 		}
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	c.m.mu.Lock()
+	defer c.m.mu.Unlock()
 	for _, t := range c.tags {
 		if err := c.permits(t); err != nil {
 			return nil, err
@@ -113,6 +115,8 @@ func wild(t endpoint.Tag) bool {
 
 // permits checks a tag against the rule. Ports of an owned address that the lease holds or
 // claims need no permission of their own. m.mu is held.
+//
+// +checklocks:c.m.mu
 func (c *claiming) permits(t endpoint.Tag) error {
 	if hasPorts(t) {
 		if owned := c.m.tags.held[endpoint.AddrTag(t.Addr)]; slices.Contains(c.owned, t.Addr) || owned != nil && owned.by == c.l {
@@ -128,6 +132,8 @@ func (c *claiming) permits(t endpoint.Tag) error {
 
 // room returns why the lease gets no more tags that count as n: it is closed, or the limits leave its user no
 // room. m.mu is held.
+//
+// +checklocks:c.m.mu
 func (c *claiming) room(n int64) error {
 	if c.l.closed {
 		return endpoint.ErrLeaseClosed
@@ -140,11 +146,12 @@ func (c *claiming) room(n int64) error {
 
 // end ends a request, whether its tags were claimed or not.
 func (c *claiming) end() {
-	if len(c.aside) > 0 {
-		c.m.mu.Lock()
-		defer c.m.mu.Unlock()
-		c.freeAside()
+	if len(c.aside) == 0 {
+		return
 	}
+	c.m.mu.Lock()
+	defer c.m.mu.Unlock()
+	c.freeAside()
 }
 
 // claim claims the tags of a request, all or none. It returns them in their order, with
@@ -178,8 +185,8 @@ func (c *claiming) query(ctx context.Context) (err error) {
 
 // add adds the tags of a request, whose owned addresses are vacant, all or none.
 func (c *claiming) add() (added []endpoint.Tag, err error) {
-	m := c.m
-	err = route.Within(m.ns, func() (err error) {
+	err = route.Within(c.m.ns, func() (err error) {
+		m := c.m
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		defer c.freeAside()
@@ -204,6 +211,8 @@ func (c *claiming) add() (added []endpoint.Tag, err error) {
 
 // releaseAll gives back those of the tags that l holds, owned addresses after the tags on them. m.mu
 // is held, but not from one tag to the next.
+//
+// +checklocks:m.mu
 func (m *Mux) releaseAll(l *Lease, tags []endpoint.Tag) error {
 	var err error
 	for _, owned := range []bool{false, true} {
@@ -227,6 +236,8 @@ func (m *Mux) releaseAll(l *Lease, tags []endpoint.Tag) error {
 // letOthers lets those go on who wait for m.mu, unless it did so a moment ago: a lease can have thousands of tags,
 // and each takes up to a millisecond, but some only microseconds. Then it takes longer to let others go on, since
 // the calling goroutine is bound to its thread. m.mu is held before and after.
+//
+// +checklocks:m.mu
 func (m *Mux) letOthers() {
 	const moment = 100 * time.Microsecond
 	if time.Since(m.letGo) < moment {
@@ -240,6 +251,8 @@ func (m *Mux) letOthers() {
 
 // goOn checks what others may have changed while m.mu was not held: whether the lease is open and has room for tags
 // that count as n, and how many sockets are left. m.mu is held.
+//
+// +checklocks:c.m.mu
 func (c *claiming) goOn(n int64) error {
 	c.r.room = c.m.socketsLeft(c.r.limit)
 	return c.room(n)
@@ -247,14 +260,20 @@ func (c *claiming) goOn(n int64) error {
 
 // addAll is add, with m.mu held, but not from one tag to the next. The calling thread is in the uplink's
 // namespace.
-func (c *claiming) addAll() (added []endpoint.Tag, err error) {
-	added = make([]endpoint.Tag, len(c.tags))
-	chosen := added
-	defer func() {
-		if err != nil {
-			added, err = nil, errors.Join(err, c.m.releaseAll(c.l, chosen))
-		}
-	}()
+//
+// +checklocks:c.m.mu
+func (c *claiming) addAll() ([]endpoint.Tag, error) {
+	added := make([]endpoint.Tag, len(c.tags))
+	if err := c.addEach(added); err != nil {
+		return nil, errors.Join(err, c.m.releaseAll(c.l, added))
+	}
+	return added, nil
+}
+
+// addEach adds the tags one after another, and puts each into added. After an error the caller gives these back.
+//
+// +checklocks:c.m.mu
+func (c *claiming) addEach(added []endpoint.Tag) error {
 	left := costOf(c.tags...)
 	// Owned addresses first: other tags may be on them.
 	for _, owned := range []bool{true, false} {
@@ -263,26 +282,28 @@ func (c *claiming) addAll() (added []endpoint.Tag, err error) {
 				continue
 			}
 			if err := c.goOn(left); err != nil {
-				return nil, err
+				return err
 			}
 			t, err := c.addOne(t)
 			if err != nil {
-				return nil, err
+				return err
 			}
-			chosen[i] = t
+			added[i] = t
 			left -= costOf(t)
 			c.m.letOthers()
 		}
 	}
 	if err := c.goOn(0); err != nil {
-		return nil, err
+		return err
 	}
 	// The host's addresses may have changed since ask has read them.
-	return added, c.m.stillTrue(added)
+	return c.m.stillTrue(added)
 }
 
 // addOne chooses the port or message tag of a wildcard, checks that it is free, reserves it in
 // the kernel and adds it. m.mu is held and the calling thread is in the uplink's namespace.
+//
+// +checklocks:c.m.mu
 func (c *claiming) addOne(t endpoint.Tag) (endpoint.Tag, error) {
 	switch {
 	case isGroup(t):
@@ -302,7 +323,9 @@ func (c *claiming) addOne(t endpoint.Tag) (endpoint.Tag, error) {
 
 // addTag puts the tag into the kernel's table and the claim table, and then leads its frames
 // to its endpoint's queue: a classification rule without its tag would stay if this process died.
-// After an error it closes reserved, the tag's reserving sockets.
+// After an error it closes reserved, the tag's reserving sockets. m.mu is held.
+//
+// +checklocks:c.m.mu
 func (c *claiming) addTag(t endpoint.Tag, reserved []int) (err error) {
 	m := c.m
 	if err := m.putTag(t, c.l); err != nil {
@@ -310,14 +333,16 @@ func (c *claiming) addTag(t endpoint.Tag, reserved []int) (err error) {
 	}
 	held := &claim{by: c.l, reserved: reserved}
 	m.hold(t, held)
-	if held.rules, err = m.steer(c.l, t, false); err != nil {
+	if held.rules, err = c.l.steer(t, false); err != nil {
 		return errors.Join(err, m.removeTag(t))
 	}
 	return nil
 }
 
 // hold puts a tag that is in the kernel's table into the claim table, and counts it for the
-// user.
+// user. m.mu is held.
+//
+// +checklocks:m.mu
 func (m *Mux) hold(t endpoint.Tag, c *claim) {
 	m.tags.add(t, c)
 	m.users.count(c.by.uid, Usage{Tags: costOf(t)})
@@ -330,18 +355,21 @@ func (m *Mux) hold(t endpoint.Tag, c *claim) {
 // that fails, for example because another program has bound a port while no process served
 // the mux, readmit returns an error; the tag is held, with its other ports reserved. An owned
 // address must be readmitted before the tags on it. m.mu is held.
-func (m *Mux) readmit(l *Lease, t endpoint.Tag, suspended bool) error {
+//
+// +checklocks:l.m.mu
+func (l *Lease) readmit(t endpoint.Tag, suspended bool) error {
+	m := l.m
 	c := &claim{by: l, suspended: suspended}
-	err := route.Within(m.ns, func() error {
-		r, err := m.newReserver()
-		if err != nil {
+	r, err := m.newReserver()
+	if err == nil {
+		owned := m.tags.held[endpoint.AddrTag(t.Addr)] != nil
+		err = route.Within(m.ns, func() (err error) {
+			c.reserved, err = r.again(t, owned)
 			return err
-		}
-		c.reserved, err = r.again(t, m.tags.held[endpoint.AddrTag(t.Addr)] != nil)
-		return err
-	})
+		})
+	}
 	var serr error
-	if c.rules, serr = m.steer(l, t, true); serr != nil {
+	if c.rules, serr = l.steer(t, true); serr != nil {
 		m.log.Warn("frames of a tag do not come in on the queue of its endpoint any more: they go to the kernel (rx_pass_other_queue)", "tag", t, "endpoint", l.id, "error", serr)
 	}
 	m.hold(t, c)
@@ -355,6 +383,8 @@ func (m *Mux) readmit(l *Lease, t endpoint.Tag, suspended bool) error {
 }
 
 // release gives back one tag of l. m.mu is held.
+//
+// +checklocks:m.mu
 func (m *Mux) release(l *Lease, t endpoint.Tag) error {
 	t.Addr = t.Addr.Unmap()
 	if g := m.groups.held[t]; g != nil && g.has(l) {
@@ -372,6 +402,8 @@ func (m *Mux) release(l *Lease, t endpoint.Tag) error {
 // removeTag undoes addTag: it removes a tag's classification rules, deletes the tag from the
 // kernel's table and from the claim table, and closes its reserving sockets. A tag that cannot be
 // deleted stays claimed. m.mu is held.
+//
+// +checklocks:m.mu
 func (m *Mux) removeTag(t endpoint.Tag) error {
 	c := m.tags.held[t]
 	unsteered := m.unsteer(c.rules)

@@ -124,7 +124,7 @@ func (ct *claimTable) checkFree(l *Lease, t endpoint.Tag) error {
 	if c := ct.held[t]; c != nil && c.by == l {
 		return held(t, "this endpoint holds it already")
 	} else if c != nil && c.by.uid == l.uid {
-		return held(t, "endpoint %d of process %d of the same user holds it, also for connections of a listener that is closed: end these, or choose another", c.by.id, c.by.owner.PID)
+		return held(t, "endpoint %d of process %d of the same user holds it, also for connections of a listener that is closed: end these, or choose another", c.by.id, c.by.owner.PID) // +checklocksignore: a lease of the same mux
 	} else if c != nil {
 		return held(t, "an endpoint of another user holds it: choose another, or end that one")
 	}
@@ -166,33 +166,48 @@ func (ct *claimTable) close() error {
 }
 
 // putTag puts a tag into the kernel's table: from now on its frames go to l's endpoint. m.mu is held.
+//
+// +checklocks:m.mu
 func (m *Mux) putTag(t endpoint.Tag, l *Lease) error {
-	return m.change(t, l, func() (held bool, err error) {
-		err = m.progs.Maps.PutTag(t, l.at.owner)
-		if err == nil && t.Kind == endpoint.TagAddr {
-			m.ownerChanged(t.Addr) // its MAC address is the uplink's now
-		}
-		return err == nil, err
-	})
+	m.hide(t)
+	if err := m.progs.Maps.PutTag(t, l.at.owner); err != nil {
+		return err
+	}
+	if t.Kind == endpoint.TagAddr {
+		m.ownerChanged(t.Addr) // its MAC address is the uplink's now
+	}
+	m.show(t, l)
+	return nil
 }
 
 // setEffect suspends a tag of l in the kernel's table, or puts it into effect. m.mu is held.
+//
+// +checklocks:m.mu
 func (m *Mux) setEffect(t endpoint.Tag, l *Lease, effective bool) error {
-	return m.change(t, l, func() (held bool, err error) {
-		err = m.progs.Maps.SetEffect(t, l.at.owner, effective)
-		return effective == (err == nil), err
-	})
+	m.hide(t)
+	err := m.progs.Maps.SetEffect(t, l.at.owner, effective)
+	if effective == (err == nil) {
+		m.show(t, l)
+	}
+	return err
 }
 
 // deleteTag deletes a tag of c from the kernel's table. m.mu is held.
+//
+// +checklocks:m.mu
 func (m *Mux) deleteTag(t endpoint.Tag, c *claim) error {
-	return m.change(t, c.by, func() (held bool, err error) {
-		deleted, err := m.deleteFromKernel(t)
-		return err != nil && !deleted && !c.suspended, err
-	})
+	m.hide(t)
+	deleted, err := m.deleteFromKernel(t)
+	if err != nil && !deleted && !c.suspended {
+		m.show(t, c.by)
+	}
+	return err
 }
 
 // deleteFromKernel deletes a tag, which the tag table does not show, from the kernel's table. A tag that is not there is not an error.
+// m.mu is held.
+//
+// +checklocks:m.mu
 func (m *Mux) deleteFromKernel(t endpoint.Tag) (deleted bool, err error) {
 	deleted, err = m.progs.Maps.DeleteTag(t)
 	if deleted && t.Kind == endpoint.TagAddr {

@@ -56,8 +56,8 @@ func (m *Mux) open(ctx context.Context, o Owner, req endpoint.Request) (*endpoin
 	if m.trustedOnly && !terms.Trusted {
 		return nil, nil, ErrFillRings
 	}
-	l := newLease(m)
-	l.owner, l.uid, l.terms, l.attach, l.segmentBytes, l.leased = o, o.UID, terms, req.Attach, geometry.SegmentSize(), true
+	l := newLease(m, o)
+	l.terms, l.attach, l.segmentBytes = terms, req.Attach, geometry.SegmentSize()
 	l.frameSize, l.fillSize, l.bound = geometry.FrameSize, geometry.FillSize, bound
 	params := paramsOf(geometry, terms)
 	l.counted = countedMemory(&params)
@@ -108,7 +108,7 @@ func (l *Lease) build(ctx context.Context, g *endpoint.Grant, req endpoint.Reque
 		return fmt.Errorf("%w: a segment of huge pages has a multiple of %d bytes, not %d", endpoint.ErrGeometry, xsk.HugePageSize, l.segmentBytes)
 	}
 	if req.Connections != nil {
-		if l.connections, err = acceptPublished(req.Connections); err != nil {
+		if l.connections, err = acceptPublished(req.Connections); err != nil { // +checklocksignore: nobody else has the lease yet
 			return err
 		}
 	}
@@ -172,7 +172,7 @@ func (l *Lease) enlist(id *endpoint.Identity) error {
 	if err != nil {
 		return err
 	}
-	l.granted = true
+	l.granted, l.leased = true, true
 	l.tellLink(m.down)
 	id.Addrs = forIdentity(own.known())
 	l.watchers.Granted(id.Addrs)
@@ -182,6 +182,8 @@ func (l *Lease) enlist(id *endpoint.Identity) error {
 }
 
 // info describes the endpoint without its tags. m.mu is held.
+//
+// +checklocks:l.m.mu
 func (l *Lease) info() endpoint.Info {
 	return endpoint.Info{
 		ID:           l.id,
@@ -202,6 +204,8 @@ func (l *Lease) info() endpoint.Info {
 }
 
 // infoWithTags is info with the tags. m.mu is held.
+//
+// +checklocks:l.m.mu
 func (l *Lease) infoWithTags() endpoint.Info {
 	info := l.info()
 	info.Tags = sorted(l.tags)
@@ -216,7 +220,7 @@ func (m *Mux) Endpoints() []endpoint.Info {
 	defer m.mu.Unlock()
 	list := make([]endpoint.Info, 0, len(m.leases))
 	for _, l := range m.leases {
-		list = append(list, l.infoWithTags())
+		list = append(list, l.infoWithTags()) // +checklocksignore: a lease of this mux
 	}
 	slices.SortFunc(list, func(a, b endpoint.Info) int { return cmp.Compare(a.ID, b.ID) })
 	return list
@@ -268,40 +272,53 @@ func (m *Mux) present(ctx context.Context, o Owner, sock, connections *os.File) 
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, l := range m.leases {
-		if l.cookie != cookie || l.closed {
-			continue
-		}
-		switch {
-		case l.uid != o.UID:
-			return endpoint.Info{}, nil, fmt.Errorf("endpoint %d: %w: it belongs to another user", l.id, os.ErrPermission)
-		case l.leased:
-			return endpoint.Info{}, nil, fmt.Errorf("endpoint %d: %w", l.id, endpoint.ErrLeased)
-		}
-		if l.at.owner.Port != 0 {
-			if err := m.fills.add(l, sock); err != nil {
-				return endpoint.Info{}, nil, err
+		if l.cookie == cookie && !l.closed { // +checklocksignore: a lease of this mux
+			info, err := l.presented(o, sock, table) // +checklocksignore: a lease of this mux
+			if err != nil {
+				return endpoint.Info{}, nil, fmt.Errorf("endpoint %d: %w", l.id, err)
 			}
+			return info, l, nil
 		}
-		if l.attach == endpoint.AttachQueue {
-			if l.bound, err = m.presentedBinding(sock); err != nil {
-				return endpoint.Info{}, nil, err
-			}
-		}
-		before := l.owner
-		l.owner = o
-		if err := l.putEndpoint(); err != nil {
-			l.owner = before
-			return endpoint.Info{}, nil, errors.Join(err, m.fills.remove(l))
-		}
-		l.leased, l.connections = true, table
-		l.watchers.Presented()
-		m.log.Info("endpoint presented", "endpoint", l.id, "uid", o.UID, "pid", o.PID)
-		return l.infoWithTags(), l, nil
 	}
 	return endpoint.Info{}, nil, fmt.Errorf("%w: it may have been reclaimed; open another", endpoint.ErrNotPresentable)
 }
 
-// putEndpoint puts an endpoint into the kernel's table, for the next process.
+// presented gives the lease to the process that has presented it. m.mu is held.
+//
+// +checklocks:l.m.mu
+func (l *Lease) presented(o Owner, sock *os.File, table *published) (_ endpoint.Info, err error) {
+	m := l.m
+	switch {
+	case l.uid != o.UID:
+		return endpoint.Info{}, fmt.Errorf("%w: it belongs to another user", os.ErrPermission)
+	case l.leased:
+		return endpoint.Info{}, endpoint.ErrLeased
+	}
+	if l.at.owner.Port != 0 {
+		if err := m.fills.add(l, sock); err != nil {
+			return endpoint.Info{}, err
+		}
+	}
+	if l.attach == endpoint.AttachQueue {
+		if l.bound, err = m.presentedBinding(sock); err != nil {
+			return endpoint.Info{}, err
+		}
+	}
+	before := l.owner
+	l.owner = o
+	if err := l.putEndpoint(); err != nil {
+		l.owner = before
+		return endpoint.Info{}, errors.Join(err, m.fills.remove(l))
+	}
+	l.leased, l.connections = true, table
+	l.watchers.Presented()
+	m.log.Info("endpoint presented", "endpoint", l.id, "uid", o.UID, "pid", o.PID)
+	return l.infoWithTags(), nil
+}
+
+// putEndpoint puts an endpoint into the kernel's table, for the next process. m.mu is held.
+//
+// +checklocks:l.m.mu
 func (l *Lease) putEndpoint() error {
 	m := l.m
 	return m.progs.Maps.PutEndpoint(l.at.owner, bpf.Endpoint{
@@ -320,7 +337,7 @@ func (l *Lease) putEndpoint() error {
 // (Config.IDs). The zero value is ready to use.
 type IDs struct {
 	mu   sync.Mutex
-	next uint64
+	next uint64 // +checklocks:mu
 }
 
 // skip makes the next number greater than those that a mux of an earlier process has used.
@@ -334,8 +351,9 @@ func (i *IDs) skip(next uint64) {
 func (m *Mux) newID() (id uint64, err error) {
 	m.ids.mu.Lock()
 	defer m.ids.mu.Unlock()
+	next := m.ids.next
 	err = m.progs.ChangeState(func(s *bpf.State) {
-		id = max(s.NextId, m.ids.next)
+		id = max(s.NextId, next)
 		s.NextId = id + 1
 	})
 	m.ids.next = id + 1

@@ -263,7 +263,7 @@ func (m *Mux) ForgetClaims() error {
 func (l *Lease) Readmit(t endpoint.Tag) error {
 	l.m.mu.Lock()
 	defer l.m.mu.Unlock()
-	return l.m.readmit(l, t, false)
+	return l.readmit(t, false)
 }
 
 // Suspended are the suspended tags in the claim table and in the kernel's.

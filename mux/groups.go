@@ -66,6 +66,8 @@ func notClaimable(t endpoint.Tag) string {
 }
 
 // addGroup adds a tag of a group. m.mu is held and the calling thread is in the uplink's namespace.
+//
+// +checklocks:c.m.mu
 func (c *claiming) addGroup(t endpoint.Tag) error {
 	m, l := c.m, c.l
 	if why := notClaimable(t); why != "" {

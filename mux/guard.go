@@ -31,8 +31,8 @@ const unsoundFill = "its fill ring had entries that are not frames of its segmen
 // then skips all entries that are not frames; it stops at a frame that the guard writes.
 type fillGuard struct {
 	mu    sync.Mutex
-	rings map[*Lease]*guardedRing
-	added chan struct{} // of capacity 1; an element: rings has grown
+	rings map[*Lease]*guardedRing // +checklocks:mu
+	added chan struct{}           // of capacity 1; an element: rings has grown
 }
 
 type guardedRing struct {
@@ -134,8 +134,8 @@ func (m *Mux) guardFillRings() {
 
 // revoke ends an endpoint whose owner misuses it. Its user gets no other for barredFor.
 func (l *Lease) revoke(why string) {
-	m := l.m
 	l.revoking.Do(func() {
+		m := l.m
 		m.mu.Lock()
 		o := l.owner
 		m.users.bar(o.UID, time.Now().Add(barredFor))

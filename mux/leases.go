@@ -21,57 +21,76 @@ import (
 
 // Lease is an endpoint's lease from its mux; see [endpoint.Lease].
 type Lease struct {
-	m            *Mux
-	id           uint64
-	owner        Owner          // guarded by m.mu; does not change once somebody holds the lease
-	uid          uint32         // of owner; never changes
-	terms        Terms          // at the opening
-	rates        endpoint.Rates // guarded by m.rates.mu
-	cookie       uint64         // of its socket
-	attach       endpoint.Attachment
-	at           *attachment
-	queue        uint32 // of the uplink, if holdsQueue
-	holdsQueue   bool
-	spreadOver   uint32 // endpoint.Info.SpreadOver; guarded by m.mu
+	m  *Mux
+	id uint64
+	// owner does not change once somebody holds the lease.
+	// +checklocks:m.mu
+	owner      Owner
+	uid        uint32         // of owner; never changes
+	terms      Terms          // at the opening
+	rates      endpoint.Rates // m.rates.mu is held
+	cookie     uint64         // of its socket
+	attach     endpoint.Attachment
+	at         *attachment
+	queue      uint32 // of the uplink, if holdsQueue
+	holdsQueue bool
+	// spreadOver is endpoint.Info.SpreadOver.
+	// +checklocks:m.mu
+	spreadOver   uint32
 	segmentBytes int64
 	counted      int64       // bytes of memory that count for its user (countedMemory)
 	frameSize    uint32      // set at the opening only
 	fillSize     uint32      // entries of the fill ring of a port's socket
-	bound        nic.Binding // its socket; guarded by m.mu after the opening
+	bound        nic.Binding // of its socket; m.mu is held after the opening
 	memory       *os.File    // the segment, to find out whether it is in use; nil if another process made it
-	connections  *published  // what the owner publishes; nil: nothing. Guarded by m.mu
-	granted      bool        // the opening has succeeded, so the endpoint counts until nothing is left of it
-	leased       bool        // guarded by m.mu; false while it waits to be presented
+	// connections is what the owner publishes; nil: nothing.
+	// +checklocks:m.mu
+	connections *published
+	granted     bool // the opening has succeeded, so the endpoint counts until nothing is left of it
+	// leased is false while the lease waits to be presented.
+	// +checklocks:m.mu
+	leased bool
 
-	tags map[endpoint.Tag]struct{} // held tags; guarded by m.mu
+	tags map[endpoint.Tag]struct{} // those that it holds; m.mu is held
 
 	ctx    context.Context // ends when close ends, or with the mux's
 	cancel context.CancelFunc
 
-	paths    map[uint64]*memoryPath // by the endpoint at the other end; guarded by m.mu
-	asks     pathGate               // guarded by m.mu
-	captures int                    // captures of its frames; guarded by m.mu
-	offers   notices.Paths          // paths on their way to the owner
+	paths map[uint64]*memoryPath // by the endpoint at the other end; m.mu is held
+	asks  pathGate               // +checklocks:m.mu
+	// captures is the number of captures of its frames.
+	// +checklocks:m.mu
+	captures int
+	offers   notices.Paths // paths on their way to the owner
 
 	watchers *notices.Watchers
 	resolved notices.Destinations
 
 	revoking sync.Once
 	closing  sync.Once
-	closed   bool          // guarded by m.mu; close is in progress or begins next
-	cause    error         // why the lease has ended; set before done is closed
-	err      error         // of close
-	done     chan struct{} // closed when close has ended
+	// closed: close is in progress or begins next.
+	// +checklocks:m.mu
+	closed bool
+	cause  error         // why the lease has ended; set before done is closed
+	err    error         // of close
+	done   chan struct{} // closed when close has ended
 }
 
-func newLease(m *Mux) *Lease {
-	l := &Lease{m: m, at: &attachment{}, tags: map[endpoint.Tag]struct{}{}, paths: map[uint64]*memoryPath{}, done: make(chan struct{})}
+func newLease(m *Mux, o Owner) *Lease {
+	l := &Lease{m: m, owner: o, uid: o.UID, at: &attachment{}, tags: map[endpoint.Tag]struct{}{}, paths: map[uint64]*memoryPath{}, done: make(chan struct{})}
 	l.watchers = notices.New(l.done)
 	l.ctx, l.cancel = context.WithCancel(m.ctx)
 	return l
 }
 
 var _ endpoint.Lease = (*Lease)(nil)
+
+// holder returns the owner, and whether the lease is held now.
+func (l *Lease) holder() (o Owner, leased bool) {
+	l.m.mu.Lock()
+	defer l.m.mu.Unlock()
+	return l.owner, l.leased
+}
 
 // enter keeps the mux open until m.leave.
 func (l *Lease) enter() error {
@@ -249,17 +268,17 @@ func (l *Lease) Close() error {
 func (l *Lease) close(why error) error {
 	l.closing.Do(func() {
 		defer l.over(why)
-		info, tags := l.remove(why)
+		info, tags, connections := l.remove(why)
 		// Resets can take seconds (resetTime). The port is deleted at the same time: as long
 		// as it exists, guardFillRings writes a revoked owner's fill ring without a pause.
 		var resets sync.WaitGroup
 		var answers func()
-		if l.connections != nil {
-			resets.Go(func() { answers = l.resetConnections(tags) })
+		if connections != nil {
+			resets.Go(func() { answers = l.resetConnections(connections, tags) })
 		}
 		l.err = errors.Join(l.err, l.m.closeAttachment(l.at), l.m.fills.remove(l))
 		resets.Wait()
-		l.err = errors.Join(l.err, l.connections.Close())
+		l.err = errors.Join(l.err, connections.Close())
 		if answers == nil {
 			l.err = errors.Join(l.err, l.m.rates.end(l))
 		} else {
@@ -289,9 +308,9 @@ func (l *Lease) close(why error) error {
 	return l.err
 }
 
-// remove takes the lease and its tags out of the mux's tables. It returns what the lease was, and
-// its tags that were in effect.
-func (l *Lease) remove(why error) (info endpoint.Info, tags map[endpoint.Tag]bool) {
+// remove takes the lease and its tags out of the mux's tables. It returns what the lease was,
+// its tags that were in effect, and what its owner publishes.
+func (l *Lease) remove(why error) (info endpoint.Info, tags map[endpoint.Tag]bool, connections *published) {
 	m := l.m
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -308,7 +327,7 @@ func (l *Lease) remove(why error) (info endpoint.Info, tags map[endpoint.Tag]boo
 	tags = m.tags.inEffect(l)
 	l.err = m.releaseAll(l, slices.Collect(maps.Keys(l.tags)))
 	delete(m.leases, l.id)
-	return info, tags
+	return info, tags, l.connections
 }
 
 // Revoke ends the lease of an endpoint. Its owner learns the reason, which may be empty. The
@@ -337,6 +356,7 @@ func (l *Lease) abandon() {
 		defer l.over(ErrClosed)
 		l.m.mu.Lock()
 		l.closed = true
+		connections := l.connections
 		l.m.forgetPathsLocked(l)
 		delete(l.m.leases, l.id)
 		l.m.mu.Unlock()
@@ -344,7 +364,7 @@ func (l *Lease) abandon() {
 		if l.memory != nil {
 			l.err = errors.Join(l.err, l.memory.Close())
 		}
-		l.err = errors.Join(l.err, l.connections.Close())
+		l.err = errors.Join(l.err, connections.Close())
 	})
 }
 

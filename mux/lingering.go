@@ -47,7 +47,7 @@ type lingering struct {
 type lingers struct {
 	m     *Mux
 	grown chan struct{} // of capacity 1; an element: list has grown
-	list  []*lingering  // guarded by m.mu
+	list  []*lingering  // +checklocks:m.mu
 }
 
 // add begins to poll the socket and the segment of an endpoint.

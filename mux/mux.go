@@ -65,6 +65,9 @@ type Config struct {
 
 // Mux is an uplink with the programs on it. Its methods may be called from any
 // goroutine, in any network namespace.
+//
+// +checklocksalias:announcer.m.mu=mu
+// +checklocksalias:lingers.m.mu=mu
 type Mux struct {
 	ns          netns.NsHandle // the uplink's namespace
 	nl          *netlink.Handle
@@ -104,24 +107,46 @@ type Mux struct {
 	life   sync.RWMutex
 	ctx    context.Context
 	cancel context.CancelFunc
-	closed bool // guarded by life
+	closed bool // +checklocks:life
 
-	mu       sync.Mutex // guards what follows, and the kernel's tables
-	tags     claimTable
-	table    *tagtable.Table // shows tags to applications; nil: there is none
-	unshown  bool            // that a tag is not in the table was logged
-	groups   groups
+	mu sync.Mutex // also guards the kernel's tables, what is in the table of tags, and calls of steering
+	// tags are the tags that are held by one endpoint.
+	// +checklocks:mu
+	tags  claimTable
+	table *tagtable.Table // shows tags to applications; nil: there is none
+	// unshown: that a tag is not in the table was logged.
+	// +checklocks:mu
+	unshown  bool
+	groups   groups // +checklocks:mu
 	steering *steer.Steering
-	users    *ledger
-	aside    map[netip.Addr]bool // owned addresses that are being claimed
-	queues   map[uint32]bool     // queues of the uplink that leases hold; true: the lease's socket is bound
-	gaveBack time.Time           // when reserving sockets were closed last
-	letGo    time.Time           // when letOthers let others go on last
-	leases   map[uint64]*Lease   // by endpoint
-	captures int                 // captures of the frames of all endpoints
-	endings  map[string]uint64   // leases that have ended, by reason (Report)
-	down     bool                // the uplink is down
-	ended    error               // why no endpoint can work any more
+	users    *ledger // +checklocks:mu
+	// aside are the owned addresses that are being claimed.
+	// +checklocks:mu
+	aside map[netip.Addr]bool
+	// queues are the queues of the uplink that leases hold. The value is true once the lease's socket is bound.
+	// +checklocks:mu
+	queues map[uint32]bool
+	// gaveBack is when reserving sockets were closed last.
+	// +checklocks:mu
+	gaveBack time.Time
+	// letGo is when letOthers let others go on last.
+	// +checklocks:mu
+	letGo time.Time
+	// leases are by endpoint.
+	// +checklocks:mu
+	leases map[uint64]*Lease
+	// captures is the number of captures of the frames of all endpoints.
+	// +checklocks:mu
+	captures int
+	// endings counts the leases that have ended, by reason (Report).
+	// +checklocks:mu
+	endings map[string]uint64
+	// down: the uplink is down.
+	// +checklocks:mu
+	down bool
+	// ended is why no endpoint can work any more.
+	// +checklocks:mu
+	ended error
 }
 
 // Identity describes the uplink to its endpoints, with its present MTU and addresses.
@@ -148,6 +173,8 @@ func (m *Mux) mtu() uint32 { return min(m.uplinkMTU.Load(), m.progs.MTU) }
 func (m *Mux) Failed() <-chan error { return m.failed }
 
 // enter keeps the mux open until leave.
+//
+// +checklocksignore: it returns with life only if it returns no error
 func (m *Mux) enter() error {
 	m.life.RLock()
 	if m.closed {
@@ -157,6 +184,7 @@ func (m *Mux) enter() error {
 	return nil
 }
 
+// +checklocksignore: see enter
 func (m *Mux) leave() { m.life.RUnlock() }
 
 // failure is why no endpoint can work any more.
@@ -301,10 +329,12 @@ func (m *Mux) detach() error {
 // Open attaches a mux to an interface, or takes over what another process has pinned for it. If it fails it removes what it has made, and
 // leaves a mux that it has taken over as it was.
 func Open(cfg Config) (_ *Mux, err error) {
+	users := newLedger(cfg.Limits)
 	m := &Mux{
 		log:     cfg.Log,
 		policy:  cfg.Policy,
-		users:   newLedger(cfg.Limits),
+		users:   users,
+		groups:  groups{held: map[endpoint.Tag]*group{}, users: users},
 		ids:     cmp.Or(cfg.IDs, new(IDs)),
 		failed:  make(chan error, 1),
 		probes:  share.New(share.Limits{What: "probes of the network", Total: probesAtOnce, PerUser: probesPerUID}),
@@ -322,7 +352,6 @@ func Open(cfg Config) (_ *Mux, err error) {
 	if m.policy == nil {
 		m.policy = Permit(Terms{Trusted: true, Infrastructure: true})
 	}
-	m.groups = groups{held: map[endpoint.Tag]*group{}, users: m.users}
 	m.announcer = announcer{m: m, begun: make(chan struct{}, 1), due: map[netip.Addr]announcing{}}
 	m.lingers = lingers{m: m, grown: make(chan struct{}, 1)}
 	m.sender.log = m.log
@@ -446,7 +475,9 @@ func (m *Mux) attach(cfg Config, types *btf.Cache) (made bool, err error) {
 // use makes attached programs those of the mux.
 func (m *Mux) use(progs *attach.Programs) {
 	m.progs, m.sender.progs, m.rates.progs, m.queueing.progs = progs, progs, progs, progs
+	m.mu.Lock()
 	m.groups.maps, m.groups.uplink = &progs.Maps, uint32(m.up.Index)
+	m.mu.Unlock()
 	m.handles.push(func() error { m.sender.stop(); return progs.Close() })
 	m.handles.push(m.queueing.close)
 }

@@ -18,6 +18,8 @@ func (m *Mux) hopChanged(hop netip.Addr) {
 
 // ownerChanged sends a notice to each lease that has resolved an owned address that was claimed
 // or given back. m.mu is held.
+//
+// +checklocks:m.mu
 func (m *Mux) ownerChanged(addr netip.Addr) {
 	for _, l := range m.leases {
 		if l.resolved.Has(addr) {
@@ -28,6 +30,8 @@ func (m *Mux) ownerChanged(addr netip.Addr) {
 
 // tellAddresses sends the lease notices of what has changed, where these are all addresses of the
 // uplink now. m.mu is held.
+//
+// +checklocks:l.m.mu
 func (l *Lease) tellAddresses(now []netip.Prefix) {
 	var list []endpoint.Notice
 	for _, p := range now {

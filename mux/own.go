@@ -27,6 +27,8 @@ type hostAddr struct {
 }
 
 // putOwn puts the addresses of the host and the broadcast addresses of the uplink into the map own. m.mu is held.
+//
+// +checklocks:m.mu
 func (m *Mux) putOwn(own addresses) error {
 	want, err := m.ownKinds(own)
 	if nic.IsAbsent(err) {
@@ -44,6 +46,9 @@ func (m *Mux) putOwn(own addresses) error {
 
 // ownKinds returns what the map own is to have. Addresses count if their interface is in the VRF of the uplink, or, if
 // the uplink is in none, in none. In a VRF endpoints do not reach the kernel of their host: lo is not in the VRF.
+// m.mu is held.
+//
+// +checklocks:m.mu
 func (m *Mux) ownKinds(own addresses) (map[[16]byte]uint8, error) {
 	vrf, err := m.vrfOf(m.up.Index)
 	if err != nil {

@@ -36,7 +36,7 @@ const (
 type memoryPath struct {
 	id      uint64    // endpoint.Path.ID
 	ends    [2]*Lease // the first has asked for it
-	counted bool      // guarded by Mux.mu; its memory counts for the user of the first
+	counted bool      // its memory counts for the user of the first; Mux.mu is held
 }
 
 // OpenPath makes a memory path to another endpoint of the mux; see [endpoint.Lease].
@@ -48,7 +48,7 @@ func (l *Lease) OpenPath(ctx context.Context, peer uint64) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	p, err := l.m.reservePath(l, peer)
+	p, err := l.reservePath(peer)
 	if p == nil || err != nil {
 		return err
 	}
@@ -64,7 +64,8 @@ func (l *Lease) OpenPath(ctx context.Context, peer uint64) error {
 // reservePath enters a path into the tables, so that whatever ends it from now on finds it. It returns
 // nil and no error if there is one. A rate cannot appear meanwhile: rates.set ends the paths before it
 // unlocks m.rates.
-func (m *Mux) reservePath(l *Lease, peer uint64) (*memoryPath, error) {
+func (l *Lease) reservePath(peer uint64) (*memoryPath, error) {
+	m := l.m
 	m.rates.mu.Lock()
 	defer m.rates.mu.Unlock()
 	m.mu.Lock()
@@ -83,7 +84,7 @@ func (m *Mux) reservePath(l *Lease, peer uint64) (*memoryPath, error) {
 		return nil, nil
 	}
 	for _, e := range []*Lease{l, other} {
-		if why := e.noPathLocked(); why != "" {
+		if why := e.noPathLocked(); why != "" { // +checklocksignore: both are leases of this mux
 			return nil, fmt.Errorf("%w: endpoint %d %s", endpoint.ErrNoPath, e.id, why)
 		}
 	}
@@ -97,6 +98,8 @@ func (m *Mux) reservePath(l *Lease, peer uint64) (*memoryPath, error) {
 
 // noPathLocked is why an endpoint gets no path now; empty: it gets one, as far as the policy permits it.
 // m.rates.mu is held, too.
+//
+// +checklocks:l.m.mu
 func (l *Lease) noPathLocked() string {
 	switch {
 	case l.closed || !l.leased:
@@ -119,7 +122,7 @@ func (l *Lease) noPathLocked() string {
 func (m *Mux) makePath(p *memoryPath) (err error) {
 	var terms [2]Terms
 	for i, l := range p.ends { // the owners do not change: both have a lease
-		if terms[i], err = m.policy.Open(l.owner, endpoint.Request{}); err != nil || terms[i].NoMemoryPaths {
+		if terms[i], err = m.policy.Open(l.owner, endpoint.Request{}); err != nil || terms[i].NoMemoryPaths { // +checklocksignore: see above
 			return fmt.Errorf("the policy permits none to endpoint %d", l.id)
 		}
 	}
@@ -147,6 +150,8 @@ func (m *Mux) makePath(p *memoryPath) (err error) {
 var errNotTaken = busy("too many paths wait to be taken")
 
 // countPathLocked counts the memory of a path for the user of the end that has asked for it: the other one cannot refuse.
+//
+// +checklocks:m.mu
 func (m *Mux) countPathLocked(p *memoryPath, terms Terms) error {
 	if p.ends[0].paths[p.ends[1].id] != p {
 		return errors.New("it was ended while it was made")
@@ -188,6 +193,8 @@ func (l *Lease) ClosePath(_ context.Context, id uint64) error {
 
 // endPathLocked takes a path out of the tables, unless that was done. What an end has been handed stays with
 // its process.
+//
+// +checklocks:m.mu
 func (m *Mux) endPathLocked(p *memoryPath) {
 	one, two := p.ends[0], p.ends[1]
 	if one.paths[two.id] != p {
@@ -201,6 +208,8 @@ func (m *Mux) endPathLocked(p *memoryPath) {
 }
 
 // endPathsLocked ends all paths of an endpoint, also those that it has closed and that the other end still reads.
+//
+// +checklocks:m.mu
 func (m *Mux) endPathsLocked(l *Lease) {
 	if m.table != nil {
 		m.table.Bump(l.id)
@@ -209,6 +218,8 @@ func (m *Mux) endPathsLocked(l *Lease) {
 }
 
 // forgetPathsLocked takes the paths of an endpoint out of the tables, and leaves them in effect.
+//
+// +checklocks:m.mu
 func (m *Mux) forgetPathsLocked(l *Lease) {
 	for _, p := range l.paths {
 		m.endPathLocked(p)
@@ -226,7 +237,7 @@ func (m *Mux) Capture(id *uint64) (stop func(), err error) {
 		if l == nil {
 			return nil, fmt.Errorf("%w: %d", endpoint.ErrNoEndpoint, *id)
 		}
-		captures = &l.captures
+		captures = &l.captures // +checklocksignore: a lease of this mux
 		m.endPathsLocked(l)
 	} else {
 		for _, l := range m.leases {
@@ -244,9 +255,7 @@ func (m *Mux) Capture(id *uint64) (stop func(), err error) {
 // updatePaths ends the paths of an endpoint if the policy does not permit them now.
 func (l *Lease) updatePaths() {
 	m := l.m
-	m.mu.Lock()
-	o := l.owner
-	m.mu.Unlock()
+	o, _ := l.holder()
 	if t, err := m.policy.Open(o, endpoint.Request{}); err != nil || !t.NoMemoryPaths {
 		return
 	}

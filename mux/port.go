@@ -246,6 +246,8 @@ func (l *Lease) addEndpoint(sock *os.File) (err error) {
 	if l.cookie, err = xsk.Cookie(sock); err != nil {
 		return err
 	}
+	l.m.mu.Lock()
+	defer l.m.mu.Unlock()
 	return l.putEndpoint()
 }
 

@@ -56,8 +56,10 @@ type queueHold struct {
 	progs *attach.Programs
 
 	mu    sync.Mutex
-	users int
-	links []link.Link // in the order in which they are detached
+	users int // +checklocks:mu
+	// links are in the order in which they are detached.
+	// +checklocks:mu
+	links []link.Link
 }
 
 // hold attaches unet_queue for one more endpoint on a queue. Errors: ErrForeignProgram.
@@ -68,13 +70,15 @@ func (q *queueHold) hold() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.users == 0 {
+		var links []link.Link
 		err := route.Within(q.ns, func() (err error) {
-			q.links, err = q.progs.AttachQueue(q.up, newTypes())
+			links, err = q.progs.AttachQueue(q.up, newTypes())
 			return err
 		})
 		if err != nil {
 			return err
 		}
+		q.links = links
 	}
 	q.users++
 	return nil
@@ -96,7 +100,11 @@ func (q *queueHold) release() error {
 }
 
 // close closes the descriptors of the links. Pinned programs stay attached.
-func (q *queueHold) close() error { return attach.CloseLinks(q.links) }
+func (q *queueHold) close() error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return attach.CloseLinks(q.links)
+}
 
 // adopt takes over unet_queue for a number of endpoints, or what an earlier process has
 // left of it. The calling thread is in the uplink's namespace.

@@ -45,10 +45,16 @@ type rates struct {
 	log    *slog.Logger
 	sender *sender
 
-	mu      sync.Mutex            // guards what follows, and Lease.rates
-	users   map[uint32]int        // endpoints under a limit of their user, by uid
-	emptied map[uint32]struct{}   // users without such endpoints whose buckets may not be full yet
-	own     map[uint32]*bpf.Limit // of frames that the mux sends for users (sent.go), by uid; a missing one is full
+	mu sync.Mutex
+	// users are the numbers of endpoints under a limit of their user, by uid.
+	// +checklocks:mu
+	users map[uint32]int
+	// emptied are the users without such endpoints whose buckets may not be full yet.
+	// +checklocks:mu
+	emptied map[uint32]struct{}
+	// own are the buckets of frames that the mux sends for users (sent.go), by uid. A missing one is full.
+	// +checklocks:mu
+	own map[uint32]*bpf.Limit
 }
 
 // set gives an endpoint on a port these rates.
@@ -65,18 +71,12 @@ func (r *rates) set(l *Lease, to endpoint.Rates) error {
 		return err
 	}
 	uid, port, none := l.uid, l.at.owner.Port, to == endpoint.Rates{}
-	attach := func(p *ebpf.Program) error {
-		if err := nic.SetXDP(r.rt, int(port), p.FD(), r.progs.AttachFlag()); err != nil {
-			return fmt.Errorf("attach to the outer end: %w", err)
-		}
-		return nil
-	}
 	if none {
-		if err := errors.Join(tables.DeleteLimit(r.progs.Maps.PortLimits, port), attach(r.progs.Loaded[bpf.MuxProgUnetPort])); err != nil {
+		if err := errors.Join(tables.DeleteLimit(r.progs.Maps.PortLimits, port), r.attach(port, r.progs.Loaded[bpf.MuxProgUnetPort])); err != nil {
 			return err
 		}
 	} else {
-		if err := attach(r.progs.Loaded[bpf.MuxProgUnetPortLimited]); err != nil {
+		if err := r.attach(port, r.progs.Loaded[bpf.MuxProgUnetPortLimited]); err != nil {
 			return err
 		}
 		if err := r.put(l, to); err != nil {
@@ -94,7 +94,17 @@ func (r *rates) set(l *Lease, to endpoint.Rates) error {
 	return nil
 }
 
+// attach attaches a port program to the outer end of a port.
+func (r *rates) attach(port uint32, p *ebpf.Program) error {
+	if err := nic.SetXDP(r.rt, int(port), p.FD(), r.progs.AttachFlag()); err != nil {
+		return fmt.Errorf("attach to the outer end: %w", err)
+	}
+	return nil
+}
+
 // put puts the rates of an endpoint into the tables. mu is held.
+//
+// +checklocks:r.mu
 func (r *rates) put(l *Lease, to endpoint.Rates) error {
 	user := uint32(bpf.NoUser)
 	if to.User != (endpoint.Rate{}) {
@@ -108,6 +118,8 @@ func (r *rates) put(l *Lease, to endpoint.Rates) error {
 }
 
 // note notes the rates that an endpoint has now. mu is held.
+//
+// +checklocks:r.mu
 func (r *rates) note(l *Lease, to endpoint.Rates) {
 	if l.rates.User != (endpoint.Rate{}) {
 		if r.users[l.uid]--; r.users[l.uid] == 0 {
@@ -138,6 +150,8 @@ func (r *rates) end(l *Lease) error {
 }
 
 // sweepUsers deletes the entries of users without endpoints whose buckets are full. mu is held.
+//
+// +checklocks:r.mu
 func (r *rates) sweepUsers() {
 	now := clock()
 	for uid := range r.emptied {
@@ -162,10 +176,7 @@ func (m *Mux) UpdateRates() {
 	}
 	defer m.leave()
 	for _, l := range m.all() {
-		m.mu.Lock()
-		leased := l.leased
-		m.mu.Unlock()
-		if leased {
+		if _, leased := l.holder(); leased {
 			l.updateRates()
 			l.updatePaths()
 		}
@@ -174,9 +185,7 @@ func (m *Mux) UpdateRates() {
 
 func (l *Lease) updateRates() {
 	m := l.m
-	m.mu.Lock()
-	o := l.owner
-	m.mu.Unlock()
+	o, _ := l.holder()
 	r, ok := m.policy.RatesOf(o)
 	if !ok {
 		return

@@ -103,8 +103,8 @@ func (m *Mux) Report() (Report, error) {
 	r.Limits, r.Users, r.Ended = m.users.limits, m.users.users(), maps.Clone(m.endings)
 	r.Endpoints = make([]EndpointReport, 0, len(m.leases))
 	for _, l := range slices.SortedFunc(maps.Values(m.leases), func(a, b *Lease) int { return cmp.Compare(a.id, b.id) }) {
-		r.Endpoints = append(r.Endpoints, EndpointReport{Info: l.info(), Tags: len(l.tags), Port: devices[l.at.owner.Port]})
-		tables = append(tables, l.connections)
+		r.Endpoints = append(r.Endpoints, EndpointReport{Info: l.info(), Tags: len(l.tags), Port: devices[l.at.owner.Port]}) // +checklocksignore: a lease of this mux
+		tables = append(tables, l.connections)                                                                               // +checklocksignore: a lease of this mux
 	}
 	m.mu.Unlock()
 	// A table may be closed meanwhile: then it reads as empty.

@@ -43,6 +43,8 @@ type reserver struct {
 
 // newReserver uses at most three quarters of the limit of open files for reserved ports. m.mu
 // is held.
+//
+// +checklocks:m.mu
 func (m *Mux) newReserver() (*reserver, error) {
 	var files unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
@@ -65,6 +67,8 @@ func (m *Mux) newReserver() (*reserver, error) {
 var copyTime = 2 * time.Millisecond // tests change it
 
 // socketsLeft is the number of sockets that may still be made. m.mu is held.
+//
+// +checklocks:m.mu
 func (m *Mux) socketsLeft(limit int) int { return limit - m.tags.sockets() - len(m.groups.held) }
 
 // ports reserves all ports of t, or none.

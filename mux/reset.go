@@ -66,14 +66,14 @@ type resetter struct {
 // resetConnections sends a RST to the peer of each connection in the table of a lease, whose process
 // has published it. held are the tags in effect that the lease held. It then returns; wait waits for the end of
 // the answers on owned addresses, if there are any, else it is nil.
-func (l *Lease) resetConnections(held map[endpoint.Tag]bool) (wait func()) {
+func (l *Lease) resetConnections(published *published, held map[endpoint.Tag]bool) (wait func()) {
 	m := l.m
 	r := &resetter{
 		l: l, m: m, batch: 1,
 		held: held, hops: map[[2]netip.Addr]wire.LinkAddr{}, answerers: map[wire.EtherType]*os.File{},
 		reset: map[uint64]struct{}{}, seed: maphash.MakeSeed(),
 	}
-	err := l.connections.each(0, func(_ uint32, c wire.Connection) error { return r.end(c) })
+	err := published.each(0, func(_ uint32, c wire.Connection) error { return r.end(c) })
 	if r.left > 0 {
 		m.sender.count(bpf.MuxRate, r.left)
 	}

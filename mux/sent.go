@@ -103,6 +103,8 @@ func (r *rates) pay(l *Lease, n, size int) int {
 }
 
 // ownOf is the bucket of a user for frames that the mux sends. mu is held.
+//
+// +checklocks:r.mu
 func (r *rates) ownOf(uid uint32, now time.Duration) *bpf.Limit {
 	if own := r.own[uid]; own != nil {
 		return own
@@ -175,8 +177,8 @@ type sender struct {
 	progs *attach.Programs
 	log   *slog.Logger
 
-	mu     sync.Mutex // guards what follows, and the counters that count writes
-	closed bool       // the tables are closed
+	mu     sync.Mutex // also guards the counters that count writes
+	closed bool       // +checklocks:mu
 }
 
 // count adds n frames to one of the counters of frames that the mux sends, which only user space writes.

@@ -13,9 +13,9 @@ import (
 // slots are the places of ports' sockets in their map. They are used in turn, from a random one on, so that a freed
 // slot is not used again soon.
 type slots struct {
-	mu    sync.Mutex // guards what follows
-	taken map[uint32]bool
-	next  uint32
+	mu    sync.Mutex
+	taken map[uint32]bool // +checklocks:mu
+	next  uint32          // +checklocks:mu
 }
 
 func newSlots() slots { return slots{taken: map[uint32]bool{}, next: rand.Uint32N(bpf.MaxPorts)} }

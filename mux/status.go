@@ -31,14 +31,14 @@ func (m *Mux) Status(from uint64) ([]endpoint.Status, error) {
 		if l.id < from {
 			continue
 		}
-		s := endpoint.Status{Info: l.infoWithTags(), FillQueue: m.fills.depth(l)}
+		s := endpoint.Status{Info: l.infoWithTags(), FillQueue: m.fills.depth(l)} // +checklocksignore: a lease of this mux
 		if d, ok := devices[l.at.owner.Port]; ok {
 			s.Port = &endpoint.PortCount{FramesOut: d.RxPackets, BytesOut: d.RxBytes, DroppedIn: d.TxDropped}
 			if m.progs.Mode != ModeTCX { // bpf_redirect_peer leaves the outer end out
 				s.Port.FramesIn, s.Port.BytesIn = &d.TxPackets, &d.TxBytes
 			}
 		}
-		if e := l.connections.endpoint(); e != nil {
+		if e := l.connections.endpoint(); e != nil { // +checklocksignore: a lease of this mux
 			s.Published = &endpoint.Published{
 				Sent: e.Sent, Received: e.Received, SendQueueFull: e.QueueFull, NoBuffers: e.NoBuffers, Malformed: e.Malformed,
 				ReceiveQueueFull: e.RxRingFull, FreeQueueEmpty: e.FillRingEmpty, ReceiveDropped: e.RxDropped,
@@ -66,8 +66,8 @@ func (m *Mux) Sockets(id uint64, from uint32, n int) (list []endpoint.Socket, mo
 	l := m.leases[id]
 	var p *published
 	var held heldPorts
-	if l != nil && l.connections != nil {
-		p, err = l.connections.share() // the lease may end meanwhile
+	if l != nil && l.connections != nil { // +checklocksignore: a lease of this mux
+		p, err = l.connections.share() // +checklocksignore: the lease may end meanwhile
 		held = heldBy(l)
 	}
 	m.mu.Unlock()

@@ -31,7 +31,10 @@ func (m *Mux) spread() (s steer.Spread, err error) {
 // steer makes the frames of a tag come in on the queue of its endpoint, if that is on one. It
 // returns the rules that the tag needs, for unsteer. adopting: the tag and its rules are those of
 // an earlier process. m.mu is held.
-func (m *Mux) steer(l *Lease, t endpoint.Tag, adopting bool) ([]steer.Rule, error) {
+//
+// +checklocks:l.m.mu
+func (l *Lease) steer(t endpoint.Tag, adopting bool) ([]steer.Rule, error) {
+	m := l.m
 	if !l.holdsQueue {
 		return nil, nil
 	}
@@ -63,29 +66,39 @@ func (m *Mux) steerAgain() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, l := range m.leases {
-		l.spreadOver = 0
-		if !l.holdsQueue {
+		l.steerAgain() // +checklocksignore: a lease of this mux
+	}
+}
+
+// steerAgain leads the frames of the tags of a lease that have no rule. m.mu is held.
+//
+// +checklocks:l.m.mu
+func (l *Lease) steerAgain() {
+	m := l.m
+	l.spreadOver = 0
+	if !l.holdsQueue {
+		return
+	}
+	var failed error
+	for t := range l.tags {
+		c := m.tags.held[t]
+		if len(c.rules) > 0 {
 			continue
 		}
-		var failed error
-		for t := range l.tags {
-			c := m.tags.held[t]
-			if len(c.rules) > 0 {
-				continue
-			}
-			var err error
-			if c.rules, err = m.steer(l, t, false); err != nil {
-				failed = err
-			}
+		var err error
+		if c.rules, err = l.steer(t, false); err != nil {
+			failed = err
 		}
-		if failed != nil {
-			m.log.Warn("frames of an endpoint on a queue come in on other queues now: these go to the kernel (rx_pass_other_queue)",
-				"interface", m.up.Name, "queue", l.queue, "endpoint", l.id, "error", failed)
-		}
+	}
+	if failed != nil {
+		m.log.Warn("frames of an endpoint on a queue come in on other queues now: these go to the kernel (rx_pass_other_queue)",
+			"interface", m.up.Name, "queue", l.queue, "endpoint", l.id, "error", failed)
 	}
 }
 
 // unsteer removes the rules of a tag, except those that other tags need. m.mu is held.
+//
+// +checklocks:m.mu
 func (m *Mux) unsteer(rules []steer.Rule) error {
 	if err := m.steering.Release(rules); err != nil {
 		m.log.Warn("a classification rule cannot be removed: this is tried again with the next one (ethtool -n)", "interface", m.up.Name, "error", err)

@@ -22,8 +22,8 @@ func TestRuleThatCannotBeRemovedIsLogged(t *testing.T) {
 	d := steertest.NewModel[steer.Rule](16)
 	spread := func() (steer.Spread, error) { return steer.Spread{Queues: 2, Channels: 2}, nil }
 	m := &Mux{log: slog.New(slog.NewTextHandler(&log, nil)), steering: steer.New("eth0", false, d, spread)}
-	l := &Lease{holdsQueue: true, queue: 1}
-	rules, err := m.steer(l, endpoint.TCPTag(netip.MustParseAddrPort("10.0.0.1:80")), false)
+	l := &Lease{m: m, holdsQueue: true, queue: 1}
+	rules, err := l.steer(endpoint.TCPTag(netip.MustParseAddrPort("10.0.0.1:80")), false)
 	if err != nil || len(rules) != 1 {
 		t.Fatalf("%v, %v", rules, err)
 	}

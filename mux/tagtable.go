@@ -16,7 +16,7 @@ import (
 var ErrTagTable = errors.New("tag table")
 
 // The tag table (package tagtable) shows applications which endpoint holds a tag that is in effect, for memory paths between endpoints. So
-// everything that changes the holder of a tag in the kernel's table goes through change.
+// everything that changes the holder of a tag in the kernel's table first hides it here, and then shows its holder.
 
 // openTable makes the mux's tag table, or empties the one that an earlier process has left: adopt fills it. A pinned mux without a directory has none.
 func (m *Mux) openTable(cfg Config) (err error) {
@@ -60,20 +60,19 @@ func CleanTagTables(dir, bpffs string, report func(what string)) error {
 	return err
 }
 
-// change changes the entry of a tag of l in the kernel's table by do, which reports whether l then holds the tag and it is in effect. Meanwhile the tag table shows
-// no holder, so it never shows one that the kernel's table does not have. m.mu is held.
-func (m *Mux) change(t endpoint.Tag, l *Lease, do func() (held bool, err error)) error {
+// hide removes the holder of a tag from the tag table before its entry in the kernel's table changes. So the tag table never shows a
+// holder that the kernel's table does not have. m.mu is held.
+//
+// +checklocks:m.mu
+func (m *Mux) hide(t endpoint.Tag) {
 	if m.table != nil {
 		m.table.Clear(t)
 	}
-	held, err := do()
-	if held {
-		m.show(t, l)
-	}
-	return err
 }
 
-// show shows in the tag table that l holds a tag. If there is no room, other endpoints reach the tag through their ports. m.mu is held.
+// show shows in the tag table that l holds a tag and that it is in effect. If there is no room, other endpoints reach the tag through their ports. m.mu is held.
+//
+// +checklocks:m.mu
 func (m *Mux) show(t endpoint.Tag, l *Lease) {
 	if m.table == nil {
 		return
