@@ -310,13 +310,9 @@ func checkRun(t *testing.T, records int, args ...string) {
 			t.Errorf("allocates: %v", r)
 		}
 	}
-	kernel := "kernel-udp"
-	if args[0] == "connect" || args[0] == "bandwidth" {
-		kernel = "kernel-tcp"
-	}
-	for _, line := range []string{"transport", kernel} {
-		if !strings.Contains(errs, line) {
-			t.Errorf("no %q in the table:\n%s", line, errs)
+	for _, r := range got {
+		if name := r["transport"].(string); !strings.Contains(errs, "\n"+name+" ") {
+			t.Errorf("no row of %q in the table:\n%s", name, errs)
 		}
 	}
 }
