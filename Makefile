@@ -135,15 +135,12 @@ test-vm: ## run unet on network cards of virtual machines, under an old kernel a
 # unetd and endpoints need Linux. The rest, with package unettest, is for tests on any system.
 SYSTEMS = linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64 windows/arm64
 
-# Not checked: it has no annotations yet.
-NO_LOCKS = stack
-
 check: ## format, vet, lint, locks, builds for other systems, import rules, stale BPF objects
 	@files=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$files" || { echo "gofmt would change:"; echo "$$files"; exit 1; }
 	for module in . examples bench; do \
 		$(GO) vet -C $$module ./... && $(GO) vet -C $$module -tags unetdebug ./... && $(GO) run -C $$module $(STATICCHECK) ./... || exit 1; \
 	done
-	$(GO) run $(CHECKLOCKS) -test=false -inferred=false -atomic=false $(filter-out $(addprefix $(MODULE)/,$(NO_LOCKS)),$(PACKAGES))
+	$(GO) run $(CHECKLOCKS) -test=false -inferred=false -atomic=false ./...
 	$(GO) run -C examples $(CHECKLOCKS) -test=false -inferred=false -atomic=false ./...
 	for system in $(SYSTEMS); do \
 		echo "build and vet for $$system"; export CGO_ENABLED=0 GOOS=$${system%/*} GOARCH=$${system#*/}; \

@@ -66,6 +66,8 @@ func (s *Stack) isOurs(a wire.Addr) bool { return slices.Contains(s.own.Load().a
 func (s *Stack) isOursOn(u *uplink, a wire.Addr) bool { return s.isOurs(a) && s.uplinkOf(a) == u }
 
 // isRecent is isOurs for the destination of a packet, and notes it.
+//
+// +checklocks:s.mu
 func (s *Stack) isRecent(a wire.Addr) bool {
 	ours := s.isOurs(a)
 	if ours {

@@ -51,6 +51,8 @@ func (s *Stack) SetRouteService(there bool) {
 }
 
 // noteSource notes where a datagram that u has accepted came from.
+//
+// +checklocks:s.mu
 func (s *Stack) noteSource(u *udp.Socket, p *packet) {
 	from := p.dst
 	if s.isGroup(from) {
@@ -62,6 +64,8 @@ func (s *Stack) noteSource(u *udp.Socket, p *packet) {
 }
 
 // noteAnswer makes link the MAC address that a is sent to, from an address of ours.
+//
+// +checklocks:s.mu
 func (s *Stack) noteAnswer(a answer, from wire.Addr, link wire.LinkAddr) *route {
 	r := s.answers[a]
 	if r == nil {
@@ -87,6 +91,8 @@ func (s *Stack) noteAnswer(a answer, from wire.Addr, link wire.LinkAddr) *route 
 
 // unresolved reports whether the route service is gone and has given no answer about packets from
 // an address, or, if that is zero, from the one that it chooses.
+//
+// +checklocks:s.mu
 func (s *Stack) unresolved(from, dst wire.Addr) bool {
 	if !s.unserved {
 		return false
@@ -96,6 +102,8 @@ func (s *Stack) unresolved(from, dst wire.Addr) bool {
 }
 
 // answerUDP is where u answers a peer to which no route from an address is known; nil: nowhere.
+//
+// +checklocks:s.mu
 func (s *Stack) answerUDP(u *udp.Socket, from wire.Addr, to udp.AddrPort) *route {
 	if !s.unresolved(from, to.Addr) {
 		return nil
@@ -109,6 +117,8 @@ func (s *Stack) answerUDP(u *udp.Socket, from wire.Addr, to udp.AddrPort) *route
 
 // answerTCP is where a connection sends whose peer no route is known to; nil: nowhere. c is nil
 // if it has not been accepted.
+//
+// +checklocks:s.mu
 func (s *Stack) answerTCP(conn *tcp.Conn, c *TCPConn) *route {
 	if !s.unresolved(conn.Local().Addr, conn.Remote().Addr) {
 		return nil

@@ -13,7 +13,6 @@ type caretaker struct {
 	soon  bool          // lookAround has set timer
 	moves uint64        // pollRole.moves then
 	delay time.Duration // the least time until the timer that lookAround sets next
-	done  chan struct{} // closed when the goroutine has ended; nil: there is no caretaker
 }
 
 // The caretaker's pauses between two checks of the poll role.
@@ -39,19 +38,19 @@ const (
 // (recall). If the application itself sleeps in a long wait, the caretaker sleeps until that
 // wait ends: the end has cost a wake-up anyway, and wakes the caretaker too.
 func (s *Stack) runCaretaker() {
-	c, recalled := &s.caretaker, s.role.recalled()
-	defer close(c.done)
+	defer close(s.unattended)
 	pause := firstPause
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	c, recalled := &s.caretaker, s.role.recalled()
 	c.timer = timer
 	for seen := s.role.moves(); !s.closed && s.broken == nil; {
 		s.mu.Unlock()
 		select {
 		case <-timer.C:
-		case <-s.role.woke():
+		case <-s.role.woke(): // +checklocksignore: it needs no lock
 		}
 		s.mu.Lock()
 		pause = min(2*pause, lastPause)
@@ -77,6 +76,8 @@ func (s *Stack) runCaretaker() {
 
 // takeCare does for connections and ports, while the application computes or waits for
 // something else, what cannot wait for its next call. mu is held, here and below.
+//
+// +checklocks:s.mu
 func (s *Stack) takeCare() {
 	if c := &s.caretaker; c.soon {
 		c.soon = false
@@ -100,6 +101,8 @@ func (s *Stack) takeCare() {
 // The caretaker gives up the poll role meanwhile. If corked data is due before the
 // caretaker's next check, the caretaker checks in time. While the application polls between
 // such writes, which sends the data too, the caretaker checks less and less often.
+//
+// +checklocks:s.mu
 func (s *Stack) lookAround() {
 	s.role.visit()
 	if !s.role.isServed() && s.link.Pending() {

@@ -14,6 +14,8 @@ import (
 // inputFragment takes a fragment to an owned address, and the packet if that completes it. The
 // packet gets memory of its own. Fragments to a shared address are dropped: only the first one has
 // a port, so the mux does not deliver them.
+//
+// +checklocks:s.mu
 func (s *Stack) inputFragment(p *packet) {
 	v4 := p.dst.Is4()
 	if !s.ownedAddress {
@@ -50,6 +52,7 @@ func (s *Stack) inputFragment(p *packet) {
 // fragmentTimer is armed while packets are incomplete.
 type fragmentTimer struct{ timer }
 
+// +checklocks:s.mu
 func (t *fragmentTimer) expired(s *Stack) {
 	s.fragments.Expire(frag.Time(s.now))
 	s.startTimer(&t.timer, instant(s.fragments.NextDeadline()))
@@ -57,6 +60,8 @@ func (t *fragmentTimer) expired(s *Stack) {
 
 // reassemblyTimedOut tells the sender of a packet that some of its fragments have not come in time
 // (RFC 1122, section 3.3.2; RFC 8200, section 4.5). first is the first one, without which nothing is sent.
+//
+// +checklocksignore: a callback
 func (s *Stack) reassemblyTimedOut(link wire.LinkAddr, first []byte) {
 	if first[0]>>4 == 4 {
 		from, to := wire.AddrFrom4([4]byte(first[16:])), wire.AddrFrom4([4]byte(first[12:]))
@@ -84,6 +89,8 @@ func (c *UDPConn) SetDontFragment(dont bool) {
 // queueFragments is queue for a datagram that does not fit into a packet. The port program permits
 // fragments only from the owner of an address. While there is no route the datagram is not
 // held: its sender waits, as for a link that takes nothing.
+//
+// +checklocks:c.stack.mu
 func (c *UDPConn) queueFragments(r *route, flow *wire.UDPFlow, b []byte, reserved *UDPBuffer) error {
 	s := c.stack
 	room, least, most := r.maxPayload+wire.UDPHeaderLen, 8, wire.MaxUDPPayload
@@ -109,6 +116,8 @@ func (c *UDPConn) queueFragments(r *route, flow *wire.UDPFlow, b []byte, reserve
 }
 
 // toDivide is the memory of the next payload for sendDivided, n bytes.
+//
+// +checklocks:s.mu
 func (s *Stack) toDivide(n int) []byte {
 	s.divided = slices.Grow(s.divided[:0], n)[:n]
 	return s.divided
@@ -122,24 +131,27 @@ func (u *uplink) cancelAll(frames []Frame) {
 
 // sendDivided sends the payload in s.divided in fragments, which have room for that many bytes
 // after the IP header. errNoFrame and errNoRoom: the link takes nothing now.
+//
+// +checklocks:s.mu
 func (s *Stack) sendDivided(u *uplink, h *headers, protocol, tos uint8, room int) error {
 	head := h.len
 	if head == headersLen6 {
 		head, room = head+wire.IPv6FragmentLen, room-wire.IPv6FragmentLen
 	}
-	s.pieces = s.pieces[:0]
-	for p := range frag.Pieces(len(s.divided), room) {
+	divided, pieces := s.divided, s.pieces[:0]
+	for p := range frag.Pieces(len(divided), room) {
 		f, ok := u.link.Reserve(head + p.Len)
 		if !ok {
-			u.cancelAll(s.pieces)
+			u.cancelAll(pieces)
 			return errNoFrame
 		}
-		s.pieces = append(s.pieces, f)
+		pieces = append(pieces, f)
 		if head+p.Len > len(f.Data) {
-			u.cancelAll(s.pieces)
+			u.cancelAll(pieces)
 			return syscall.EMSGSIZE
 		}
 	}
+	s.pieces = pieces
 	if s.ids == nil {
 		s.ids = frag.NewIDs(rand.Uint32)
 	}
@@ -150,16 +162,16 @@ func (s *Stack) sendDivided(u *uplink, h *headers, protocol, tos uint8, room int
 		id = uint32(s.ids.IPv4())
 	}
 	i := 0
-	for p := range frag.Pieces(len(s.divided), room) {
-		f := &s.pieces[i]
+	for p := range frag.Pieces(len(divided), room) {
+		f := &pieces[i]
 		f.Data = f.Data[:head+p.Len]
 		h.putFragment(f.Data, protocol, tos, p, id)
-		copy(f.Data[head:], s.divided[p.Offset:])
+		copy(f.Data[head:], divided[p.Offset:])
 		i++
 	}
-	for i, f := range s.pieces {
+	for i, f := range pieces {
 		if !s.send(u, f) {
-			u.cancelAll(s.pieces[i:])
+			u.cancelAll(pieces[i:])
 			return errNoRoom
 		}
 	}

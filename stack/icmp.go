@@ -14,6 +14,8 @@ const (
 )
 
 // inputICMP takes an ICMP message to our address.
+//
+// +checklocks:s.mu
 func (s *Stack) inputICMP(p *packet) {
 	m, err := wire.ParseICMPv4(p.payload)
 	if err != nil {
@@ -34,6 +36,8 @@ func (s *Stack) inputICMP(p *packet) {
 }
 
 // countICMP counts a message of either version that could not be parsed.
+//
+// +checklocks:s.mu
 func (s *Stack) countICMP(err error) {
 	if err == wire.ErrChecksum {
 		s.count[icmpChecksum]++
@@ -44,6 +48,8 @@ func (s *Stack) countICMP(err error) {
 
 // sendEchoReply answers a ping (RFC 1122, section 3.2.2.6; RFC 4443, section 4.2), in fragments
 // if it does not fit into a packet.
+//
+// +checklocks:s.mu
 func (s *Stack) sendEchoReply(p *packet, reply wire.EchoFields, data []byte) {
 	if p.eth.Src.IsGroup() {
 		s.count[icmpIgnored]++
@@ -53,13 +59,6 @@ func (s *Stack) sendEchoReply(p *packet, reply wire.EchoFields, data []byte) {
 	if !p.dst.Is4() {
 		protocol = wire.ProtocolICMPv6
 	}
-	put := func(b []byte) {
-		if p.dst.Is4() {
-			wire.PutEcho(b, reply, data)
-		} else {
-			wire.PutEcho6(b, p.dst.As16(), p.ip6.Src, reply, data)
-		}
-	}
 	u := p.uplink
 	mtu, head := u.mtu, headersLen(p.dst)
 	if r := s.routes[ends{p.dst, p.src}]; r != nil {
@@ -67,7 +66,7 @@ func (s *Stack) sendEchoReply(p *packet, reply wire.EchoFields, data []byte) {
 	}
 	if room := mtu - (head - wire.EthernetHeaderLen); n > room {
 		h := makeHeaders(u.addr, p.eth.Src, p.dst, p.src)
-		put(s.toDivide(n))
+		putEcho(s.toDivide(n), p, reply, data)
 		if s.sendDivided(u, &h, protocol, 0, room) == nil {
 			s.count[icmpEchoRepliesSent]++
 		} else {
@@ -80,9 +79,18 @@ func (s *Stack) sendEchoReply(p *packet, reply wire.EchoFields, data []byte) {
 		return
 	}
 	s.replyHeaders(f.Data, p, protocol, n)
-	put(f.Data[head:])
+	putEcho(f.Data[head:], p, reply, data)
 	if s.transmit(u, f) {
 		s.count[icmpEchoRepliesSent]++
+	}
+}
+
+// putEcho writes a reply to the message in p.
+func putEcho(b []byte, p *packet, reply wire.EchoFields, data []byte) {
+	if p.dst.Is4() {
+		wire.PutEcho(b, reply, data)
+	} else {
+		wire.PutEcho6(b, p.dst.As16(), p.ip6.Src, reply, data)
 	}
 }
 
@@ -101,6 +109,8 @@ func (s *Stack) mayReport(p *packet) bool {
 
 // sendICMPError reports an error to the sender of a packet, unless mayReport forbids it. The error
 // comes from p.dst, which is one of our addresses. word is the second word of its header.
+//
+// +checklocks:s.mu
 func (s *Stack) sendICMPError(p *packet, kind, code uint8, word uint32) {
 	if !s.mayReport(p) {
 		return
@@ -113,6 +123,8 @@ func (s *Stack) sendICMPError(p *packet, kind, code uint8, word uint32) {
 }
 
 // sendErrorAbout sends an error about a packet to a MAC address, unless the rate limit is reached.
+//
+// +checklocks:s.mu
 func (s *Stack) sendErrorAbout(packet []byte, link wire.LinkAddr, from, to wire.Addr, kind, code uint8, word uint32) {
 	if !s.errorTokens.take(s.now, icmpErrorInterval, icmpErrorBurst) {
 		s.count[icmpUnreachablesLimited]++
@@ -142,6 +154,8 @@ func (s *Stack) sendErrorAbout(packet []byte, link wire.LinkAddr, from, to wire.
 // inputICMPError takes an error to the socket that sent the packet it quotes. err: it could not
 // be read. Such a message can be forged, so it must quote something that a socket of this
 // stack could have sent (RFC 5927, section 4.1, has the idea for TCP).
+//
+// +checklocks:s.mu
 func (s *Stack) inputICMPError(e *wire.ICMPError, err error) {
 	if err != nil {
 		s.count[icmpTruncated]++
@@ -183,10 +197,10 @@ func (s *Stack) inputICMPError(e *wire.ICMPError, err error) {
 	c := sock.Owner.(*UDPConn)
 	switch {
 	case pending:
-		c.noteError()
+		c.noteError() // +checklocksignore: a socket of this stack
 	case e.Unreachable && (e.Errno == syscall.ENETUNREACH || e.Errno == syscall.EHOSTUNREACH):
 		// Transient errors, which the engine, like Linux, does not report. RFC 1122,
 		// section 4.1.3.3, requires that they are reported to the application.
-		c.setError(e.Errno)
+		c.setError(e.Errno) // +checklocksignore: a socket of this stack
 	}
 }

@@ -16,6 +16,7 @@ const (
 	headersLen6 = wire.EthernetHeaderLen + wire.IPv6HeaderLen
 )
 
+// +checklocks:s.mu
 func (s *Stack) countEthernet(err error) {
 	if err == wire.ErrNestedVLAN {
 		s.count[frameNestedVLAN]++
@@ -24,6 +25,7 @@ func (s *Stack) countEthernet(err error) {
 	}
 }
 
+// +checklocks:s.mu
 func (s *Stack) countIPv4(err error) {
 	switch err {
 	case wire.ErrTruncated:
@@ -41,6 +43,8 @@ func (s *Stack) countIPv4(err error) {
 
 // refuseIPv4 counts a packet that cannot be read, and tells the sender of a malformed option (RFC
 // 1122, section 3.2.2.5).
+//
+// +checklocks:s.mu
 func (s *Stack) refuseIPv4(p *packet, err error) {
 	s.countIPv4(err)
 	if err != wire.ErrParameterProblem {
@@ -172,6 +176,8 @@ func (s *Stack) replyHeaders(b []byte, p *packet, protocol uint8, n int) {
 
 // inputARP answers requests for our address (RFC 826), if it is ours alone; for a shared
 // one the kernel answers. MAC addresses of others come from the route service.
+//
+// +checklocks:s.mu
 func (s *Stack) inputARP(p *packet) {
 	u := p.uplink
 	a, err := wire.ParseARP(p.eth.Payload)

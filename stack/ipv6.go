@@ -7,6 +7,7 @@ const ndHopLimit = 255 // of neighbour discovery (RFC 4861, section 3.1)
 // allNodes is the multicast address of all hosts of a link (RFC 4291, section 2.7.1).
 var allNodes = [16]byte{0: 0xff, 1: 2, 15: 1}
 
+// +checklocks:s.mu
 func (s *Stack) countIPv6(err error) {
 	switch err {
 	case wire.ErrTruncated:
@@ -20,6 +21,8 @@ func (s *Stack) countIPv6(err error) {
 
 // inputIPv6 is inputPacket for an IPv6 packet. group: it was sent to a multicast or broadcast
 // MAC address.
+//
+// +checklocks:s.mu
 func (s *Stack) inputIPv6(p *packet, group bool) (kept bool) {
 	const noNextHeader = 59
 	ip := &s.ip6
@@ -76,6 +79,8 @@ func (s *Stack) inputIPv6(p *packet, group bool) (kept bool) {
 
 // answersGroup reports whether a packet to a multicast address is answered: its source is another
 // host, and the stack a member of the group. Then p.dst becomes the address that the answer comes from.
+//
+// +checklocks:s.mu
 func (s *Stack) answersGroup(p *packet) bool {
 	if !p.dst.IsMulticast() || s.impossibleSource(p.src) || s.isOurs(p.src) || !s.isMember(p.dst) {
 		return false
@@ -86,6 +91,8 @@ func (s *Stack) answersGroup(p *packet) bool {
 
 // isMember reports whether the stack receives what is sent to an IPv6 multicast address: that of all
 // nodes, or of one of its own addresses (RFC 4291, section 2.8), or one that a socket has joined.
+//
+// +checklocks:s.mu
 func (s *Stack) isMember(group wire.Addr) bool {
 	if group == wire.AddrFrom16(allNodes) {
 		return true
@@ -104,6 +111,8 @@ func (s *Stack) isMember(group wire.Addr) bool {
 }
 
 // inputICMPv6 takes an ICMPv6 message to our address or to a multicast address.
+//
+// +checklocks:s.mu
 func (s *Stack) inputICMPv6(p *packet) {
 	m, err := wire.ParseICMPv6(p.payload, p.ip6.Src, p.ip6.Dst)
 	if err != nil {
@@ -136,6 +145,8 @@ func (s *Stack) inputICMPv6(p *packet) {
 // inputNeighbor answers solicitations for our addresses (RFC 4861, section 7.2.4), if they are
 // ours alone; for shared ones the kernel answers. MAC addresses of others come from the route
 // service.
+//
+// +checklocks:s.mu
 func (s *Stack) inputNeighbor(p *packet, m wire.ICMPv6) {
 	if !s.ownedAddress {
 		s.count[ndNotOurs]++

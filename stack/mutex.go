@@ -4,5 +4,5 @@ package stack
 
 import "sync"
 
-// mutex is the stack's lock.
-type mutex = sync.Mutex
+// stackMutex is the stack's lock.
+type stackMutex = sync.Mutex

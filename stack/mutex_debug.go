@@ -4,14 +4,14 @@ package stack
 
 import "sync"
 
-// mutex is the stack's lock. A test that tries all schedules decides which goroutine takes it next.
-type mutex struct{ sync.Mutex }
+// stackMutex is the stack's lock. A test that tries all schedules decides which goroutine takes it next.
+type stackMutex struct{ sync.Mutex }
 
 // beforeLock is called before the lock of a stack is taken. It may be set only while
 // there is no stack.
 var beforeLock func()
 
-func (m *mutex) Lock() {
+func (m *stackMutex) Lock() {
 	if beforeLock != nil {
 		beforeLock()
 	}

@@ -24,6 +24,8 @@ const (
 // advance sets the time and does what is due then. What waits to be received goes
 // first: it may be what a timer waits for. It returns the number of frames that were received. mu is held, as in all of
 // this file.
+//
+// +checklocks:s.mu
 func (s *Stack) advance(now instant) (got int) {
 	s.now = max(s.now, now)
 	if s.now >= s.timerAt || s.now >= s.role.deadline() {
@@ -34,6 +36,8 @@ func (s *Stack) advance(now instant) (got int) {
 }
 
 // runDue runs the timers that are due.
+//
+// +checklocks:s.mu
 func (s *Stack) runDue() {
 	if s.now >= s.timerAt {
 		s.runTimers()
@@ -50,6 +54,8 @@ func (s *Stack) runDue() {
 // input gives one batch of received frames to the protocols, sends what that makes ready,
 // and returns how many frames there were. While writers wait, it takes in all that has
 // arrived: acknowledgments decide which connections have the next turns.
+//
+// +checklocks:s.mu
 func (s *Stack) input() int {
 	n := s.receive()
 	if n == 0 {
@@ -78,6 +84,8 @@ func (s *Stack) input() int {
 
 // receive gives one batch of received frames to the protocols and returns how many there
 // were. The caller sends what that makes ready, with settle and flush.
+//
+// +checklocks:s.mu
 func (s *Stack) receive() int {
 	if s.closed {
 		return 0
@@ -117,6 +125,8 @@ func (s *Stack) receive() int {
 // once. A TCP packet is copied to a buffer that the next one overwrites, since the engine
 // copies its data to a reader or a queue, and so is one for a UDPPort. Others, which are
 // rare, get memory of their own.
+//
+// +checklocks:s.mu
 func (s *Stack) inputParts(frames []Frame) int {
 	n, size := 0, 0
 	for {
@@ -182,6 +192,8 @@ func (s *Stack) returnAll(frames []Frame) {
 
 // giveBack returns the memory of a datagram or segment that a socket has kept: the frame
 // with that ID, or with heap the copy of that number.
+//
+// +checklocks:s.mu
 func (s *Stack) giveBack(frame uint64, heap bool) {
 	if heap {
 		s.freeCopy(frame)
@@ -224,6 +236,8 @@ type packet struct {
 
 // inputPacket reads the headers of a packet, each once, and hands it to its protocol. It
 // reports whether the frame is kept; otherwise it is still the caller's.
+//
+// +checklocks:s.mu
 func (s *Stack) inputPacket(p *packet) (kept bool) {
 	eth, ip := &p.eth, &p.ip
 	if err := eth.Parse(p.data); err != nil {
@@ -288,6 +302,8 @@ func (s *Stack) inputPacket(p *packet) (kept bool) {
 
 // reply reserves a frame of u for an answer of the stack's own and cuts it to n
 // bytes. If there is none, no answer is sent: a reply never waits.
+//
+// +checklocks:s.mu
 func (s *Stack) reply(u *uplink, n int) (Frame, bool) {
 	f, ok := u.link.Reserve(0)
 	if !ok {
@@ -304,6 +320,8 @@ func (s *Stack) reply(u *uplink, n int) (Frame, bool) {
 }
 
 // transmit queues a frame of the stack's own.
+//
+// +checklocks:s.mu
 func (s *Stack) transmit(u *uplink, f Frame) bool {
 	if !s.send(u, f) {
 		s.count[replyNoFrame]++
@@ -314,6 +332,8 @@ func (s *Stack) transmit(u *uplink, f Frame) bool {
 }
 
 // send queues a frame on u. If the queue is full, it kicks and tries again. false: it is still full.
+//
+// +checklocks:s.mu
 func (s *Stack) send(u *uplink, f Frame) bool {
 	if !u.link.Send(f) {
 		s.kick(u)
@@ -327,6 +347,8 @@ func (s *Stack) send(u *uplink, f Frame) bool {
 }
 
 // flush kicks the uplinks on which frames were sent.
+//
+// +checklocks:s.mu
 func (s *Stack) flush() {
 	s.unflushed = false
 	if s.publisher.quiet {

@@ -44,12 +44,16 @@ func (s *Stack) recordsOf(all []Uplink) *wire.Connections {
 
 // startPublishing arms the timer. The caller has found quiet. mu is held, as in all of this
 // file.
+//
+// +checklocks:s.mu
 func (s *Stack) startPublishing() {
 	s.publisher.quiet = false
 	s.startTimer(&s.publisher.timer, s.now+publishInterval)
 }
 
 // expired publishes what has changed.
+//
+// +checklocks:s.mu
 func (p *publisher) expired(s *Stack) {
 	busy := s.tcp.Changed() || s.tcp.Unread()
 	s.tcp.Publish(publishBatch)

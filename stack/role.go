@@ -220,7 +220,9 @@ func (r *pollRole) broadcast(e *event) {
 
 // park sleeps without mu, the stack's lock, until a signal of e, the deadline (the holder sees to
 // it), or until pass wakes it.
-func (r *pollRole) park(mu *mutex, e *event, deadline instant) {
+//
+// +checklocks:mu
+func (r *pollRole) park(mu *stackMutex, e *event, deadline instant) {
 	w := r.unused
 	if w != nil {
 		r.unused = w.links[onRole].next
@@ -270,7 +272,9 @@ func (r *pollRole) wakeExpired(now instant) {
 }
 
 // letIdle lets the caretaker sleep, without mu, the stack's lock, until wakeCaretaker.
-func (r *pollRole) letIdle(mu *mutex) {
+//
+// +checklocks:mu
+func (r *pollRole) letIdle(mu *stackMutex) {
 	r.idle = true
 	mu.Unlock()
 	<-r.wake

@@ -19,7 +19,7 @@ func (l *wakeLink) Wake() { l.wakes++ }
 type roleTest struct {
 	*testing.T
 	pollRole
-	mu   mutex
+	mu   stackMutex
 	link wakeLink
 	ran  []string // goroutines that have been woken
 }

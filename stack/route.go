@@ -163,6 +163,8 @@ func (s *Stack) endsOf(from, dst wire.Addr) ends {
 
 // usableRoute returns a route that is ready, or resolving: then packets to dst are to be
 // held. A zero from stands for any address. mu is held, as in all of this file.
+//
+// +checklocks:s.mu
 func (s *Stack) usableRoute(from, dst wire.Addr) (*route, error) {
 	by := s.endsOf(from, dst)
 	if slices.Contains(s.own.Load().lost, by.from) {
@@ -190,6 +192,7 @@ func (s *Stack) usableRoute(from, dst wire.Addr) (*route, error) {
 	return r, nil
 }
 
+// +checklocks:s.mu
 func (s *Stack) newRoute(by ends) (*route, error) {
 	source := by.from
 	if source == (wire.Addr{}) {
@@ -207,6 +210,8 @@ func (s *Stack) newRoute(by ends) (*route, error) {
 }
 
 // addRoute adds a route that nobody has been asked for.
+//
+// +checklocks:s.mu
 func (s *Stack) addRoute(by ends, source wire.Addr) *route {
 	u := s.uplinkOf(source)
 	r := &route{ends: by, source: source, uplink: u, mtu: u.mtu, due: never, slot: len(s.routeClock), sentAtHand: 1}
@@ -223,6 +228,8 @@ func (s *Stack) addRoute(by ends, source wire.Addr) *route {
 // victim picks the route that is replaced by a new one: the first that has sent
 // nothing since the clock's hand last passed it (second chance), or nothing but
 // the packet it was made for, as in a scan or a flood. The search is bounded.
+//
+// +checklocks:s.mu
 func (s *Stack) victim() *route {
 	for looks := 0; ; looks++ {
 		s.routeHand = (s.routeHand + 1) % len(s.routeClock)
@@ -238,6 +245,8 @@ func (s *Stack) victim() *route {
 }
 
 // dropRoute removes r from the cache. Nothing is held for it any more.
+//
+// +checklocks:s.mu
 func (s *Stack) dropRoute(r *route) {
 	r.state = routeDead
 	s.resumeWaiting(r)
@@ -251,6 +260,8 @@ func (s *Stack) dropRoute(r *route) {
 }
 
 // armRoute sets the time at which the state of r changes by itself.
+//
+// +checklocks:s.mu
 func (s *Stack) armRoute(r *route, due instant) {
 	r.due = due
 	at := due
@@ -264,6 +275,8 @@ func (s *Stack) armRoute(r *route, due instant) {
 }
 
 // expired runs when r's timer does.
+//
+// +checklocks:s.mu
 func (r *route) expired(s *Stack) {
 	if s.now >= r.pathMTUUntil {
 		r.pathMTU = 0
@@ -289,6 +302,8 @@ func (r *route) expired(s *Stack) {
 // askResolver asks the route service for r. A new destination is asked for at once: beyond
 // maxResolving the one that was asked for first is given up. Of the others maxRefreshing
 // are asked for at once.
+//
+// +checklocks:s.mu
 func (s *Stack) askResolver(r *route) {
 	if r.asked {
 		return
@@ -415,6 +430,8 @@ func (s *Stack) askUplinks(ctx context.Context, r *route) (answer Route, u *upli
 
 // chooseSource makes the source of r, which has no address to come from, that which the route service has chosen, if it is one of u, or
 // another one of u. The error is for a route that leaves by u, by which the stack has no address to send from.
+//
+// +checklocks:s.mu
 func (s *Stack) chooseSource(r *route, u *uplink, chosen netip.Addr) error {
 	a := u.scoped(wire.AddrFrom(chosen))
 	switch ours := s.isOurs(a); {
@@ -436,6 +453,8 @@ func (s *Stack) chooseSource(r *route, u *uplink, chosen netip.Addr) error {
 }
 
 // setRoute takes the resolver's answer.
+//
+// +checklocks:s.mu
 func (s *Stack) setRoute(r *route, a Route) {
 	before, locked := r.mtu, r.mtuLocked
 	r.mtu = r.uplink.mtu
@@ -473,6 +492,8 @@ func (s *Stack) setRoute(r *route, a Route) {
 }
 
 // failRoute takes the verdict that r leads nowhere.
+//
+// +checklocks:s.mu
 func (s *Stack) failRoute(r *route, err error) {
 	s.stopResolving(r)
 	r.state = routeFailed
@@ -487,6 +508,8 @@ func (s *Stack) failRoute(r *route, err error) {
 // that is ready is kept, and asked for with its next look or use. One that is new is asked
 // for again as long as something waits for it, until answerTime has passed. why is the
 // resolver's error.
+//
+// +checklocks:s.mu
 func (s *Stack) askLater(r *route, why error) {
 	r.wanted = true
 	switch {
@@ -503,6 +526,8 @@ func (s *Stack) askLater(r *route, why error) {
 }
 
 // stopResolving takes r off the list of new destinations.
+//
+// +checklocks:s.mu
 func (s *Stack) stopResolving(r *route) {
 	if i := slices.Index(s.resolving, r); i >= 0 {
 		s.resolving = slices.Delete(s.resolving, i, i+1)
@@ -512,6 +537,8 @@ func (s *Stack) stopResolving(r *route) {
 }
 
 // forgetResolving drops a new destination to which nothing is to be sent any more.
+//
+// +checklocks:s.mu
 func (s *Stack) forgetResolving(r *route) {
 	s.stopResolving(r)
 	s.loseWaiting(r, nil)
@@ -528,6 +555,8 @@ type heldPacket struct {
 
 // hold keeps f until there is an answer for r. Beyond maxHeld for r its oldest is dropped, and
 // beyond Stack.maxHeld for all the oldest of the destination with the most.
+//
+// +checklocks:s.mu
 func (s *Stack) hold(r *route, f Frame, sock *udp.Socket) {
 	if r.held >= maxHeld {
 		s.dropOldestHeld(r)
@@ -538,11 +567,14 @@ func (s *Stack) hold(r *route, f Frame, sock *udp.Socket) {
 	r.held++
 }
 
+// +checklocks:s.mu
 func (s *Stack) dropOldestHeld(r *route) {
 	s.dropHeld(slices.IndexFunc(s.held, func(h heldPacket) bool { return h.route == r }))
 }
 
 // dropHeldOfMost drops the oldest packet of the destination for which most are held. There must be one.
+//
+// +checklocks:s.mu
 func (s *Stack) dropHeldOfMost() {
 	most := s.held[0].route
 	for _, h := range s.held {
@@ -554,6 +586,8 @@ func (s *Stack) dropHeldOfMost() {
 }
 
 // dropHeld drops the held packet i.
+//
+// +checklocks:s.mu
 func (s *Stack) dropHeld(i int) {
 	s.count[heldDropped]++
 	s.held[i].route.held--
@@ -566,6 +600,8 @@ func (s *Stack) dropHeld(i int) {
 // while the link is down or its source is lost. A connected socket gets the reason as its pending
 // error. Other sockets get it from their next send to that destination, so that a read of a server
 // does not fail because of one peer.
+//
+// +checklocks:s.mu
 func (s *Stack) settleHeld(r *route, err error) {
 	for i := 0; i < len(s.held); {
 		h := s.held[i]
@@ -587,7 +623,7 @@ func (s *Stack) settleHeld(r *route, err error) {
 		if why != nil {
 			s.dropHeld(i)
 			if h.sock.Connected() {
-				h.sock.Owner.(*UDPConn).setError(why)
+				h.sock.Owner.(*UDPConn).setError(why) // +checklocksignore: a socket of this stack
 			}
 			continue
 		}
@@ -618,6 +654,8 @@ func (h *heldPacket) source() wire.Addr {
 }
 
 // moveHeld moves held packet i to a frame of the uplink that its route has now. false: there is none.
+//
+// +checklocks:s.mu
 func (s *Stack) moveHeld(i int) bool {
 	h := &s.held[i]
 	f, ok := s.moved(h.frame, h.uplink, h.route.uplink)
@@ -643,6 +681,8 @@ func (s *Stack) moved(f Frame, from, to *uplink) (Frame, bool) {
 }
 
 // setSource changes the source of what is sent by r.
+//
+// +checklocks:s.mu
 func (s *Stack) setSource(r *route, a wire.Addr) {
 	if r.source != a {
 		r.source, r.uplink = a, s.uplinkOf(a)

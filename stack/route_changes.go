@@ -22,6 +22,8 @@ import (
 // traffic. Then the route service is asked, and has the neighbour probed. Traffic that is
 // never answered thus costs some three questions a second for one MAC address, and
 // silenceBurst a second for all.
+//
+// +checklocks:s.mu
 func (s *Stack) lookAt(r *route) {
 	used := r.sent != r.sentLooked
 	to := binary.BigEndian.Uint64(r.headers.bytes[:8])
@@ -80,6 +82,8 @@ func (r *route) setMTU() {
 // lowerPathMTU takes a router's report about a datagram of ours that was too large for
 // its next hop. It is accepted if it quotes what a socket here could have sent. Such a quote
 // is not hard to guess, so TCP does not use it.
+//
+// +checklocks:s.mu
 func (s *Stack) lowerPathMTU(e *wire.ICMPError) {
 	for _, from := range []wire.Addr{{}, e.Src} {
 		if r := s.routes[ends{from, e.Dst}]; r != nil {
@@ -88,6 +92,7 @@ func (s *Stack) lowerPathMTU(e *wire.ICMPError) {
 	}
 }
 
+// +checklocks:s.mu
 func (s *Stack) lowerRouteMTU(r *route, e *wire.ICMPError) {
 	mtu := e.MTU
 	if mtu == 0 {
@@ -106,6 +111,8 @@ func (s *Stack) lowerRouteMTU(r *route, e *wire.ICMPError) {
 
 // learnPathMTU takes what a connection has found out about its path: new connections begin
 // with it. What it has from a router, and no probe has verified, is kept for a short time.
+//
+// +checklocks:s.mu
 func (s *Stack) learnPathMTU(conn *tcp.Conn) {
 	r := s.routes[ends{conn.Local().Addr, conn.Remote().Addr}]
 	if r == nil {
@@ -162,12 +169,14 @@ func (s *Stack) Invalidate(dst netip.Addr) {
 	}
 }
 
+// +checklocks:s.mu
 func (s *Stack) invalidateAll() {
 	for _, r := range s.routes {
 		s.invalidate(r)
 	}
 }
 
+// +checklocks:s.mu
 func (s *Stack) invalidate(r *route) {
 	s.count[routesInvalidated]++
 	switch {
@@ -253,7 +262,9 @@ func (s *Stack) SetAddress(uplink int, addr netip.Prefix, here bool) (forgotten 
 	return forgotten, nil
 }
 
-// forsake drops the routes from an address that has gone to another uplink.
+// forsake drops the routes from an address that has gone to another uplink. mu is held.
+//
+// +checklocks:s.mu
 func (s *Stack) forsake(a wire.Addr) {
 	for _, r := range s.routes {
 		if r.from == a {
@@ -265,6 +276,8 @@ func (s *Stack) forsake(a wire.Addr) {
 }
 
 // leaveSource changes routes by which packets come from an address that has just gone.
+//
+// +checklocks:s.mu
 func (s *Stack) leaveSource(a wire.Addr) {
 	for _, r := range s.routes {
 		switch {
@@ -296,13 +309,15 @@ func (s *Stack) leaveSource(a wire.Addr) {
 	}
 }
 
-// forget leaves out those lost addresses that can be forgotten.
+// forget leaves out those lost addresses that can be forgotten. mu is held.
+//
+// +checklocks:s.mu
 func (s *Stack) forget(own *addresses) (left *addresses, forgotten []netip.Addr) {
 	i := -1
 	list := slices.DeleteFunc(slices.Clone(own.list), func(ownAddress) bool {
 		i++
 		a := own.all[i]
-		if !slices.Contains(own.lost, a) || s.isBound(a) || !own.hasOther(a) {
+		if !slices.Contains(own.lost, a) || s.isBound(a) || !own.hasOther(a) { // +checklocksignore: called here only
 			return false
 		}
 		forgotten = append(forgotten, s.netip(a))
@@ -324,6 +339,8 @@ func (own *addresses) hasOther(a wire.Addr) bool {
 }
 
 // isBound reports whether a socket or connection has a local address.
+//
+// +checklocks:s.mu
 func (s *Stack) isBound(a wire.Addr) bool {
 	if s.tcp.Uses(a) {
 		return true
@@ -352,9 +369,11 @@ func (s *Stack) isBound(a wire.Addr) bool {
 }
 
 // linkOrAddressChanged makes sends fail, or work again.
+//
+// +checklocks:s.mu
 func (s *Stack) linkOrAddressChanged(works bool) {
 	for c := range s.udpConns {
-		c.setSlow()
+		c.setSlow() // +checklocksignore: a socket of this stack
 	}
 	s.readClock()
 	switch {
@@ -368,6 +387,8 @@ func (s *Stack) linkOrAddressChanged(works bool) {
 }
 
 // downFrom is the error of sends from an address of ours; nil: they do not fail.
+//
+// +checklocks:s.mu
 func (s *Stack) downFrom(from wire.Addr) error {
 	switch u := s.uplinkOf(from); {
 	case slices.Contains(s.own.Load().lost, from):
@@ -381,6 +402,8 @@ func (s *Stack) downFrom(from wire.Addr) error {
 // unsendable is the reason why nothing can be sent to dst from an address, or, if that is zero, from any:
 // the source is lost, or the link is down and dst is not another endpoint of this host, behind our own MAC
 // address.
+//
+// +checklocks:s.mu
 func (s *Stack) unsendable(from, dst wire.Addr) error {
 	if s.down == 0 && len(s.own.Load().lost) == 0 {
 		return nil

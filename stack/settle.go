@@ -11,6 +11,8 @@ const sendPause = 50 * time.Microsecond
 
 // noteUnsettled is called before a received packet changes a connection or a port. The caller of
 // receive then calls settle. mu is held, as in all of this file.
+//
+// +checklocks:s.mu
 func (s *Stack) noteUnsettled() {
 	if !s.unsettled { // the first of a batch
 		s.unsettled = true
@@ -20,6 +22,8 @@ func (s *Stack) noteUnsettled() {
 
 // settle is called after calls of the engines: it runs the ports that have received datagrams, wakes
 // goroutines for events, sends segments, and arms the timer, at once if there is more to send.
+//
+// +checklocks:s.mu
 func (s *Stack) settle() {
 	s.unsettled, s.linkFull = false, false
 	if len(s.stalled) > 0 {
@@ -37,7 +41,7 @@ func (s *Stack) settle() {
 			if e&tcp.Acceptable != 0 {
 				s.role.signal(&conn.Listener().Owner.(*TCPListener).acceptable)
 			} else {
-				conn.Owner.(*TCPConn).happened(e)
+				conn.Owner.(*TCPConn).happened(e) // +checklocksignore: a connection of this stack
 			}
 		}
 		if s.closed || s.broken != nil || s.linkFull || s.tcp.Ready == nil || s.count[framesSent] > last {
@@ -68,12 +72,16 @@ func (s *Stack) settle() {
 
 // settleAtEnd is settle at the end of a call of the application. If nobody polls, nobody may do so
 // for a while: then all that is ready is sent.
+//
+// +checklocks:s.mu
 func (s *Stack) settleAtEnd() {
 	s.settle()
 	s.sendUnserved()
 }
 
 // sendUnserved sends all that is ready if nobody polls.
+//
+// +checklocks:s.mu
 func (s *Stack) sendUnserved() {
 	if !s.role.isServed() {
 		s.sendAll()
@@ -81,6 +89,8 @@ func (s *Stack) sendUnserved() {
 }
 
 // sendAll sends all that is ready.
+//
+// +checklocks:s.mu
 func (s *Stack) sendAll() {
 	for s.tcp.Ready != nil && !s.linkFull && !s.closed && s.broken == nil {
 		s.settle()

@@ -98,19 +98,37 @@ const second = instant(time.Second)
 // Stack is the network stack of one endpoint. All its methods may be called
 // from any goroutine.
 type Stack struct {
-	role pollRole // first, for its cache line; mu guards it
+	// first, for its cache line
+	// +checklocks:mu
+	role pollRole
 
-	mu mutex // guards all that follows, and the link
+	mu stackMutex // also guards the link
 
 	link         receiver // the link of the only uplink, or joined
 	uplinks      []uplink // the addresses and number do not change
-	down         int      // uplinks that carry nothing
 	own          atomic.Pointer[addresses]
-	recent       wire.Addr // the one of them that the last packet was sent to
-	groupRoutes  map[ends]*route
 	ownedAddress bool
 	mtu          int // the largest of an uplink, bytes of IP packet
+	ports        TCPPorts
 	quota        int
+	maxHeld      int // packets
+	maxRoutes    int
+	clock        func() time.Time // nil: the real one
+	epoch        time.Time        // instant 0
+	corking      atomic.Bool      // there are corks
+	gone         chan struct{}    // closed when Close has done its work
+	left         chan struct{}    // role or retrying has changed since closed was set
+	ctx          context.Context
+	cancel       context.CancelFunc
+	unattended   chan struct{} // closed when the caretaker has ended; nil: there is none
+
+	guarded // +checklocks:mu
+}
+
+// guarded are the fields of a Stack that its mu guards.
+type guarded struct {
+	recent      wire.Addr // the one of the own addresses that the last packet was sent to
+	groupRoutes map[ends]*route
 
 	fragments     *frag.Reassembler // of received packets
 	fragmentTimer fragmentTimer
@@ -120,7 +138,6 @@ type Stack struct {
 
 	udp   *udp.Table
 	tcp   *tcp.Table
-	ports TCPPorts
 	count [reasons]uint64
 
 	// Input and output, poll.go and settle.go.
@@ -134,9 +151,7 @@ type Stack struct {
 	ip6       wire.IPv6   // of the packet that is being processed, if it is IPv6
 
 	// Time, poll.go.
-	clock         func() time.Time // nil: the real one
-	epoch         time.Time        // instant 0
-	now           instant          // as last read, never goes back
+	now           instant // as last read, never goes back
 	timers        armedTimers
 	timerAt       instant // when the first is due
 	framesAtClock uint64  // framesReceived and framesSent when input last read the clock
@@ -147,7 +162,6 @@ type Stack struct {
 	routes     map[ends]*route
 	routeClock []*route // the same, for choosing the one that is replaced
 	routeHand  int
-	maxRoutes  int
 	answered   event    // a route is not resolving any more
 	resolving  []*route // asked for the first time and not answered, the oldest first
 	refreshing int      // goroutines that ask for routes again
@@ -156,8 +170,7 @@ type Stack struct {
 	unserved bool              // the route service is gone, answers.go
 	answers  map[answer]*route // where answers go meanwhile
 
-	held    []heldPacket // the oldest first
-	maxHeld int
+	held []heldPacket // the oldest first
 
 	heard         *linkTimes // when a MAC address last sent us a frame
 	silent        *linkTimes // when a route to a MAC address was last asked for because it was silent
@@ -169,12 +182,11 @@ type Stack struct {
 	retrying  int // senders that wait for the link to take more
 
 	// TCP, tcp.go and tcp_segments.go.
-	writers  int         // that may wait for room
-	tcpTimer tcpTimer    // for the engine's next deadline
-	corks    []*TCPConn  // that may hold small writes back, see uncork
-	corking  atomic.Bool // there are some
-	scratch  []byte      // for segments that do not go to the link
-	drained  event       // a connection that was closed has ended
+	writers  int        // that may wait for room
+	tcpTimer tcpTimer   // for the engine's next deadline
+	corks    []*TCPConn // that may hold small writes back, see uncork
+	scratch  []byte     // for segments that do not go to the link
+	drained  event      // a connection that was closed has ended
 
 	udpConns     map[*UDPConn]struct{}
 	udpPorts     map[*UDPPort]struct{}
@@ -184,12 +196,9 @@ type Stack struct {
 
 	closing  bool // Close has been called: nothing is opened any more
 	closed   bool
-	gone     chan struct{} // closed when Close has done its work
-	broken   error         // of a link that has failed for good
-	kickErrs int           // uplinks whose last kick has failed
-	left     chan struct{} // role or retrying has changed since closed was set
-	ctx      context.Context
-	cancel   context.CancelFunc
+	down     int   // uplinks that carry nothing
+	broken   error // of a link that has failed for good
+	kickErrs int   // uplinks whose last kick has failed
 
 	batch [batchSize]Frame // that are being received; last, so that the fields above lie in the first 4 KiB
 }
@@ -238,21 +247,23 @@ func New(cfg Config) (*Stack, error) {
 		ownedAddress: cfg.OwnedAddress,
 		mtu:          mtu,
 		quota:        cmp.Or(cfg.FrameQuota, max(link.Frames()/4, 1)),
-		udp:          udp.NewTable(udp.Config{PartialChecksums: partial}),
 		ports:        cfg.TCPPorts,
 		clock:        cfg.Now,
-		timerAt:      never,
-		routes:       make(map[ends]*route),
 		maxRoutes:    maxRoutes,
-		heard:        new(linkTimes),
-		silent:       new(linkTimes),
-		spinner:      wait.Spinner{Mode: cfg.Wait, Budget: cmp.Or(cfg.SpinBudget, wait.DefaultBudget)},
-		udpConns:     make(map[*UDPConn]struct{}),
-		udpPorts:     make(map[*UDPPort]struct{}),
-		tcpConns:     make(map[*TCPConn]struct{}),
-		tcpListeners: make(map[*TCPListener]struct{}),
 		left:         make(chan struct{}, 1),
 		gone:         make(chan struct{}),
+		guarded: guarded{
+			udp:          udp.NewTable(udp.Config{PartialChecksums: partial}),
+			timerAt:      never,
+			routes:       make(map[ends]*route),
+			heard:        new(linkTimes),
+			silent:       new(linkTimes),
+			spinner:      wait.Spinner{Mode: cfg.Wait, Budget: cmp.Or(cfg.SpinBudget, wait.DefaultBudget)},
+			udpConns:     make(map[*UDPConn]struct{}),
+			udpPorts:     make(map[*UDPPort]struct{}),
+			tcpConns:     make(map[*TCPConn]struct{}),
+			tcpListeners: make(map[*TCPListener]struct{}),
+		},
 	}
 	s.own.Store(own)
 	s.role.init(link)
@@ -261,7 +272,7 @@ func New(cfg Config) (*Stack, error) {
 		s.publisher.timer.owner = &s.publisher
 	}
 	s.tcp = tcp.NewTable(tcp.Config{
-		Secret: newSecret(), PartialChecksums: partial, ReturnFrame: func(id uint64) { s.giveBack(id, false) },
+		Secret: newSecret(), PartialChecksums: partial, ReturnFrame: s.returnFrame,
 		MinRTO: cfg.TCP.MinRTO, TimeWait: cfg.TCP.TimeWait, Memory: cfg.TCP.Memory, ECN: cfg.TCP.ECN,
 		MaxSendBuffer: cfg.TCP.MaxSendBuffer, MaxReceiveBuffer: cfg.TCP.MaxReceiveBuffer,
 		NewCongestion: congestion, Connections: s.publisher.records,
@@ -276,7 +287,7 @@ func New(cfg Config) (*Stack, error) {
 		s.epoch = s.clock()
 	}
 	if !cfg.NoCaretaker {
-		s.caretaker.done = make(chan struct{})
+		s.unattended = make(chan struct{})
 		go s.runCaretaker()
 	}
 	return s, nil
@@ -298,10 +309,10 @@ func (s *Stack) Close() error {
 	defer close(s.gone)
 	s.role.broadcast(&s.answered)
 	for c := range s.udpConns {
-		c.close()
+		c.close() // +checklocksignore: a socket of this stack
 	}
 	for p := range s.udpPorts {
-		p.close()
+		p.close() // +checklocksignore: a port of this stack
 	}
 	s.closeTCP()
 	s.closed = true
@@ -314,11 +325,16 @@ func (s *Stack) Close() error {
 		s.mu.Lock()
 	}
 	s.mu.Unlock()
-	if s.caretaker.done != nil {
-		<-s.caretaker.done
+	if s.unattended != nil {
+		<-s.unattended
 	}
 	return nil
 }
+
+// returnFrame is called by the TCP engine with mu held.
+//
+// +checklocksignore: a callback
+func (s *Stack) returnFrame(id uint64) { s.giveBack(id, false) }
 
 // Lent is the number of frames with sockets and the application; after Close,
 // with the application alone.
@@ -339,6 +355,8 @@ func (s *Stack) Do(f func()) {
 }
 
 // readClock brings s.now up to date and returns it. mu is held.
+//
+// +checklocks:s.mu
 func (s *Stack) readClock() instant {
 	s.now = max(s.now, s.look())
 	return s.now
@@ -367,6 +385,8 @@ const readsPerClock = 64
 
 // pastDeadline returns os.ErrDeadlineExceeded if a reader's deadline has passed. The clock
 // is read once in readsPerClock calls: a goroutine that waits reads it anyway.
+//
+// +checklocks:s.mu
 func (s *Stack) pastDeadline(at instant, reads *uint32) error {
 	if at == never {
 		return nil

@@ -117,11 +117,13 @@ var _ net.Conn = (*TCPConn)(nil)
 
 func (s *Stack) newTCPConn(o *TCPOptions) *TCPConn {
 	c := &TCPConn{stack: s, readDeadline: never, writeDeadline: never, linger: -1, keepAlive: o.KeepAlive, network: o.network()}
-	c.setSlow()
+	c.setSlow() // +checklocksignore: of s
 	return c
 }
 
 // begin makes c the socket of a connection of the engine.
+//
+// +checklocks:c.stack.mu
 func (c *TCPConn) begin(conn *tcp.Conn) {
 	c.conn, conn.Owner = conn, c
 	c.local = net.TCPAddrFromAddrPort(c.stack.netipPort(conn.Local()))
@@ -167,7 +169,7 @@ func (s *Stack) DialTCP(ctx context.Context, local, remote netip.AddrPort, o TCP
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := s.newTCPConn(&o)
-	if err := c.open(from, to, &o); err != nil {
+	if err := c.open(from, to, &o); err != nil { // +checklocksignore: a connection of this stack
 		return nil, err
 	}
 	defer context.AfterFunc(ctx, func() {
@@ -199,11 +201,13 @@ func (s *Stack) DialTCP(ctx context.Context, local, remote netip.AddrPort, o TCP
 			err = r.err // it names the uplinks
 		}
 	}
-	c.close(0)
+	c.close(0) // +checklocksignore: a connection of this stack
 	return nil, err
 }
 
 // open sends the SYN.
+//
+// +checklocks:c.stack.mu
 func (c *TCPConn) open(from, to tcp.AddrPort, o *TCPOptions) (err error) {
 	s := c.stack
 	if s.closing || s.broken != nil {
@@ -234,10 +238,13 @@ func (c *TCPConn) open(from, to tcp.AddrPort, o *TCPOptions) (err error) {
 }
 
 // enter chooses the local port, if from has none, and makes the connection.
+//
+// +checklocks:c.stack.mu
 func (c *TCPConn) enter(from, to tcp.AddrPort, o *TCPOptions) error {
 	s := c.stack
 	if c.chosen = from.Port == 0 && s.ports != nil; c.chosen {
-		pick := func(blocks []tcp.PortBlock) uint16 { return s.tcp.ChoosePort(from.Addr, to, blocks) }
+		table := s.tcp
+		pick := func(blocks []tcp.PortBlock) uint16 { return table.ChoosePort(from.Addr, to, blocks) }
 		if from.Port = s.ports.Choose(s.netip(from.Addr), pick); from.Port == 0 {
 			return ErrNoPort
 		}
@@ -255,6 +262,8 @@ func (c *TCPConn) enter(from, to tcp.AddrPort, o *TCPOptions) error {
 
 // isLoopBackTCP reports whether segments between the two addresses stay in the stack. If
 // our address is shared, a port without a socket here may belong to another endpoint.
+//
+// +checklocks:s.mu
 func (s *Stack) isLoopBackTCP(from, to tcp.AddrPort) bool {
 	switch {
 	case !to.Addr.IsLoopback() && !s.isOurs(to.Addr):
@@ -287,12 +296,14 @@ func (c *TCPConn) fail(op, call string, err error) error {
 	return opError(op, c.network, call, c.local, c.remote, err)
 }
 
+// +checklocks:c.stack.mu
 func (c *TCPConn) setSlow() {
 	trouble := c.closed || c.stack.broken != nil
 	c.readSlow = trouble || c.readDeadline != never
 	c.writeSlow = trouble || c.writeDeadline != never
 }
 
+// +checklocks:c.stack.mu
 func (c *TCPConn) wakeAll() {
 	s := c.stack
 	s.role.broadcast(&c.readable)
@@ -310,7 +321,7 @@ func (c *TCPConn) CloseRead() error {
 			return
 		}
 		c.conn.CloseRead(now)
-		c.stack.role.broadcast(&c.readable)
+		c.stack.role.broadcast(&c.readable) // +checklocksignore: change calls this with mu held
 	})
 	if err == nil {
 		err = failed
@@ -326,7 +337,7 @@ func (c *TCPConn) CloseWrite() error {
 		if failed = c.conn.CloseWrite(now); c.conn.State() == tcp.TimeWait || failed == syscall.ECONNRESET {
 			failed = syscall.ENOTCONN
 		}
-		c.stack.role.broadcast(&c.writable)
+		c.stack.role.broadcast(&c.writable) // +checklocksignore: change calls this with mu held
 	})
 	if err == nil {
 		err = failed
@@ -357,6 +368,7 @@ func (c *TCPConn) Close() error {
 	return nil
 }
 
+// +checklocks:c.stack.mu
 func (c *TCPConn) close(linger time.Duration) {
 	s := c.stack
 	now := tcp.Time(s.readClock())
@@ -373,6 +385,8 @@ func (c *TCPConn) close(linger time.Duration) {
 }
 
 // release frees the local port, once the connection has been closed and has ended.
+//
+// +checklocks:c.stack.mu
 func (c *TCPConn) release() {
 	s := c.stack
 	if _, known := s.tcpConns[c]; !known || !c.closed || !c.finished {
@@ -390,6 +404,8 @@ func (c *TCPConn) release() {
 
 // closeTCP closes all connections and listeners when the stack closes. It waits up to a
 // second until the peers have acknowledged all data. Other connections end with a RST.
+//
+// +checklocks:s.mu
 func (s *Stack) closeTCP() {
 	s.closeAll()
 	for until := s.readClock() + second; s.draining() && s.now < until; {
@@ -402,19 +418,23 @@ func (s *Stack) closeTCP() {
 }
 
 // closeAll closes all listeners, and all connections that have not been closed.
+//
+// +checklocks:s.mu
 func (s *Stack) closeAll() {
 	for l := range s.tcpListeners {
-		l.close()
+		l.close() // +checklocksignore: a listener of this stack
 	}
 	for c := range s.tcpConns {
 		if !c.closed {
-			c.close(c.linger)
+			c.close(c.linger) // +checklocksignore: a connection of this stack
 		}
 	}
 }
 
 // draining reports whether a connection that was closed has data or a FIN that the peer
 // has not acknowledged.
+//
+// +checklocks:s.mu
 func (s *Stack) draining() bool {
 	if s.broken != nil || s.clock != nil { // a clock of a test may stand still
 		return false

@@ -54,6 +54,8 @@ func (c *TCPConn) Read(p []byte) (n int, err error) {
 
 // awaitData sends what Flush or Post has made ready and waits until there is something to
 // read. It may return without a reason: the caller repeats.
+//
+// +checklocks:c.stack.mu
 func (c *TCPConn) awaitData() {
 	s := c.stack
 	seq := c.readable.seq
@@ -171,6 +173,8 @@ func (c *TCPConn) Write(p []byte) (n int, err error) {
 
 // writeInTurn calls write until it is done or fails, and waits for room in between. Other
 // writers of the connection wait meanwhile.
+//
+// +checklocks:c.stack.mu
 func (c *TCPConn) writeInTurn(write func(now tcp.Time) (done bool, err error)) error {
 	s := c.stack
 	for c.writing {
@@ -181,11 +185,18 @@ func (c *TCPConn) writeInTurn(write func(now tcp.Time) (done bool, err error)) e
 	}
 	c.writing = true
 	s.writers++
-	defer func() {
-		c.writing = false
-		s.writers--
-		s.role.signal(&c.turn)
-	}()
+	err := c.writeUntilDone(write)
+	c.writing = false
+	s.writers--
+	s.role.signal(&c.turn)
+	return err
+}
+
+// writeUntilDone is writeInTurn for the writer whose turn it is.
+//
+// +checklocks:c.stack.mu
+func (c *TCPConn) writeUntilDone(write func(now tcp.Time) (done bool, err error)) error {
+	s := c.stack
 	for {
 		if err := c.writeTrouble(); err != nil {
 			return err
@@ -251,6 +262,8 @@ func (c *TCPConn) Reclaim() error {
 }
 
 // readTrouble returns the error of a read of a closed connection or after the deadline.
+//
+// +checklocks:c.stack.mu
 func (c *TCPConn) readTrouble() error {
 	if c.closed {
 		return c.stack.ended()
@@ -259,6 +272,8 @@ func (c *TCPConn) readTrouble() error {
 }
 
 // writeTrouble is readTrouble for writing.
+//
+// +checklocks:c.stack.mu
 func (c *TCPConn) writeTrouble() error {
 	switch {
 	case c.closed:
@@ -272,6 +287,8 @@ func (c *TCPConn) writeTrouble() error {
 // noteCorked is called after a write: a small one may wait for more ([tcp.DefaultCork]). Where a goroutine
 // polls, it waits no longer than until that goroutine finds nothing else to do: then the
 // goroutine that has written, and those that it has woken, have run.
+//
+// +checklocks:c.stack.mu
 func (c *TCPConn) noteCorked() {
 	s := c.stack
 	switch {
@@ -286,6 +303,8 @@ func (c *TCPConn) noteCorked() {
 }
 
 // uncork sends what waits for more data of small writes.
+//
+// +checklocks:s.mu
 func (s *Stack) uncork() {
 	s.readClock()
 	for _, c := range s.corks {

@@ -98,10 +98,12 @@ func (l *TCPListener) AcceptTCP() (*TCPConn, error) {
 }
 
 // adopt makes a socket of a connection of the listener.
+//
+// +checklocks:l.stack.mu
 func (l *TCPListener) adopt(conn *tcp.Conn) *TCPConn {
 	s := l.stack
 	c := s.newTCPConn(&l.options)
-	c.begin(conn)
+	c.begin(conn) // +checklocksignore: a connection of this stack
 	c.port = l.port
 	c.port.users++
 	c.connected = true
@@ -142,6 +144,7 @@ func (l *TCPListener) Close() error {
 	return nil
 }
 
+// +checklocks:l.stack.mu
 func (l *TCPListener) close() {
 	s := l.stack
 	l.closed = true

@@ -47,20 +47,24 @@ func (c *TCPConn) SetWriteDeadline(t time.Time) error { return c.setDeadlines(t,
 func (c *TCPConn) SetDeadline(t time.Time) error { return c.setDeadlines(t, true, true) }
 
 func (c *TCPConn) setDeadlines(t time.Time, read, write bool) error {
-	return c.setLocal(func(tcp.Time) {
-		at := c.stack.deadline(t)
-		if read {
-			c.readDeadline, c.reads = at, 0
-			c.stack.role.broadcast(&c.readable)
-		}
-		if write {
-			c.writeDeadline = at
-			c.stack.role.broadcast(&c.writable)
-			c.stack.role.broadcast(&c.turn)
-			c.stack.role.broadcast(&c.reclaimed)
-		}
-		c.setSlow()
-	})
+	return c.setLocal(func(tcp.Time) { c.moveDeadlines(t, read, write) }) // +checklocksignore: setLocal calls this with mu held
+}
+
+// +checklocks:c.stack.mu
+func (c *TCPConn) moveDeadlines(t time.Time, read, write bool) {
+	s := c.stack
+	at := s.deadline(t)
+	if read {
+		c.readDeadline, c.reads = at, 0
+		s.role.broadcast(&c.readable)
+	}
+	if write {
+		c.writeDeadline = at
+		s.role.broadcast(&c.writable)
+		s.role.broadcast(&c.turn)
+		s.role.broadcast(&c.reclaimed)
+	}
+	c.setSlow()
 }
 
 // SetReadBuffer bounds what has been received and not read, in bytes. Until it is called

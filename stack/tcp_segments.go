@@ -30,10 +30,14 @@ const (
 type tcpTimer struct{ timer }
 
 // expired runs the engine's timers. What is ready to be sent then, or was before, runDue sends.
+//
+// +checklocks:s.mu
 func (t *tcpTimer) expired(s *Stack) { s.tcp.Expire(tcp.Time(s.now)) }
 
 // inputTCP processes the segment in a packet, and reports whether the frame is kept. mu is
 // held, as in all of this file.
+//
+// +checklocks:s.mu
 func (s *Stack) inputTCP(p *packet) (kept bool) {
 	s.noteUnsettled()
 	in := tcp.Inbound{Src: p.src, Dst: p.dst, Data: p.payload, Frame: p.frame, ECN: p.ecn, NoChecksum: p.noChecksum, Complete: p.uplink.complete} // borrowed
@@ -56,6 +60,8 @@ func (s *Stack) inputTCP(p *packet) (kept bool) {
 // replyTCP sends the table's reply, or, if opening is not nil, the answer to a SYN, to the
 // source MAC address of the segment. So a flood of SYNs from hosts that do not exist causes
 // no address resolution.
+//
+// +checklocks:s.mu
 func (s *Stack) replyTCP(p *packet, opening *tcp.Conn) {
 	if p.eth.Src.IsGroup() {
 		return
@@ -86,6 +92,8 @@ func (s *Stack) replyTCP(p *packet, opening *tcp.Conn) {
 }
 
 // happened wakes the goroutines that wait for the events e.
+//
+// +checklocks:c.stack.mu
 func (c *TCPConn) happened(e tcp.Events) {
 	s := c.stack
 	if e&tcp.PathChanged != 0 {
@@ -118,6 +126,8 @@ func (c *TCPConn) happened(e tcp.Events) {
 
 // findRouteTCP finds the route to the peer of a connection, which is ready or resolving; c is
 // nil if it has not been accepted. loop: the peer is in this stack.
+//
+// +checklocks:s.mu
 func (s *Stack) findRouteTCP(conn *tcp.Conn, c *TCPConn) (r *route, loop bool, err error) {
 	if c != nil {
 		loop = c.loop
@@ -160,6 +170,8 @@ func (s *Stack) findRouteTCP(conn *tcp.Conn, c *TCPConn) (r *route, loop bool, e
 // emitTCP sends the segments of a connection that is ready, or discards them, or holds it
 // until there is a route; c is nil if it has not been accepted. It sets linkFull if the
 // link takes no more.
+//
+// +checklocks:s.mu
 func (s *Stack) emitTCP(conn *tcp.Conn, c *TCPConn) {
 	var r *route
 	if c != nil {
@@ -243,6 +255,8 @@ func (s *Stack) emitTCP(conn *tcp.Conn, c *TCPConn) {
 // lost them. err, if not nil, is reported to the connection. If our own link is down or our
 // address was removed, it is reported only in SYN-SENT: an established connection ends with
 // ETIMEDOUT if that lasts, as in the kernel.
+//
+// +checklocks:s.mu
 func (s *Stack) loseTCP(conn *tcp.Conn, err error) {
 	if errno := syscall.EHOSTUNREACH; err != nil && (s.downFrom(conn.Local().Addr) == nil || conn.State() == tcp.SynSent) {
 		errors.As(err, &errno)
@@ -254,6 +268,8 @@ func (s *Stack) loseTCP(conn *tcp.Conn, err error) {
 }
 
 // scratchTCP is memory for one segment.
+//
+// +checklocks:s.mu
 func (s *Stack) scratchTCP() []byte {
 	if s.scratch == nil {
 		s.scratch = make([]byte, s.mtu)
@@ -262,6 +278,8 @@ func (s *Stack) scratchTCP() []byte {
 }
 
 // loopTCP delivers a segment of a connection to its peer in this stack.
+//
+// +checklocks:s.mu
 func (s *Stack) loopTCP(conn *tcp.Conn) {
 	local, remote := conn.Local().Addr, conn.Remote().Addr
 	b := s.scratchTCP()
@@ -275,6 +293,8 @@ func (s *Stack) loopTCP(conn *tcp.Conn) {
 }
 
 // resumeWaiting resumes the connections that have waited for r.
+//
+// +checklocks:s.mu
 func (s *Stack) resumeWaiting(r *route) {
 	for _, conn := range r.waiting {
 		conn.Resume()
@@ -288,6 +308,8 @@ func (s *Stack) resumeWaiting(r *route) {
 
 // loseWaiting discards the segments of the connections that have waited for r and reports err
 // to them. err is nil if it is not known whether the peer can be reached.
+//
+// +checklocks:s.mu
 func (s *Stack) loseWaiting(r *route, err error) {
 	waiting := r.waiting
 	s.resumeWaiting(r)

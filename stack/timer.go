@@ -37,6 +37,8 @@ func (h *armedTimers) Pop() any {
 
 // startTimer arms t for the instant at, also if it is armed already; the instant never
 // disarms it. The caller holds mu, here and in all of this file.
+//
+// +checklocks:s.mu
 func (s *Stack) startTimer(t *timer, at instant) {
 	t.at = at
 	switch {
@@ -60,6 +62,7 @@ func (s *Stack) startTimer(t *timer, at instant) {
 	}
 }
 
+// +checklocks:s.mu
 func (s *Stack) stopTimer(t *timer) { s.startTimer(t, never) }
 
 // tokens is a token bucket that is full at first.
@@ -82,6 +85,8 @@ func (t *tokens) take(now, interval instant, burst int) bool {
 }
 
 // runTimers calls the owners of the timers that are due.
+//
+// +checklocks:s.mu
 func (s *Stack) runTimers() {
 	for s.now >= s.timerAt {
 		t := s.timers[0]

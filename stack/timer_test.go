@@ -17,7 +17,7 @@ func (a *testTimer) expired(s *Stack) { a.expirations = append(a.expirations, s.
 // unordered list.
 func TestTimers(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
-	s := &Stack{timerAt: never}
+	s := &Stack{guarded: guarded{timerAt: never}}
 	timers := make([]testTimer, 40)
 	due := make([]instant, len(timers))
 	for i := range timers {

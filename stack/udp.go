@@ -179,6 +179,8 @@ func (c *UDPConn) Close() error {
 }
 
 // close needs the lock.
+//
+// +checklocks:c.stack.mu
 func (c *UDPConn) close() {
 	s := c.stack
 	c.closed, c.recvSlow, c.sendSlow = true, true, true
@@ -210,21 +212,25 @@ func (c *UDPConn) SetDeadline(t time.Time) error { return c.setDeadlines(t, true
 // setDeadlines wakes the readers, which wait with the old deadline. Senders that wait for
 // the link check theirs after each try.
 func (c *UDPConn) setDeadlines(t time.Time, read, write bool) error {
-	return c.set(func() {
-		s := c.stack
-		at := s.deadline(t)
-		s.readClock()
-		if read {
-			c.readDeadline, c.reads = at, 0
-			s.role.broadcast(&c.readable)
-		}
-		if write {
-			c.writeDeadline = at
-		}
-		c.setSlow()
-	})
+	return c.set(func() { c.moveDeadlines(t, read, write) }) // +checklocksignore: set calls this with mu held
 }
 
+// +checklocks:c.stack.mu
+func (c *UDPConn) moveDeadlines(t time.Time, read, write bool) {
+	s := c.stack
+	at := s.deadline(t)
+	s.readClock()
+	if read {
+		c.readDeadline, c.reads = at, 0
+		s.role.broadcast(&c.readable)
+	}
+	if write {
+		c.writeDeadline = at
+	}
+	c.setSlow()
+}
+
+// +checklocks:c.stack.mu
 func (c *UDPConn) setSlow() {
 	trouble := c.closed || c.udp.HasError()
 	c.recvSlow = trouble || c.readDeadline != never
@@ -232,12 +238,16 @@ func (c *UDPConn) setSlow() {
 }
 
 // noteError makes the next call look for the pending error.
+//
+// +checklocks:c.stack.mu
 func (c *UDPConn) noteError() {
 	c.setSlow()
 	c.stack.role.broadcast(&c.readable)
 }
 
 // setError makes err the pending error, which the next call returns.
+//
+// +checklocks:c.stack.mu
 func (c *UDPConn) setError(err error) {
 	if !c.closed {
 		c.udp.SetError(err)
@@ -246,6 +256,8 @@ func (c *UDPConn) setError(err error) {
 }
 
 // trouble returns why a closed socket has ended, or the pending error, once.
+//
+// +checklocks:c.stack.mu
 func (c *UDPConn) trouble() error {
 	if c.closed {
 		return c.stack.ended()

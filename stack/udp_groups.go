@@ -51,6 +51,8 @@ func membership(a wire.Addr) wire.Addr {
 
 // inputGroup hands a UDP packet to a group to all sockets that are members. The first one gets the frame, the others
 // get copies. There are no ICMP errors (RFC 1122, section 3.2.2).
+//
+// +checklocks:s.mu
 func (s *Stack) inputGroup(p *packet) (kept bool) {
 	if len(p.payload) < wire.UDPHeaderLen {
 		return s.inputUDP(p, nil, 0) // counts the wrong length
@@ -70,6 +72,8 @@ func (s *Stack) inputGroup(p *packet) (kept bool) {
 }
 
 // pushToMember hands memory of its own to a member.
+//
+// +checklocks:s.mu
 func (s *Stack) pushToMember(in *udp.Inbound) {
 	sock, n, _ := s.udp.Process(in)
 	for range n {
@@ -81,6 +85,8 @@ const maxGroupRoutes = 1024
 
 // groupRoute is the route from an address, or, if that is zero, any, to a group: its MAC address follows from the address (RFC 1112, section 6.4; RFC
 // 2464, section 7). ENETUNREACH: the stack has no address of its family.
+//
+// +checklocks:s.mu
 func (s *Stack) groupRoute(from, dst wire.Addr) (*route, error) {
 	if s.asksForGroup(ends{from, dst}) {
 		r, err := s.usableRoute(from, dst)
@@ -117,7 +123,9 @@ func (s *Stack) groupRoute(from, dst wire.Addr) (*route, error) {
 }
 
 // asksForGroup reports whether the route service says by which of several uplinks packets to a group leave. The broadcast address of a
-// subnet says that itself.
+// subnet says that itself. mu is held.
+//
+// +checklocks:s.mu
 func (s *Stack) asksForGroup(by ends) bool {
 	return len(s.uplinks) > 1 && by.from == (wire.Addr{}) && !s.unserved && (by.to.IsMulticast() || by.to == limitedBroadcast)
 }
@@ -132,6 +140,8 @@ func (s *Stack) groupSource(group netip.Addr) wire.Addr {
 
 // toGroup sets the TTL or hop limit of a frame to a group. It returns a copy of the datagram, for
 // loopToGroup, if a socket of this stack is to get it.
+//
+// +checklocks:c.stack.mu
 func (c *UDPConn) toGroup(frame []byte, flow *wire.UDPFlow) (looped []byte) {
 	ip, head := frame[wire.EthernetHeaderLen:], headersLen(flow.Dst)
 	if hops := c.multicastHops; hops > 1 && flow.Dst.IsMulticast() {
@@ -152,6 +162,8 @@ func (c *UDPConn) toGroup(frame []byte, flow *wire.UDPFlow) (looped []byte) {
 
 // loopToGroup hands a datagram that has been sent to a group to the members on this stack. Other endpoints and
 // programs get it from the mux.
+//
+// +checklocks:c.stack.mu
 func (c *UDPConn) loopToGroup(flow *wire.UDPFlow, datagram []byte) {
 	s := c.stack
 	src, dst := udp.AddrPort{Addr: flow.Src, Port: flow.SrcPort}, udp.AddrPort{Addr: membership(flow.Dst), Port: flow.DstPort}

@@ -245,15 +245,9 @@ func (c *UDPConn) sendMarked(to udp.AddrPort, b []byte, m marks) error {
 	defer s.mu.Unlock()
 	for first := true; first || len(b) > 0; first = false {
 		part := b[:min(size, len(b))]
-		try := func() error {
-			c.tos, c.from = m.tos, m.local
-			err := c.queue(to, part, nil)
-			c.tos, c.from = 0, wire.Addr{}
-			return err
-		}
-		err := try()
+		err := c.queueMarked(to, part, m)
 		if err != nil {
-			err = c.retry(err, try)
+			err = c.retry(err, func() error { return c.queueMarked(to, part, m) }) // +checklocksignore: retry calls this with mu held
 		}
 		if err != nil {
 			if s.unflushed {
@@ -276,6 +270,16 @@ func (c *UDPConn) ReadFromUDP(b []byte) (int, *net.UDPAddr, error) {
 		return 0, nil, err
 	}
 	return n, net.UDPAddrFromAddrPort(from), nil
+}
+
+// queueMarked is queue with what control messages say. mu is held.
+//
+// +checklocks:c.stack.mu
+func (c *UDPConn) queueMarked(to udp.AddrPort, b []byte, m marks) error {
+	c.tos, c.from = m.tos, m.local
+	err := c.queue(to, b, nil)
+	c.tos, c.from = 0, wire.Addr{}
+	return err
 }
 
 // WriteToUDP is WriteToUDPAddrPort with a *net.UDPAddr.

@@ -138,6 +138,8 @@ func (p *UDPPort) Close() error {
 }
 
 // close needs the lock.
+//
+// +checklocks:p.stack.mu
 func (p *UDPPort) close() {
 	s := p.stack
 	p.closed = true
@@ -154,6 +156,8 @@ func (p *UDPPort) close() {
 }
 
 // fail ends the port's traffic.
+//
+// +checklocks:p.stack.mu
 func (p *UDPPort) fail(err error) {
 	if p.err != nil {
 		return
@@ -168,9 +172,13 @@ func (p *UDPPort) fail(err error) {
 }
 
 // Lock takes the stack's lock.
+//
+// +checklocksignore: called by other packages, under Lock
 func (p *UDPPort) Lock() { p.stack.mu.Lock() }
 
 // Unlock sends what Run has made ready, with one kick, and releases the lock.
+//
+// +checklocksignore: called by other packages, under Lock
 func (p *UDPPort) Unlock() {
 	if p.stack.unflushed {
 		p.stack.flush()
@@ -182,12 +190,16 @@ func (p *UDPPort) Unlock() {
 func (p *UDPPort) Err() error { return p.err }
 
 // Now reads the clock.
+//
+// +checklocksignore: called by other packages, under Lock
 func (p *UDPPort) Now() int64 { return int64(p.stack.readClock()) }
 
 // Deadline converts a time to one of the handler's; the zero time is Never.
 func (p *UDPPort) Deadline(t time.Time) int64 { return int64(p.stack.deadline(t)) }
 
 // Run calls the handler's Run, as the poll loop does. The clock is as last read.
+//
+// +checklocksignore: called by other packages, under Lock
 func (p *UDPPort) Run() {
 	s := p.stack
 	if p.err != nil {
@@ -210,11 +222,15 @@ func (p *UDPPort) Run() {
 }
 
 // expired calls the handler at its deadline, or later if the deadline was moved.
+//
+// +checklocks:p.stack.mu
 func (p *UDPPort) expired(*Stack) { p.Run() }
 
 // Poll takes in what has arrived and does what is due. It does not wait, but releases the
 // lock if goroutines that it has woken are to run. Callers poll in a loop: the caretaker
 // leaves the link to them.
+//
+// +checklocksignore: called by other packages, under Lock
 func (p *UDPPort) Poll() {
 	s := p.stack
 	s.role.visit()
@@ -234,18 +250,24 @@ const pollsPerClock = 32
 // Wait returns when e has been signalled or the deadline has passed, or without a reason:
 // the caller checks again what it waits for, after Err. It waits as the sockets do: this
 // goroutine polls, or another one does.
+//
+// +checklocksignore: called by other packages, under Lock
 func (p *UDPPort) Wait(e *Event, deadline int64) {
 	p.stack.waitFor(&e.event, instant(deadline))
 }
 
 // Signal wakes one goroutine that waits for e. It reports whether that is the goroutine
 // that polls, which goes on at once when the batch has been handled.
+//
+// +checklocksignore: called by other packages, under Lock
 func (p *UDPPort) Signal(e *Event) (polls bool) {
 	p.stack.role.signal(&e.event)
 	return p.stack.role.waitsFor(&e.event)
 }
 
 // Broadcast wakes all of them.
+//
+// +checklocksignore: called by other packages, under Lock
 func (p *UDPPort) Broadcast(e *Event) { p.stack.role.broadcast(&e.event) }
 
 // Reserve gives memory for one packet to dst of n bytes at most, from the IPv4 header on. The
@@ -253,6 +275,8 @@ func (p *UDPPort) Broadcast(e *Event) { p.stack.role.broadcast(&e.event) }
 // Cancel. nil:
 // the link takes nothing now; then Run is called again. A packet that cannot be sent, since
 // there is no route or it exceeds the path's MTU, is taken and lost, as in the network.
+//
+// +checklocksignore: called by other packages, under Lock
 func (p *UDPPort) Reserve(dst [4]byte, n int) []byte {
 	s, r, to := p.stack, p.route, wire.AddrFrom4(dst)
 	if p.stuck {
@@ -291,6 +315,8 @@ func (p *UDPPort) Reserve(dst [4]byte, n int) []byte {
 }
 
 // findRoute returns the route to dst. nil: p.stuck, or p.reserved says where the packet goes.
+//
+// +checklocks:p.stack.mu
 func (p *UDPPort) findRoute(dst wire.Addr) *route {
 	s, from := p.stack, p.udp.Local().Addr
 	p.reserved = reservedLost
@@ -320,6 +346,8 @@ func (p *UDPPort) other(n int) []byte {
 }
 
 // Send takes the packet that was written to the first n bytes of what Reserve has given.
+//
+// +checklocksignore: called by other packages, under Lock
 func (p *UDPPort) Send(n int) {
 	s := p.stack
 	switch p.takeReserved() {
@@ -358,6 +386,8 @@ func (p *UDPPort) takeReserved() reservedRoom {
 }
 
 // queue queues a frame on the link, or keeps it as the next to be queued.
+//
+// +checklocks:p.stack.mu
 func (p *UDPPort) queue(f Frame) {
 	s := p.stack
 	if !s.send(p.route.uplink, f) {
@@ -370,6 +400,8 @@ func (p *UDPPort) queue(f Frame) {
 }
 
 // loop delivers a packet from the port to itself.
+//
+// +checklocks:p.stack.mu
 func (p *UDPPort) loop(b []byte) {
 	s, pk := p.stack, packet{}
 	if pk.ip.Parse(b) != nil || len(pk.ip.Payload) < wire.UDPHeaderLen || binary.BigEndian.Uint16(pk.ip.Payload[2:]) != p.local.Port() {
@@ -387,6 +419,8 @@ func (p *UDPPort) loop(b []byte) {
 // input hands the datagrams of a packet, which the engine has queued, to the handler. It
 // writes the headers of a super-frame's datagrams where they belong: over the end of the
 // datagram before, which has been handled.
+//
+// +checklocks:p.stack.mu
 func (p *UDPPort) input(pk *packet) {
 	ip, u := &pk.ip, &p.packet
 	u.ECN = ip.TOS & wire.ECNMask
@@ -424,6 +458,8 @@ func (p *UDPPort) discard() {
 }
 
 // touch makes the next settle call Run.
+//
+// +checklocks:p.stack.mu
 func (p *UDPPort) touch() {
 	s := p.stack
 	if p.touched {
@@ -435,16 +471,20 @@ func (p *UDPPort) touch() {
 }
 
 // runPorts calls Run of the ports that have received datagrams.
+//
+// +checklocks:s.mu
 func (s *Stack) runPorts() {
 	for _, p := range s.touchedPorts {
 		p.touched = false
-		p.Run()
+		p.Run() // +checklocksignore: a port of this stack
 	}
 	s.touchedPorts = s.touchedPorts[:0]
 }
 
 // isForPort reports whether a packet that begins with b is a datagram for a UDPPort. One to a group
 // is none, whatever its port: a socket that is a member keeps its memory.
+//
+// +checklocks:s.mu
 func (s *Stack) isForPort(b []byte) bool {
 	var eth wire.Ethernet
 	if len(s.udpPorts) == 0 || eth.Parse(b) != nil || eth.Type != wire.EtherTypeIPv4 {

@@ -21,6 +21,8 @@ type UDPDatagram struct {
 // inputUDP takes a packet that is a datagram or a super-frame, and reports whether its
 // frame is kept. to: the socket that is a member of the group the packet is for; nil: the engine looks the
 // socket up.
+//
+// +checklocks:s.mu
 func (s *Stack) inputUDP(p *packet, to *udp.Socket, group uint8) (kept bool) {
 	in := udp.Inbound{To: to, Group: group, Src: p.src, Dst: p.dst, Data: p.payload, Frame: p.frame, GSOSize: p.gso, ECN: p.ecn, Reassembled: p.reassembled, Complete: p.uplink.complete}
 	switch {
@@ -35,8 +37,8 @@ func (s *Stack) inputUDP(p *packet, to *udp.Socket, group uint8) (kept bool) {
 		c, ok := sock.Owner.(*UDPConn)
 		if !ok {
 			port := sock.Owner.(*UDPPort)
-			port.touch()
-			port.input(p)
+			port.touch()  // +checklocksignore: a port of this stack
+			port.input(p) // +checklocksignore: a port of this stack
 			if in.Heap {
 				s.freeCopy(in.Frame)
 			}
@@ -167,6 +169,8 @@ func (c *UDPConn) recv(b []byte) (n int, from udp.AddrPort, err error) {
 }
 
 // take waits for a datagram and moves it to *d, or returns the reason why none will come.
+//
+// +checklocks:c.stack.mu
 func (c *UDPConn) take(d *udp.Datagram) error {
 	s := c.stack
 	for {
@@ -215,6 +219,7 @@ type copies struct {
 	free    []uint64
 }
 
+// +checklocks:s.mu
 func (s *Stack) copyBeyondQuota(data []byte) (copied []byte, number uint64) {
 	s.count[quotaCopied]++
 	c := &s.copies
@@ -232,6 +237,7 @@ func (s *Stack) copyBeyondQuota(data []byte) (copied []byte, number uint64) {
 	return copied, number
 }
 
+// +checklocks:s.mu
 func (s *Stack) freeCopy(number uint64) {
 	if number != 0 {
 		s.copies.free = append(s.copies.free, number)

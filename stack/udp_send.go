@@ -75,7 +75,7 @@ func (c *UDPConn) WriteBatch(msgs []UDPMessage) (n int, err error) {
 			break
 		}
 		if err = c.queue(dst, msgs[n].Buf, nil); err != nil {
-			err = c.retry(err, func() error { return c.queue(dst, msgs[n].Buf, nil) })
+			err = c.retry(err, func() error { return c.queue(dst, msgs[n].Buf, nil) }) // +checklocksignore: retry calls this with mu held
 		}
 		if err != nil {
 			break
@@ -119,20 +119,22 @@ func (c *UDPConn) reserve(u *uplink) (f Frame, err error) {
 	if s.lent >= s.quota {
 		return f, syscall.ENOBUFS
 	}
-	alloc := func() error {
-		var ok bool
-		if f, ok = u.link.Reserve(0); !ok {
-			return errNoFrame
-		}
-		return nil
-	}
-	if err = alloc(); err != nil {
-		err = c.retry(err, alloc)
+	if err = u.reserveInto(&f); err != nil {
+		err = c.retry(err, func() error { return u.reserveInto(&f) })
 	}
 	if err == nil {
 		s.lent++
 	}
 	return f, err
+}
+
+// reserveInto reserves a frame of the largest size. The error is errNoFrame. The stack's mu is held.
+func (u *uplink) reserveInto(f *Frame) error {
+	var ok bool
+	if *f, ok = u.link.Reserve(0); !ok {
+		return errNoFrame
+	}
+	return nil
 }
 
 // Send sends the first n bytes of b's payload, to the address that was dialled if to is
@@ -218,7 +220,7 @@ func (c *UDPConn) send(to udp.AddrPort, b []byte, reserved *UDPBuffer) error {
 	s.mu.Lock()
 	err := c.queue(to, b, reserved)
 	if err != nil {
-		err = c.retry(err, func() error { return c.queue(to, b, reserved) })
+		err = c.retry(err, func() error { return c.queue(to, b, reserved) }) // +checklocksignore: retry calls this with mu held
 	}
 	if err == nil && reserved != nil {
 		s.lent--
@@ -232,6 +234,8 @@ func (c *UDPConn) send(to udp.AddrPort, b []byte, reserved *UDPBuffer) error {
 
 // queue writes one datagram into a frame and queues it on the link; the caller flushes.
 // errNoFrame and errNoRoom: the link takes nothing now.
+//
+// +checklocks:c.stack.mu
 func (c *UDPConn) queue(to udp.AddrPort, b []byte, reserved *UDPBuffer) error {
 	s, r := c.stack, c.route
 	if c.sendSlow || r == nil || r.to != to.Addr || c.routeFrom != c.from || r.state != routeReady {
@@ -317,6 +321,8 @@ func (c *UDPConn) uplink() *uplink {
 
 // prepare looks at all that may keep a datagram from being sent: errors, the deadline, the
 // link, the route. A nil route means a destination within the stack.
+//
+// +checklocks:c.stack.mu
 func (c *UDPConn) prepare(to udp.AddrPort) (*route, error) {
 	s := c.stack
 	if err := c.sendTrouble(); err != nil {
@@ -362,6 +368,7 @@ func (c *UDPConn) prepare(to udp.AddrPort) (*route, error) {
 	return r, err
 }
 
+// +checklocks:c.stack.mu
 func (c *UDPConn) sendTrouble() error {
 	if err := c.trouble(); err != nil {
 		return err
@@ -378,6 +385,8 @@ func (c *UDPConn) sendTrouble() error {
 // retry is called when a send has failed with err. If err is errNoFrame or errNoRoom, it
 // calls try until that returns something else; after sendTimeout it returns ENOBUFS. If no
 // frame becomes free, held packets are dropped. mu is held, but released between the calls.
+//
+// +checklocks:c.stack.mu
 func (c *UDPConn) retry(err error, try func() error) error {
 	if err != errNoFrame && err != errNoRoom {
 		return err
@@ -448,6 +457,8 @@ func (c *UDPConn) loopBackSource(to udp.AddrPort) udp.AddrPort {
 
 // loopBack hands a datagram to a socket of this stack, without a frame. The host's own
 // loopback network is not reached from here: ENETUNREACH.
+//
+// +checklocks:c.stack.mu
 func (c *UDPConn) loopBack(to udp.AddrPort, b []byte, reserved *UDPBuffer) error {
 	s := c.stack
 	if len(b) > wire.MaxUDPPayload {

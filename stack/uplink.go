@@ -44,6 +44,7 @@ type uplink struct {
 	index    string        // its number
 	resolver Resolver
 
+	// The stack's mu guards these. An uplink has no path to it, so that is not checked.
 	down      bool  // the link carries nothing
 	ended     bool  // and will never again
 	unflushed bool  // frames were sent since the last kick
@@ -137,6 +138,8 @@ func (s *Stack) netipPort(a wire.AddrPort) netip.AddrPort {
 // kick starts the transmission of all that was sent on u. If that fails, the frames stay queued and are sent with the
 // next kick that succeeds: so their sends have not failed. Until then each send tries the
 // kick again first, and returns its error (kickErr).
+//
+// +checklocks:s.mu
 func (s *Stack) kick(u *uplink) error {
 	u.unflushed = false
 	err := u.link.Flush()
@@ -153,12 +156,14 @@ func (s *Stack) kick(u *uplink) error {
 	}
 	u.kickErr = err
 	for c := range s.udpConns {
-		c.setSlow()
+		c.setSlow() // +checklocksignore: a socket of this stack
 	}
 	return err
 }
 
 // kickFailed kicks the uplinks again whose last kick has failed: they may work again.
+//
+// +checklocks:s.mu
 func (s *Stack) kickFailed() {
 	for i := range s.uplinks {
 		if u := &s.uplinks[i]; u.kickErr != nil {
@@ -168,6 +173,8 @@ func (s *Stack) kickFailed() {
 }
 
 // working is nil, or why nothing can be sent on u now, although its link is up.
+//
+// +checklocks:s.mu
 func (s *Stack) working(u *uplink) error {
 	if u.kickErr == nil {
 		return nil

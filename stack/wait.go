@@ -18,6 +18,8 @@ const guestPolls = 256
 // waitFor returns when e has been signalled or the deadline has passed, or without a
 // reason: the caller checks again what it waits for. It releases mu meanwhile, so it
 // flushes first.
+//
+// +checklocks:s.mu
 func (s *Stack) waitFor(e *event, deadline instant) {
 	if s.unflushed {
 		s.flush()
@@ -61,6 +63,8 @@ func (s *Stack) noteLeft() {
 //
 // Seldom is the clock read between a frame's arrival and its delivery: it is read while
 // nothing arrives, and after framesPerClock frames.
+//
+// +checklocks:s.mu
 func (s *Stack) pollUntil(h holder, e *event, seq uint32, deadline instant, spinner *wait.Spinner) {
 	s.role.take(h, e, seq)
 	spinner.Begin()
@@ -101,9 +105,10 @@ func (s *Stack) pollUntil(h holder, e *event, seq uint32, deadline instant, spin
 		}
 		limit := min(deadline, s.timerAt, s.role.deadline())
 		if !spinner.On() {
+			again := s.spinner.SleepsAgain()
 			s.role.goAway(sleeping)
 			s.mu.Unlock()
-			err := s.link.Sleep(s.time(limit), s.spinner.SleepsAgain()) // the application's: its next wait follows
+			err := s.link.Sleep(s.time(limit), again) // the application's: its next wait follows
 			s.mu.Lock()
 			s.role.comeBack()
 			if err != nil {
@@ -141,7 +146,7 @@ func (s *Stack) spin(spinner *wait.Spinner, limit instant) (now instant) {
 	for spinner.On() && now < limit {
 		wait.Yield()
 		for range wait.Looks {
-			if s.link.Pending() || s.role.wanted() {
+			if s.link.Pending() || s.role.wanted() { // +checklocksignore: wanted needs no lock
 				return now
 			}
 		}
@@ -157,6 +162,8 @@ func (s *Stack) spin(spinner *wait.Spinner, limit instant) (now instant) {
 // pollAsGuest polls for a goroutine that cannot have the role yet, because the
 // caretaker has not returned from Link.Sleep yet: waking it takes tens of microseconds, and
 // a frame may arrive before. It reports whether the wait is over.
+//
+// +checklocks:s.mu
 func (s *Stack) pollAsGuest(e *event, seq uint32) bool {
 	if s.spinner.Mode == endpoint.WaitBlock {
 		return false
@@ -191,6 +198,8 @@ func (s *Stack) Fail(err error) {
 
 // ended is the error of calls of a socket or a stack that is closed: net.ErrClosed, or why the
 // link had failed for good before. mu is held.
+//
+// +checklocks:s.mu
 func (s *Stack) ended() error {
 	if s.broken != nil {
 		return s.broken
@@ -199,21 +208,23 @@ func (s *Stack) ended() error {
 }
 
 // fail notes that the link has failed for good.
+//
+// +checklocks:s.mu
 func (s *Stack) fail(err error) {
 	if s.broken == nil {
 		s.broken = err
 	}
 	s.role.broadcast(&s.answered)
 	for c := range s.udpConns {
-		c.setSlow()
+		c.setSlow() // +checklocksignore: a socket of this stack
 		s.role.broadcast(&c.readable)
 	}
 	for p := range s.udpPorts {
-		p.fail(err)
+		p.fail(err) // +checklocksignore: a port of this stack
 	}
 	for c := range s.tcpConns {
-		c.setSlow()
-		c.wakeAll()
+		c.setSlow() // +checklocksignore: a connection of this stack
+		c.wakeAll() // +checklocksignore: a connection of this stack
 	}
 	for l := range s.tcpListeners {
 		s.role.broadcast(&l.acceptable)
