@@ -95,8 +95,7 @@ func (c *UDPConn) WriteBatch(msgs []UDPMessage) (n int, err error) {
 // Cancel, and counts against the stack's frame quota until then. If the quota is used up the
 // error is ENOBUFS. Like a send it waits while no frame is free.
 func (c *UDPConn) Reserve() (UDPBuffer, error) {
-	u := c.uplink()
-	f, err := c.reserve(u)
+	f, u, err := c.reserve()
 	if err != nil {
 		return UDPBuffer{}, c.fail("write", "write", c.remote, err)
 	}
@@ -109,15 +108,17 @@ func (c *UDPConn) Reserve() (UDPBuffer, error) {
 	return UDPBuffer{Payload: f.Data[head+wire.UDPHeaderLen : end : end], frame: f, uplink: u, conn: c}, nil
 }
 
-func (c *UDPConn) reserve(u *uplink) (f Frame, err error) {
+// reserve reserves a frame of the uplink where the socket sends.
+func (c *UDPConn) reserve() (f Frame, u *uplink, err error) {
 	s := c.stack
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	u = c.uplink()
 	if err := c.sendTrouble(); err != nil {
-		return f, err
+		return f, u, err
 	}
 	if s.lent >= s.quota {
-		return f, syscall.ENOBUFS
+		return f, u, syscall.ENOBUFS
 	}
 	if err = u.reserveInto(&f); err != nil {
 		err = c.retry(err, func() error { return u.reserveInto(&f) })
@@ -125,7 +126,7 @@ func (c *UDPConn) reserve(u *uplink) (f Frame, err error) {
 	if err == nil {
 		s.lent++
 	}
-	return f, err
+	return f, u, err
 }
 
 // reserveInto reserves a frame of the largest size. The error is errNoFrame. The stack's mu is held.
@@ -312,6 +313,8 @@ func (c *UDPConn) queue(to udp.AddrPort, b []byte, reserved *UDPBuffer) error {
 }
 
 // uplink is where the socket sends, unless another destination is by another one.
+//
+// +checklocks:c.stack.mu
 func (c *UDPConn) uplink() *uplink {
 	if c.route != nil {
 		return c.route.uplink

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
-	"slices"
 	"strconv"
 	"sync/atomic"
 	"syscall"
@@ -112,8 +111,10 @@ func (s *Stack) addrOf(a netip.Addr) wire.Addr {
 // uplinkNamed is the one of several uplinks whose interface has that name or number; nil: there is none. It needs no lock.
 func (s *Stack) uplinkNamed(name string) *uplink {
 	if len(s.uplinks) > 1 && name != "" {
-		if i := slices.IndexFunc(s.uplinks, func(u uplink) bool { return u.name == name || u.index == name }); i >= 0 {
-			return &s.uplinks[i]
+		for i := range s.uplinks { // not copied: mu guards other fields
+			if u := &s.uplinks[i]; u.name == name || u.index == name {
+				return u
+			}
 		}
 	}
 	return nil
