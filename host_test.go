@@ -216,11 +216,11 @@ func TestLinkDownOrAddressRemovedForATime(t *testing.T) {
 				_, err := client.conn.Read(make([]byte, 64))
 				read <- err
 			}()
-			l.on(t, l.A, c.remove)
 			removed := endpoint.Notice{Kind: c.removed}
 			if c.removed == endpoint.NoticeAddrGone {
-				removed.Addr = l.host.Addr()
+				removed.Addr = l.host.Addr() // before it is gone
 			}
+			l.on(t, l.A, c.remove)
 			l.await(t, "removed", func(n endpoint.Notice) bool { return n == removed })
 			if _, err := client.conn.Write([]byte("x")); !errors.Is(err, c.send) {
 				t.Errorf("write meanwhile: %v, want %v", err, c.send)
