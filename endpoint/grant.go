@@ -127,7 +127,7 @@ type Request struct {
 	Huge     bool       `json:"huge,omitempty"` // back the segment with huge pages
 
 	// Interface is the uplink, by its name. Empty: the one that has the addresses of Tags,
-	// else the only one that there is for this user, else the error is an ErrUplink: an UplinksError if there are several.
+	// else the only one for this user, else the error is an ErrUplink: an UplinksError if several fit.
 	Interface string `json:"interface,omitempty"`
 
 	// NoMemoryPaths: all frames go by the port. Otherwise the grant has the tag table, with which a process can use memory paths.

@@ -2,10 +2,12 @@ package stack
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"math"
 	"net/netip"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"syscall"
@@ -200,6 +202,64 @@ func (s *Stack) EndUplink(i int) {
 	if u := &s.uplinks[i]; !u.ended && !s.closed {
 		u.ended = s.link.(*joined).remove(i)
 	}
+}
+
+// askUplinks asks the route service of the source's uplink, or of the destination's. Where neither names one, it asks those of all uplinks until
+// one has the route. It is called without the lock.
+func (s *Stack) askUplinks(ctx context.Context, r *route) (answer Route, u *uplink, err error) {
+	var from netip.Addr
+	if r.from != (wire.Addr{}) {
+		from = r.from.Netip()
+	}
+	if len(s.uplinks) == 1 {
+		u = &s.uplinks[0]
+		answer, err = u.resolver.Resolve(ctx, from, r.to.Netip())
+		return answer, u, err
+	}
+	s.mu.Lock()
+	first := r.uplink
+	var others []*uplink
+	for i := range s.uplinks {
+		if o := &s.uplinks[i]; o != first && !o.ended && !from.IsValid() && r.to.Zone() == 0 {
+			others = append(others, o)
+		}
+	}
+	s.mu.Unlock()
+	answer, err = first.resolver.Resolve(ctx, from, r.to.Netip())
+	u = first
+	for _, o := range others {
+		if !errors.Is(err, syscall.ENETUNREACH) { // it has the route, or has failed to say
+			break
+		}
+		if a, e := o.resolver.Resolve(ctx, from, r.to.Netip()); e == nil || !errors.Is(e, syscall.ENETUNREACH) {
+			answer, u, err = a, o, e
+		}
+	}
+	return answer, u, err
+}
+
+// chooseSource makes the source of r, which has no address to come from, that which the route service has chosen, if it is one of u, or
+// another one of u. The error is for a route that leaves by u, by which the stack has no address to send from.
+//
+// +checklocks:s.mu
+func (s *Stack) chooseSource(r *route, u *uplink, chosen netip.Addr) error {
+	a := u.scoped(wire.AddrFrom(chosen))
+	switch ours := s.isOurs(a); {
+	case ours && s.uplinkOf(a) == u && !slices.Contains(s.own.Load().lost, a):
+	case r.uplink == u && (!ours || s.uplinkOf(a) == u):
+		return nil
+	default:
+		if ours {
+			a = wire.Addr{}
+		} else {
+			a = s.sourceOn(u, r.to)
+		}
+		if a == (wire.Addr{}) {
+			return fmt.Errorf("the route leaves by %s, which has not the source %v: %w", u.name, chosen, syscall.ENETUNREACH)
+		}
+	}
+	s.setSource(r, a)
+	return nil
 }
 
 // receiver is the part of a [Link] for what is received.

@@ -53,7 +53,7 @@ var (
 	serviceCPU  = serviceFigure{"processor time", func(s Service) float64 { return s.CPUUS }, true}
 )
 
-// ServiceRow is a cell of the matrix over the rounds that have both networks, of which there is one at least.
+// ServiceRow is a cell of the matrix over the rounds that have both networks: one at least.
 type ServiceRow struct {
 	plan.ServiceCell
 	unet, kernel []Service // of the same rounds
