@@ -98,7 +98,7 @@ func PerMessage(total float64, c workload.Case, out lab.Outcome) float64 {
 		n = float64(out.Client.N)
 	case workload.Bandwidth:
 		if c.Batch == 1 { // else a flood, which is counted to its end
-			n = float64(out.Server.InWindow)
+			n = float64(out.Client.InWindow) // of the server a short run may have none
 		}
 		n /= float64(c.Size)
 	}

@@ -237,7 +237,7 @@ func summary(groups ...[]Record) Summary {
 func TestBandwidthRecord(t *testing.T) {
 	c := workload.Case{Bench: workload.Bandwidth, Transport: transport.TCP, Attach: "port", Place: workload.Pair, Wait: "spin", Size: 1000, Batch: 1, MTU: 9000}
 	r := NewRecord(c, workload.Effort{}, 1, lab.Outcome{
-		Client: workload.Report{Sent: 6_000_000, CPU: 10 * time.Millisecond, Mallocs: 100},
+		Client: workload.Report{InWindow: 5_000_000, Sent: 6_000_000, CPU: 10 * time.Millisecond, Mallocs: 100},
 		Server: workload.Report{N: 5_999_000, InWindow: 5_000_000, Elapsed: 10 * time.Millisecond, CPU: 5 * time.Millisecond},
 	}, nil)
 	if r.GbPerS != 4 || r.MsgsPerS != 500_000 || r.Lost != 1000 || r.N != 5_999_000 || r.MTU != 9000 || r.CPUSPerGB != 3 || r.CPUUSPerMsg != 3 || r.AllocsPerMsg != 0.02 {
