@@ -229,9 +229,9 @@ func (h *Host) listenAt(ctx context.Context, of func(*ports.Local) *ports.Ports,
 	return h.locals.Listen(ctx, of, network, netip.AddrPortFrom(a, asked.Port()))
 }
 
-// dialFrom is Locals.ForDial for a host whose lease has not ended; where any address will do, it is the
-// one that the kernel would choose. While unetd is asked for that, ports of the likely one are claimed. call is the system call that package net makes for the step that has
-// failed.
+// dialFrom is Locals.ForDial for a host whose lease has not ended. Where any address will do, it is the one that the
+// kernel would choose; while unetd is asked for that, ports of the likely one are claimed. call is the system call
+// that package net makes for the step that has failed.
 func (h *Host) dialFrom(ctx context.Context, of func(*ports.Local) *ports.Ports, asked netip.AddrPort, remote netip.Addr) (l *ports.Local, call string, err error) {
 	if l, err = h.locals.ForDial(h.named(asked.Addr()), remote); err == nil {
 		err = cmp.Or(h.zoneError(syscall.EADDRNOTAVAIL, asked.Addr()), h.zoneError(syscall.ENETUNREACH, remote), h.leaseErr())
